@@ -9,6 +9,7 @@ the whole cluster busy for rails and rings, of one group for mFabric), and the p
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.solving import Simulated
 
-from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED
-from .rows import Row, Rows, grouped, picked, pivot, pivots, then, told
+from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar
+from .rows import Row, Rows, adding, grouped, of, picked, pivots, then, told
 from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid, only
 
 TREE, MFABRIC, RAILS = "fat-tree", "mfabric", "rail-optimized"
@@ -112,26 +113,6 @@ def _first_bandwidth(rows: Rows) -> list[Row]:
     return [row for row in rows if row["nic_gbps"] == rows[0]["nic_gbps"] and row["design"] not in (TREE, ALWAYS)]
 
 
-def _misses(rows: Rows) -> list[Row]:
-    """Of every mFabric, how far what is published of it beside the fat-tree is missed: root mean square of the
-    logarithm of the ratio to the nearer end of the range, over performance per dollar and the Mixtrals' times."""
-    found = []
-    for (shares, design), here in grouped(rows, "shares", "design").items():
-        near = [row for row in here if row["nic_gbps"] == 400.0 and row["model"] in CLOSE]
-        off = [_logarithm(row["over_fat_tree"], 0.0, CLOSE[row["model"]]) for row in near]
-        for gbps in (100.0, 400.0):
-            ratios = [row["per_dollar_over_tree"] for row in here if row["nic_gbps"] == gbps]
-            off += [_logarithm(ratio, *PER_DOLLAR[TREE, gbps]) for ratio in ratios]
-        if design in (MFABRIC, ALWAYS, APART) and off:
-            found.append({"shares": shares, "design": design, "missed by": float(np.sqrt(np.mean(np.square(off))))})
-    return found
-
-
-def _logarithm(found: float, low: float, high: float) -> float:
-    """0 inside."""
-    return float(np.log(found / np.clip(found, low, high)))
-
-
 DOWN = ("shares", "design")
 table = told(
     then(_first_bandwidth, pivots(DOWN, "{model}", {"all_to_all_over_tree": "all-to-all over the fat-tree's"}, ".2f")),
@@ -144,8 +125,6 @@ table = told(
             "per_dollar_over_tree": "its performance per dollar over the fat-tree's",
         }.items()
     ),
-    "what is published of mFabric beside the fat-tree, root mean square of the logarithm of misses",
-    then(_misses, pivot(("shares",), "{design}", "{missed by:.2f}")),
 )
 
 OVER = Axis("all_to_all_over_tree", "all-to-all over the fat-tree's", log=True, lines=(1,))
@@ -166,33 +145,43 @@ def verdicts(rows: Rows) -> list[Verdict]:
         if row["at_packet_level"] is not None
     ]
     for (traffic,), here in grouped(rows, "shares").items():
-        found += _published(here, traffic)
+        found += _per_dollar(here, traffic) + _close(here, traffic) + _faster(here, traffic)
     return found
 
 
-def _published(rows: Rows, traffic: str) -> list[Verdict]:
-    found = []
-    for (design, gbps), (low, high) in PER_DOLLAR.items():
-        here = picked(rows, design=design, nic_gbps=gbps)
-        ratios = {f"perf/$ over {design}": [row["mfabric_per_dollar"] for row in here]}
-        if design == TREE:
-            for other in (ALWAYS, APART):
-                there = picked(rows, design=other, nic_gbps=gbps)
-                ratios[f"perf/$ of {other} over {design}"] = [row["per_dollar_over_tree"] for row in there]
-        rest: dict[str, Any] = {"form": ".2f", "allowed": ROUNDED / low}
-        said = ((f"{claim}, {gbps:g} Gbps, {traffic}", each) for claim, each in ratios.items() if each)
-        found += [against(claim, each, low, high, **rest) for claim, each in said]
-    for design in (MFABRIC, ALWAYS, APART):
-        for row in picked(rows, design=design, nic_gbps=400.0):
-            if row["model"] in CLOSE:
-                claim = f"time of {design} over fat-tree, {row['model']}, 400 Gbps, {traffic}"
-                found.append(against(claim, row["over_fat_tree"], None, CLOSE[row["model"]]))
-    for model, mean in FASTER_THAN_TOPOOPT.items():
-        for design in (MATCHINGS, RINGS, TOTIENT):
-            if ratios := [row["mfabric_faster"] for row in picked(rows, design=design, model=model)]:
-                claim = f"speed over {design}, mean, {model}, {traffic}"
-                found.append(against(claim, sum(ratios) / len(ratios), mean, allowed=ROUNDED / mean))
-    return found
+def _per_dollar(rows: Rows, traffic: str) -> list[Verdict]:
+    """mFabric's over that of others; two other mFabrics' over the fat-tree's."""
+    lines = per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
+    for design in (ALWAYS, APART):
+        over_tree = adding(design=lambda row: TREE, mfabric_per_dollar="per_dollar_over_tree")
+        there = over_tree(picked(rows, design=design))
+        lines += per_dollar(there, f"perf/$ of {design} over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
+    return lines
+
+
+def _close(rows: Rows, traffic: str) -> list[Verdict]:
+    """Times of mFabrics over the fat-tree's."""
+    near = [row for row in picked(rows, nic_gbps=400.0) if row["model"] in CLOSE]
+    return [
+        against(
+            f"time of {design} over fat-tree, {row['model']}, 400 Gbps, {traffic}",
+            row["over_fat_tree"],
+            None,
+            CLOSE[row["model"]],
+        )
+        for design in (MFABRIC, ALWAYS, APART)
+        for row in picked(near, design=design)
+    ]
+
+
+def _faster(rows: Rows, traffic: str) -> list[Verdict]:
+    """mFabric's mean speed over TopoOpt's."""
+    lines = []
+    for (model, mean), design in product(FASTER_THAN_TOPOOPT.items(), (MATCHINGS, RINGS, TOTIENT)):
+        if here := picked(rows, design=design, model=model):
+            claim = f"speed over {design}, mean, {model}, {traffic}"
+            lines.append(against(claim, of("mfabric_faster")(here), mean, allowed=ROUNDED / mean))
+    return lines
 
 
 SCRIPT = Script(Config, quick={"models": ("llama-moe",), "traffic": ("authors",), "nic_gbps": (100.0, 400.0)})

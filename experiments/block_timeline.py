@@ -10,15 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture
+from mfabric_jax.report.figures.timelines import build_block
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.simulation._timeline import walked_through
@@ -29,14 +25,12 @@ from .rows import Row, Rows, adding, grouped, listed, picked, values_of
 from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, scenarios
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
-LANES = {"compute": "compute", "NVSwitch": "compute", "waiting": "compute", "EPS": "EPS", "OCS": "OCS"}
 WHICH = ("first", "second")
 OF_EXPERTS = "mixtral-8x7b"  # whose experts were measured
 EXPERTS_MS, USUAL_MS = 100.0, 25.0  # at least, for micro-batches of 8 sequences; of the switch
 DIRECTIONS = ("forward", "backward")
 SEGMENT = ("direction", "track", "kind", "label", "start_s", "end_s")
 ROUNDED = 0.005
-SEEN, NAMED = 0.002, 0.055  # of a panel's width: narrower bars are left out, or have no name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +39,8 @@ class Config(Sweep):
 
     models: tuple[str, ...] = ("mixtral-8x7b", "mixtral-8x22b")  # Each with one data-parallel replica.
     firsts: tuple[str, ...] = ("block", "reuse", "pays")
-    """Which circuits the first all-to-all of a forward block finds; the first two are drawn."""
-    rates: tuple[float, ...] = (0.5, 0.2, 0.05)  # Achieved over peak FLOP/s of an H800; the first one is drawn.
+    """Which circuits the first all-to-all of a forward block finds."""
+    rates: tuple[float, ...] = (0.5, 0.2, 0.05)  # Achieved over peak FLOP/s of an H800.
     delay_ms: float = USUAL_MS  # Reconfiguration delay.
 
     def __post_init__(self):
@@ -104,8 +98,8 @@ def table(rows: Rows) -> str:
 
 def _turning(rows: Rows) -> list[Any]:
     """Rows of all-to-alls before which the switch turns."""
-    line = {"experts_ms": lambda row: units.to_ms(row["experts_s"]), "line": "{model}, {first}: {direction} {which}"}
-    return adding(**line)([row for row in picked(rows, row="switch") if row["turns"]])
+    turning = [row for row in picked(rows, row="switch") if row["turns"]]
+    return adding(experts_ms=lambda row: units.to_ms(row["experts_s"]))(turning)
 
 
 def _calm(rows: Rows) -> list[str]:
@@ -114,54 +108,12 @@ def _calm(rows: Rows) -> list[str]:
     return [model for model in values_of(rows, "model") if model not in turning]
 
 
-PART = Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03)
-RATES = {"named": "H800 at {:.0%} of its peak", "markers": "o", "block": "first", "dodge": True}
-HIDDEN = Picture((Dots(PART, Axis("line"), "rate", **RATES),), shown=_turning, width=7.6)
-
-
 def build(rows: Rows) -> Figure:
-    """One block of every model under two rules (one, if the switch never turns), and what of the delay is hidden."""
-    calm, drawn, turning = _calm(rows), picked(rows, row="segment", rate=rows[0]["rate"]), bool(_turning(rows))
-    cases = []
-    for (model,), here in grouped(drawn, "model").items():
-        cases += list(grouped(here, "model", "first").values())[: 1 if model in calm else 2]
-    heights = [1.55 * len(cases) + 0.8, *([HIDDEN.size(rows)[1]] if turning else [])]
-    figure = style.blank(11.0, sum(heights))
-    blocks, *rest = np.ravel(np.asarray(figure.subfigures(len(heights), 1, height_ratios=heights)))
-    for place in rest:
-        HIDDEN.fill(place, rows)
-    panels = blocks.subplots(len(cases), 1, squeeze=False)[:, 0]
-    for axes, here in zip(panels, cases, strict=True):
-        _block(axes, here)
-        rule = "the switch never turns" if here[0]["model"] in calm else here[0]["first"]
-        axes.set_title("{model}, {rule} (H800 at {rate:.0%} of its peak)".format(**here[0], rule=rule), loc="left")
-    panels[-1].set_xlabel("time [ms]")
-    looks = [style.kind(kind) for kind in dict.fromkeys(row["kind"] for here in cases for row in here)]
-    handles = [Patch(color=look.colour, label=look.label) for look in looks]
-    blocks.legend(handles=handles, loc="outside lower center", ncols=6)
-    return figure
-
-
-def _block(axes: Axes, rows: Rows) -> None:
-    """Lanes of computation, packet switches and circuits."""
-    lanes = list(dict.fromkeys(LANES.values()))
-    end = units.to_ms(max(row["end_s"] for row in rows))
-    for row in rows:
-        lane, look = lanes.index(LANES[row["track"]]), style.kind(row["kind"])
-        start, length = units.to_ms(row["start_s"]), units.to_ms(row["end_s"] - row["start_s"])
-        if length < SEEN * end:
-            continue
-        axes.barh(lane, length, 0.8, start, color=look.colour, edgecolor="white", linewidth=0.5)
-        text = row["label"].split(" (")[0]
-        if length > max(NAMED, 0.011 * len(text)) * end:
-            ink = style.ink_on(look.colour)
-            axes.text(start + length / 2, lane, text, color=ink, ha="center", va="center", fontsize=8)
-    turn = units.to_ms(min(row["start_s"] for row in picked(rows, direction="backward")))
-    axes.axvline(turn, color=style.INK, linewidth=1.0, linestyle=(0, (3, 2)))
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.set(ylim=(len(lanes) - 0.5, -0.5), xlim=(0, end))
-    axes.tick_params(axis="y", length=0)
-    axes.text(1, 1.04, "forward | backward of another micro-batch", transform=axes.transAxes, ha="right", fontsize=8)
+    """One block of the first model whose switch turns, else of the first."""
+    row = (_turning(rows) or rows)[0]
+    case = {key: row[key] for key in ("model", "first", "rate")}
+    title = "{model}, {first} (H800 at {rate:.0%} of its peak)".format(**case)
+    return build_block(picked(rows, row="segment", **case), title)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -9,7 +9,6 @@ a log-normal factor. Recordings are planned for by sums of early records, and te
 """
 
 import dataclasses
-import sys
 from typing import NamedTuple
 
 import jax
@@ -18,18 +17,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.intervals import interval
 from mfabric_jax.learning.judging import times_over_bound
-from mfabric_jax.learning.planning import SAMPLED, decide, legal, plan_for
+from mfabric_jax.learning.planning import SAMPLED, decide, interval, legal, plan_for
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Plan
 
-from .demand_cases import KIND, RECORDED, OnCases, check_counts, key_of, recorded_demand
+from .demand_cases import KIND, RECORDED, OnCases, demands_of, key_of, recorded_demand
 from .rows import measured, of, pivot, summed, then, told
-from .script import Found, Script, check
-from .unseen_families import demands_of
+from .script import Found, Script, cells, check
 
 RECONFIGURED = "reconfigured"
 LOOKS = {
@@ -50,8 +47,7 @@ class Config(OnCases):
 
     def __post_init__(self):
         super().__post_init__()
-        check(self, not_negative="drift")
-        check_counts(self, layers=1, iterations=1, share_steps=1)
+        check(self, not_negative="drift", whole={1: "layers iterations share_steps"})
 
 
 class Layers(NamedTuple):
@@ -67,17 +63,14 @@ def run(config: Config) -> Found:
     - `over_bound`: mean time over the degree bound of later demands; `low`, `high`: its 95 % interval by bootstrap;
       `worst`.
     """
-    for servers in config.servers:
-        region = config.region(servers)
-        for family in config.cases():
-            layers = _recorded(config, family, servers) if family in RECORDED else _drawn(config, family, servers)
-            place = {"servers": servers, "kind": KIND[family], "family": family}
-            for policy in LOOKS:
-                times = _times(config, region, layers, policy).astype(float)
-                low, high = interval(times, config.seed)
-                found = {"over_bound": times.mean(), "low": low, "high": high, "worst": times.max()}
-                yield place | {"policy": policy} | {name: float(value) for name, value in found.items()}
-                print(f"{servers} servers, {family}, {policy}: {times.mean():.3f}", file=sys.stderr, flush=True)
+    for servers, family in cells(config, config.servers, config.cases()):
+        layers = _recorded(config, family, servers) if family in RECORDED else _drawn(config, family, servers)
+        for policy in LOOKS:
+            times = _times(config, config.region(servers), layers, policy).astype(float)
+            low, high = interval(times, config.seed)
+            found = {"over_bound": times.mean(), "low": low, "high": high, "worst": times.max()}
+            place = {"servers": servers, "kind": KIND[family], "family": family, "policy": policy}
+            yield place | {name: float(value) for name, value in found.items()}
 
 
 def _drawn(config: Config, family: str, servers: int) -> Layers:

@@ -11,17 +11,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import NAMES as FABRICS
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import charts, numerals, style
+from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
-from .rows import Row, Rows, adding, picked, pivot, then, told, values_of
+from .rows import Row, Rows, adding, picked, pivot, then, told
 from .script import COMPARED, Found, Script, Verdict, against, check
 
 PUBLISHED_TIERS = 3
@@ -125,20 +123,6 @@ COST = Lines(SERVERS, Axis("M$", "network cost [M$]", log=True), title="{nic_gbp
 RATIO = Lines(SERVERS, Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), **SAME)
 NEEDS = "fabrics with a price"
 PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
-
-
-def build(rows: Rows) -> Figure:
-    """Cost against size, and below it over that of mFabric, the ratio once at the right end of the lines."""
-    figure = PICTURE.build(rows)
-    ratios = figure.axes[-len(values_of(rows, "nic_gbps")) :]
-    for axes in ratios:
-        axes.set_xlim(right=2 * max(row["servers"] for row in rows))
-    figure.draw_without_rendering()  # from here on the panels stay where they are
-    for axes in ratios:
-        drawn: Any = reversed(axes.get_lines())
-        ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
-        charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
-    return figure
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -1,6 +1,7 @@
 """Demands that belong together, for the experiments on many demands at once: drawn families and recordings.
 
-- Drawn: the families of `traffic.broad_families`, and those of `unseen_families`.
+- Drawn: the families of `traffic.broad_families`, and those of `UNSEEN`, that nothing was trained on or chosen by:
+  partners a power of two away, rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
 - "olmoe": tokens drawn from the packaged expert shares of OLMoE (`traffic.measured`), whose popularity walks; source
   rank r reads text domain r mod 5.
 - "smartmoe": the SmartMoE gate trace, source ranks and experts folded to servers.
@@ -13,24 +14,74 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Key
+from jaxtyping import Array, Float, Key
 
-from mfabric_jax import checks, traffic, workload
+from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning.planning import Forecast
-from mfabric_jax.traffic.broad_families import BROAD
+from mfabric_jax.traffic.broad_families import BROAD, drawn_of
 from mfabric_jax.traffic.demand_families import TRACED, folded, gate_trace, misjudged_each, without_diagonal
 from mfabric_jax.traffic.scenarios import error_of
 
-from .recording import Ports
-from .script import check
-from .unseen_families import UNSEEN, demands_of
+from .script import Ports, check
+
+Demand = Float[Array, "S S"]
+
+
+def butterfly(key: Key[Array, ""], servers: int) -> Demand:
+    """Recursive doubling: to the server 1, 2, 4, ... places on; each distance has its own log-normal bytes."""
+    order, size, noise = jax.random.split(key, 3)
+    place = jax.random.permutation(order, servers)
+    on = (place[None] - place[:, None]) % servers
+    much = jnp.exp(jax.random.normal(size, (servers,), jnp.float32))
+    power = (on & (on - 1)) == 0
+    return jnp.where(power & (on > 0), much[on], 0) * _noise(noise, servers, 0.2)
+
+
+def grid(key: Key[Array, ""], servers: int) -> Demand:
+    """Servers in random order on a grid send along its rows, and along its columns: each way has its own bytes."""
+    order, size, noise = jax.random.split(key, 3)
+    wide = max(many for many in range(1, math.isqrt(servers) + 1) if servers % many == 0)
+    place = jax.random.permutation(order, servers)
+    row, column = place // wide, place % wide
+    much = jnp.exp(jax.random.normal(size, (2,), jnp.float32))
+    along = jnp.where(row[:, None] == row[None], much[0], 0) + jnp.where(column[:, None] == column[None], much[1], 0)
+    return along * _noise(noise, servers, 0.3)
+
+
+def tree(key: Key[Array, ""], servers: int) -> Demand:
+    """A gather along a binary tree in random order: more from larger branches; 20 to 100 % come back from the root."""
+    order, part, noise = jax.random.split(key, 3)
+    parent = (np.arange(servers) - 1) // 2
+    size = np.ones(servers, np.float32)
+    for child in range(servers - 1, 0, -1):
+        size[parent[child]] += size[child]
+    up = np.zeros((servers, servers), np.float32)
+    up[np.arange(1, servers), parent[1:]] = size[1:]
+    both = up + jax.random.uniform(part, (), jnp.float32, 0.2, 1.0) * up.T
+    place = jax.random.permutation(order, servers)
+    return both[place[:, None], place[None]] * _noise(noise, servers, 0.3)
+
+
+UNSEEN: dict[str, Callable[[Key[Array, ""], int], Demand]] = {"butterfly": butterfly, "grid": grid, "tree": tree}
+DRAWN = BROAD | UNSEEN
+
+
+def demands_of(keys: Key[Array, N], family: str, servers: int) -> Float[Array, "N S S"]:
+    """One demand of the family of `DRAWN` for every key; diagonals are zero."""
+    return drawn_of(keys, DRAWN[family], servers)
+
+
+def _noise(key: Key[Array, ""], servers: int, spread: float) -> Demand:
+    return jnp.exp(spread * jax.random.normal(key, (servers, servers), jnp.float32))
+
 
 TABLES, GATE_TRACE, LOADS = "olmoe", "smartmoe", "laer"
 RECORDED = (TABLES, GATE_TRACE, LOADS)
@@ -147,18 +198,3 @@ def _loads(path: str) -> np.ndarray:
 def _spread(loads: np.ndarray, servers: int) -> Float[np.ndarray, "I L M S S"]:
     received = loads.reshape(*loads.shape[:2], 1, -1, 1, servers).sum(3)
     return without_diagonal(np.repeat(received, servers, axis=3) / servers)
-
-
-def prepared(config: OnCases, many: int, past: int) -> Iterator[tuple[dict[str, Any], Case, Any]]:
-    """Where in a table, the demands and the region, for each number of servers and each case."""
-    for servers in config.servers:
-        region = config.region(servers)
-        for name in config.cases():
-            place = {"servers": servers, "kind": KIND[name], "family": name}
-            yield place, case_of(config, name, servers, many, past), region
-
-
-def check_counts(config: Any, **least: int) -> None:
-    """Check that these fields are whole numbers of at least so much."""
-    for field, at_least in least.items():
-        checks.whole(field, getattr(config, field), at_least=at_least)

@@ -1,8 +1,8 @@
 """How does the load of experts change from iteration to iteration?
 
-From a recording if one is named (any that `mfabric traces info` reads), else generated: popular experts that drift,
-and whose lead shrinks as a balancing loss acts; that it shrinks is then a setting, and no finding. Source: arXiv
-2501.03905, load of experts over iterations: temporally dynamic, its variance shrinks in the course of training.
+From a recording if one is named (any that `mfabric traces info` reads, which says how loads correlate), else generated:
+popular experts that drift, and whose lead shrinks as a balancing loss acts; that it shrinks is then a setting, and no
+finding. Source: arXiv 2501.03905, load of experts over iterations: temporally dynamic, its variance shrinks.
 """
 
 import dataclasses
@@ -41,11 +41,10 @@ class Config:
     drift: float = 0.04
     """Generated: standard deviation of a step of the logarithm of popularity from one iteration to the next."""
     persistence: float = 0.99  # Generated: part of the drift so far that remains at each step.
-    lags: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200)  # How many records apart loads are compared.
     seed: int = 0  # Of generated load.
 
     def __post_init__(self):
-        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags"}, distinct="lags")
+        check(self, known={"model": workload.NAMES}, whole={1: "iterations"})
         check(self, not_negative="skew floor drift", positive="half_life")
         self.knobs()
 
@@ -57,7 +56,7 @@ class Config:
 
 def run(config: Config) -> list[Row]:
     """A row for each iteration and (at most four) layers: load of every expert over the mean, the largest of them,
-    their standard deviation, and how they correlate with those of so many records earlier."""
+    and their standard deviation."""
     if config.trace is None:
         source, number, load = "generated", np.arange(config.iterations), _generated(config)
     else:
@@ -69,19 +68,13 @@ def run(config: Config) -> list[Row]:
     layers = spread(load.shape[1])
     mean = load.mean(axis=-1, keepdims=True)
     relative = np.divide(load, mean, out=np.ones_like(load), where=mean > 0)
-    alike = {lag: statistics.correlation(load, lag) for lag in config.lags if lag < len(load)}
     return [
         {"source": source, "iteration": int(number[at]), "record": at, "layer": layer}
         | {"max_over_mean": float(relative[at, layer].max()), "deviation": float(relative[at, layer].std())}
-        | {f"correlation_{lag}": _known(values, at - lag, layer) for lag, values in alike.items()}
         | {f"expert_{expert}": round(float(value), 5) for expert, value in enumerate(relative[at, layer])}
         for at in range(len(load))
         for layer in layers
     ]
-
-
-def _known(alike: np.ndarray, at: int, layer: int) -> float | None:
-    return float(alike[at, layer]) if at >= 0 and np.isfinite(alike[at, layer]) else None
 
 
 def _generated(config: Config) -> np.ndarray:
@@ -95,19 +88,10 @@ def _generated(config: Config) -> np.ndarray:
 def _starts(rows: Rows) -> list[Row]:
     """Load at the start and at the end of every layer."""
     return [
-        {"layer": layer, "of": f"{name}, {when}", "mean": _mean(part, key)}
+        {"layer": layer, "of": f"{name}, {when}", "mean": of(key)(part)}
         for key, name in {"max_over_mean": "max / mean", "deviation": "deviation"}.items()
         for (layer,), here in grouped(rows, "layer").items()
         for when, part in _ends(here).items()
-    ]
-
-
-def _correlations(rows: Rows) -> list[Row]:
-    """The mean of every layer and lag."""
-    return [
-        {"layer": layer, "records apart": lag, "correlation": _mean(here, f"correlation_{lag}")}
-        for lag in _lags(rows)
-        for (layer,), here in grouped(rows, "layer").items()
     ]
 
 
@@ -117,20 +101,9 @@ def _ends(rows: Sequence) -> dict[str, Sequence]:
     return {"first": rows[:size], "last": rows[-size:]}
 
 
-def _lags(rows: Rows) -> list[int]:
-    return [int(key.removeprefix("correlation_")) for key in rows[0] if key.startswith("correlation_")]
-
-
-def _mean(rows: Sequence, key: str) -> float | None:
-    known = [row[key] for row in rows if row[key] is not None]
-    return float(np.mean(known)) if known else None
-
-
 table = told(
     "load of experts over their mean; first and last tenth of the run",
     then(_starts, pivot(["layer"], "{of}", "mean")),
-    "correlation of loads",
-    then(_correlations, pivot(["records apart"], "layer {layer}", "correlation")),
 )
 
 
@@ -154,28 +127,21 @@ HEAT = Heat(
     high=2.3,
 )
 HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
-APART = Axis("records apart", "records apart", log=True, ticks=str)
-ALIKE = Lines(APART, Axis("correlation", "correlation of loads", lines=(0,)), **LAYER)
-CORRELATIONS = Picture((ALIKE,), shown=_correlations, width=4.4)
 OVER_MEAN = {"max_over_mean": "hottest expert over the mean", "deviation": "standard deviation over the mean"}
 MEASURES = [
     Picture((Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER),), width=3.6, key=False)
     for key, label in OVER_MEAN.items()
 ]
-PICTURE = Pictures((HEATS, Pictures((*MEASURES, CORRELATIONS))), over=True, heading=lambda rows: rows[0]["source"])
+PICTURE = Pictures((HEATS, Pictures((*MEASURES,))), over=True, heading=lambda rows: rows[0]["source"])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
-    """Whether the variance of loads shrinks, how hot the hottest expert is, and how fast loads move on."""
+    """Whether the variance of loads shrinks, and how hot the hottest expert is."""
     mean, source = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()])), rows[0]["source"]
     off = None if source == "generated" else max(mean - 1, 0.0)
     found = [Verdict(f"{source}: variance, last over first 10 %", f"{mean:.2f}", "below 1 (shrinks)", off)]
     hottest = of("max_over_mean", np.median)(rows)
-    found.append(Verdict("hottest expert over the mean, median", f"{hottest:.2f}"))
-    for lag in _lags(rows):
-        if (alike := _mean(rows, f"correlation_{lag}")) is not None:
-            found.append(Verdict(f"correlation of loads {lag} records apart", f"{alike:.3f}"))
-    return found
+    return [*found, Verdict("hottest expert over the mean, median", f"{hottest:.2f}")]
 
 
 def _shrunk(rows: Sequence) -> float:
@@ -186,5 +152,5 @@ def _shrunk(rows: Sequence) -> float:
     return float("inf") if ends["last"] else 1.0
 
 
-SCRIPT = Script(Config, quick={"iterations": 200, "lags": (1, 10, 100)})
+SCRIPT = Script(Config, quick={"iterations": 200})
 SCRIPT.start(__name__)

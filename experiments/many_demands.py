@@ -4,32 +4,32 @@ Policies see the truth times log-normal errors; their circuits then carry the tr
 "sample-average" plans for scenarios of the truth (`traffic.likely_demands`); how large errors are (sigma) is known, or
 estimated from earlier forecasts. Routes are adaptive (shares chosen for the true demand) or fixed (shares planned with
 the circuits, or for them, from what the policy sees; uniform circuits have shares for the scenarios). Without errors
-there is one scenario, and sample-average is joint. "clairvoyant" is joint that sees the truth.
+there is one scenario, and sample-average is joint. "clairvoyant" is joint that sees the truth. "cvar:0.25" and "worst"
+are sample-average for the worst quarter of the scenarios, and for the worst; with `fresh`, plans are also judged by
+scenarios of the same forecast for which nothing was planned.
 """
 
 import dataclasses
 import functools
-import sys
-import time
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.intervals import interval
 from mfabric_jax.learning.judging import times_over_bound
-from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, plans_from, scenarios_of
+from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, interval, plans_from, scenarios_of
 from mfabric_jax.policies.delivery import fixed, shares_of
-from mfabric_jax.policies.samples import samples_of
+from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.routing import Plan
 
-from .demand_cases import Case, OnCases, check_counts, prepared
-from .rows import Row, Rows, measured, of, pivot, summed, then, told, where
-from .script import Found, Script, check
+from .demand_cases import KIND, OnCases, case_of
+from .rows import Row, Rows, listed, measured, of, pivot, summed, then, told, where
+from .script import Found, Script, cells, check
 
 ROUTES = {"adaptive": "relay", "fixed": PLANNED}
 AGAIN = 4  # descents towards shares for scenarios, after the first
@@ -41,18 +41,22 @@ class Way(NamedTuple):
     """A policy of the registry, and what it knows of the truth.
 
     - `scenarios`: the field of the configuration that says how many.   - `estimated`: so is the size of errors.
+    - `risk`: what sample-average makes low.
     """
 
     policy: str
     scenarios: str = ""
     estimated: bool = False
     look: style.Look = style.Look("", style.INK)
+    risk: str = "mean"
 
 
 WAYS = {
     SAMPLED: Way(SAMPLED, "scenarios", False, style.Look("Sample average", "#D55E00", "o")),
     "sigma-estimated": Way(SAMPLED, "scenarios", True, style.Look("Sample average, sigma estimated", "#7A2E00", "X")),
     "few-scenarios": Way(SAMPLED, "few", False, style.Look("Sample average, few scenarios", "#E69F00", "s")),
+    "cvar:0.25": Way(SAMPLED, "scenarios", False, style.Look("For the worst quarter", "#F0A000", "s"), "cvar:0.25"),
+    "worst": Way(SAMPLED, "scenarios", False, style.Look("For the worst", "#3A1000", "X"), "worst"),
     JOINT: Way(JOINT, look=style.Look("Joint on the forecast", "#0072B2", "D")),
     "local-search": Way("local-search", look=style.Look("Local search", "#56B4E9", "v")),
     "greedy": Way("greedy", look=style.Look("Greedy (printed)", "#CC79A7", "^")),
@@ -62,6 +66,10 @@ WAYS = {
     CLAIRVOYANT: Way(JOINT, look=style.Look("Clairvoyant (joint on the truth)", style.INK, "")),
 }
 LOOKS = {name: way.look for name, way in WAYS.items()}
+USUAL = tuple(name for name, way in WAYS.items() if way.risk == "mean")
+TAIL = tail_of("cvar:0.25")
+FRESH_SEED = 1_000_003  # added to the seed: other scenarios than those planned for
+FRESH = ("fresh_mean", "fresh_tail", "fresh_worst")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,18 +77,19 @@ class Config(OnCases):
     """What to draw, how wrong forecasts are, and who plans from them."""
 
     sigmas: tuple[float, ...] = (0.0, 0.3, 0.6, 1.0)  # Standard deviations of the logarithms of forecasts.
-    policies: tuple[str, ...] = tuple(WAYS)  # Who plans.
+    policies: tuple[str, ...] = USUAL  # Who plans; also cvar:0.25 and worst.
     routes: tuple[str, ...] = tuple(ROUTES)  # Shares for the true demand, or planned: adaptive, fixed.
     demands: int = 24  # Of each family.
     scenarios: int = 64  # For which sample-average plans.
     few: int = 8  # For which "few-scenarios" does.
     past: int = 8  # Earlier forecasts, from whose errors sigma is estimated.
+    fresh: int = 0  # Further scenarios of every forecast, by which plans are judged.
     share_steps: int = 200  # Towards relay shares, at most.
 
     def __post_init__(self):
         super().__post_init__()
         check(self, known={"policies": WAYS, "routes": ROUTES}, distinct="sigmas", not_negative="sigmas")
-        check_counts(self, demands=1, scenarios=1, few=1, past=1, share_steps=1)
+        check(self, whole={1: "demands scenarios few past share_steps", 0: "fresh"})
 
 
 def run(config: Config) -> Found:
@@ -88,41 +97,60 @@ def run(config: Config) -> Found:
 
     - `over_bound`: mean time over the degree bound; `low`, `high`: its 95 % interval by bootstrap over demands; `p90`.
     - `sigma_used`: what sample-average takes errors to be, None for others.
+    - `fresh_mean`, `fresh_tail`, `fresh_worst`: of fresh scenarios, their worst quarter, and the worst of them.
     """
-    for place, case, region in prepared(config, config.demands, config.past):
+    for servers, family in cells(config, config.servers, config.cases()):
+        place, region = {"servers": servers, "kind": KIND[family], "family": family}, config.region(servers)
+        case = case_of(config, family, servers, config.demands, config.past)
         exact = _plans(case.forecast(0.0), region)
         for sigma in config.sigmas:
             given = case.forecast(sigma)
             guessed = given._replace(sigma=case.estimated(sigma))
             plans = {False: _plans(given, region), True: _plans(guessed, region)}
             for policy in config.policies:
-                way, began = WAYS[policy], time.perf_counter()
+                way = WAYS[policy]
                 forecast, planned = (guessed if way.estimated else given), plans[way.estimated]
                 if policy == CLAIRVOYANT:
                     forecast, planned = case.forecast(0.0), exact
-                rows = []
                 for routes in config.routes:
-                    times = _times(config, region, case, way, forecast, planned, routes)
-                    rows.append(place | {"sigma": sigma, "routes": routes, "policy": policy} | _summary(times, config))
-                    rows[-1]["sigma_used"] = forecast.sigma if way.policy == SAMPLED else None
-                _tell(rows, time.perf_counter() - began)
-                yield from rows
+                    plan = _plan(config, region, way, forecast, planned, routes)
+                    judged = functools.partial(_judged, config, region, plan, forecast, routes)
+                    row = place | {"sigma": sigma, "routes": routes, "policy": policy}
+                    row |= _summary(judged(case.true), config)
+                    row["sigma_used"] = forecast.sigma if way.policy == SAMPLED else None
+                    if config.fresh:
+                        fresh = scenarios_of(given, config.fresh, config.seed + FRESH_SEED)
+                        row |= _risks(np.stack([judged(fresh[:, at]) for at in range(config.fresh)], axis=1))
+                    yield row
 
 
 def _plans(forecast: Forecast, region: Region) -> Any:
-    """`plans_from` of a policy, a routing and a number of scenarios, once for each."""
+    """`plans_from` of a policy, a routing, a number of scenarios and a risk, once for each."""
     return functools.cache(functools.partial(plans_from, forecast, region))
 
 
-def _times(config: Config, region: Region, case: Case, way: Way, forecast: Forecast, plans: Any, routes: str):
-    """Time over the degree bound of every demand [N]."""
+def _plan(config: Config, region: Region, way: Way, forecast: Forecast, plans: Any, routes: str) -> Plan:
+    """For every demand."""
     many = getattr(config, way.scenarios) if way.scenarios else 1
     sampled = way.policy == SAMPLED and forecast.sigma > 0
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
-    plan = plans(policy, decided_for(policy, ROUTES[routes]), many)
+    plan = plans(policy, decided_for(policy, ROUTES[routes]), many, way.risk)
     if way.policy == EVEN and routes == "fixed":
         plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
-    return times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)
+    return plan
+
+
+def _judged(config: Config, region: Region, plan: Plan, forecast: Forecast, routes: str, true: jax.Array) -> np.ndarray:
+    """Time over the degree bound of every demand [N]."""
+    return times_over_bound(region, plan, true, forecast.seen, ROUTES[routes], config.share_steps)
+
+
+def _risks(times: np.ndarray) -> Row:
+    """Of the times [N M] of fresh scenarios, means over the demands."""
+    weight = jnp.full(times.shape[1], 1 / times.shape[1], jnp.float32)
+    tails = jax.vmap(lambda each: risk_of(each, weight, TAIL))(jnp.asarray(times, jnp.float32))
+    risks = times.mean(), tails.mean(), times.max(axis=1).mean()
+    return {name: float(risk) for name, risk in zip(FRESH, risks, strict=True)}
 
 
 @eqx.filter_jit
@@ -145,12 +173,6 @@ def _summary(times: np.ndarray, config: Config) -> Row:
     low, high = interval(times, config.seed)
     found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
     return {name: float(value) for name, value in found.items()} | {"demands": len(times)}
-
-
-def _tell(rows: Rows, seconds: float) -> None:
-    words = ", ".join(f"{row['routes']} {row['over_bound']:.3f}" for row in rows)
-    where = "{servers} servers, {family}, sigma {sigma:g}, {policy}".format(**rows[0])
-    print(f"{where}: {words} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 PLACE = ("servers", "routes", "kind", "sigma")
@@ -177,11 +199,17 @@ def gaps(rows: Rows) -> list[Row]:
     return found
 
 
+LINE = ("servers", "routes", "kind", "sigma", "policy")
+risks = told(
+    "time over the degree bound of fresh scenarios: mean, worst quarter, worst",
+    then(by_place, summed(LINE, **{key: of(key) for key in FRESH}), listed(*LINE, *FRESH)),
+)
 table = told(
     "mean time over the degree bound, over families",
     then(means, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{mean:.3f}")),
     "part of the gap between joint on the forecast and joint on the truth that is closed",
     then(gaps, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{closed:.0%}")),
+    lambda rows: risks(rows) if "fresh_mean" in rows[0] else "",
 )
 
 everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))

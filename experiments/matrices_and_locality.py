@@ -1,8 +1,9 @@
 """Who sends how much to whom: all-to-alls of single blocks from rank to rank, and all traffic from GPU to GPU.
 
 One data-parallel replica, for Mixtral 128 GPUs, as on the measured cluster. All-to-alls change from block to block and
-are uneven; none leaves its region, the servers of its expert-parallel group. Tensor parallelism, the largest part of
-Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ranks, and locality.
+are uneven (`mfabric traces info` says how much); none leaves its region, the servers of its expert-parallel group.
+Tensor parallelism, the largest part of Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of
+ranks, and locality.
 """
 
 import dataclasses
@@ -27,17 +28,10 @@ KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
 COLOURS = {"Tensor": "Purples", "Expert": "Reds", "Data": "YlOrBr", "Pipeline": "Greens"}
 STATISTICS = {
-    "top_pairs": "bytes of the heaviest 20 % of pairs",
-    "zero_pairs": "pairs without bytes",
-    "heaviest": "heaviest pair over the mean",
-    "micro_batches": "off between micro-batches (total variation)",
-    "layers": "off between consecutive layers (total variation)",
-    "iterations": "off between iterations (total variation)",
     "ep_in_region": "all-to-all bytes that stay in their region",
     "leaves_region": "bytes of all parallelisms that leave a region",
     "leaves_region_no_tp": "the same without tensor parallelism",
 }
-TOP = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +42,10 @@ class Config:
     """The gate trace has 16 source ranks and 32 experts, as many as the second."""
     dp: int = 1  # Data-parallel replicas.
     trace: str | None = None  # Recorded routing in place of measured expert shares.
-    iterations: int = 2  # Compared with each other; the matrices are those of the first one.
     seed: int = 0  # Of drawn traffic.
 
     def __post_init__(self):
-        check(self, known={"models": workload.NAMES}, whole={1: "dp iterations", 0: "seed"})
+        check(self, known={"models": workload.NAMES}, whole={1: "dp", 0: "seed"})
 
     def job(self, model: str) -> Workload:
         """A model with so many replicas."""
@@ -62,14 +55,14 @@ class Config:
     def tokens(self, job: Workload) -> Tokens:
         """Selections."""
         if self.trace is not None:
-            return traffic.recorded(job, self.trace, iterations=self.iterations)
-        return traffic.measured(job, self.iterations, seed=self.seed)
+            return traffic.recorded(job, self.trace, iterations=1)
+        return traffic.measured(job, 1, seed=self.seed)
 
 
 def run(config: Config) -> Found:
     """Rows of three kinds for each model.
 
-    - "statistic": what is in `STATISTICS`, medians over all-to-alls.
+    - "statistic": what is in `STATISTICS`.
     - "all-to-all": bytes from rank to rank in the dispatch of a layer and micro-batch, some of them.
     - "cluster": bytes from GPU to GPU in one iteration by parallelism, and whether both are in one region.
     """
@@ -77,7 +70,7 @@ def run(config: Config) -> Found:
         job = config.job(model)
         tokens, facts = config.tokens(job), {"model": model, "gpus": job.gpus}
         flows = all_flows(job, tokens)
-        for name, value in {**_of_matrices(job, tokens), **_of_cluster(job, flows)}.items():
+        for name, value in _of_cluster(job, flows).items():
             yield {"row": "statistic"} | facts | {"statistic": name, "value": value}
         yield from ({"row": "all-to-all"} | facts | row for row in _matrices(job, tokens))
         yield from ({"row": "cluster"} | facts | row for row in _pairs(job, flows))
@@ -86,17 +79,6 @@ def run(config: Config) -> Found:
 def rank_matrices(job: Workload, tokens: Tokens) -> np.ndarray:
     """Bytes of every dispatch [iteration layer M R R]."""
     return statistics.rank_matrix(tokens.count.astype(float), job.ep) * job.dispatch_bytes_per_selection
-
-
-def _of_matrices(job: Workload, tokens: Tokens) -> dict[str, float]:
-    matrix = rank_matrices(job, tokens)
-    pairs = statistics.pairs(matrix)  # [iteration layer M pairs]
-    apart = {"micro_batches": 2, "layers": 1, "iterations": 0}
-    apart = {name: axis for name, axis in apart.items() if pairs.shape[axis] > 1}
-    medians = {"top_pairs": statistics.top_share(pairs, TOP), "zero_pairs": (pairs == 0).mean()}
-    medians |= {"heaviest": statistics.max_over_mean(pairs)}
-    medians |= {name: statistics.variation(np.moveaxis(pairs, axis, 0), 1) for name, axis in apart.items()}
-    return {name: float(np.median(values)) for name, values in medians.items()}
 
 
 def _of_cluster(job: Workload, flows: Flows) -> dict[str, float]:
@@ -223,11 +205,11 @@ def _edges(rows: Rows, gpus: int) -> list[int]:
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
-    """All-to-alls stay in their region; how uneven and how changing they are has no published number."""
+    """All-to-alls stay in their region."""
     found = []
     for row in named(rows):
-        claim, form = f"{row['model']}: {row['statistic']}", ".2f" if row["key"] == "heaviest" else ".1%"
-        published, form = (1.0, ".0%") if row["key"] == "ep_in_region" else (None, form)
+        claim = f"{row['model']}: {row['statistic']}"
+        published, form = (1.0, ".0%") if row["key"] == "ep_in_region" else (None, ".1%")
         found.append(against(claim, row["value"], published, form=form))
     return found
 

@@ -16,10 +16,9 @@ from mfabric_jax.report.fronts import front
 from mfabric_jax.resolving.calibration import PUBLISHED
 
 from .iteration_time import per_dollar
-from .rows import Row, Rows, adding, grouped, picked, pivot, values_of
+from .rows import Row, Rows, adding, picked, pivot, values_of
 from .script import COMPARED, Found, Script, Sweep, Verdict, check, compared
 
-CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
 
 
@@ -42,8 +41,7 @@ class Config(Sweep):
 def run(config: Config) -> Found:
     """A row for each model, fabric and bandwidth, as `compare` gives it.
 
-    - `on_front`: no other fabric or bandwidth is at most as dear and as slow; `on_front_of_trees`: TopoOpt and
-      rail-only, which have no spine to pay for, left out.
+    - `on_front`: no other fabric or bandwidth is at most as dear and as slow.
     - `mfabric_per_dollar`: performance per dollar of mFabric over that of this fabric, at the same bandwidth.
     """
     for _, rows in compared(config, config.models):
@@ -53,11 +51,9 @@ def run(config: Config) -> Found:
 def beside(rows: Rows) -> list[Row]:
     """The rows of one model, with the columns that compare them."""
     best = front(list(map(_point, rows)))
-    best_tree = front([_point(row) for row in rows if row["fabric"] not in CHEAP])
     ours = {row["nic_gbps"]: row["perf_per_dollar"] for row in picked(rows, fabric="mfabric")}
     return adding(
         on_front=lambda row: _point(row) in best,
-        on_front_of_trees=lambda row: _point(row) in best_tree,
         mfabric_per_dollar=lambda row: ours[row["nic_gbps"]] / row["perf_per_dollar"] if ours else None,
     )(rows)
 
@@ -84,20 +80,16 @@ def verdicts(rows: Rows) -> list[Verdict]:
         best = max(at_100, key=at_100.__getitem__)
         off = 0.0 if best == BEST_AT_100 or BEST_AT_100 not in at_100 else at_100[BEST_AT_100] / at_100[best] - 1
         found.append(Verdict("best model over the fat-tree, 100 Gbps", best, BEST_AT_100, off))
-    ours = picked(rows, fabric="mfabric")
-    fabrics = {row["fabric"] for row in rows}
-    found.append(_on_front(ours, "on_front", f"models with mFabric on the front of {len(fabrics)} fabrics"))
-    if fabrics & set(CHEAP):
-        found.append(_on_front(ours, "on_front_of_trees", "the same without TopoOpt, rail-only"))
-    return found
+    return [*found, _on_front(rows)]
 
 
-def _on_front(rows: Rows, key: str, claim: str) -> Verdict:
-    """At how many bandwidths, for every model."""
-    bandwidths = {row["nic_gbps"] for row in rows if row[key]}
-    models = [model for (model,), here in grouped(rows, "model").items() if any(row[key] for row in here)]
-    where = ": " + ",".join(f"{gbps:g}" for gbps in sorted(bandwidths)) + "G" if bandwidths else ""
-    return Verdict(claim, f"{len(models)} of {len(values_of(rows, 'model'))}{where}")
+def _on_front(rows: Rows) -> Verdict:
+    """For how many models mFabric is on the front of cost and time, and at which bandwidths."""
+    ahead = picked(rows, fabric="mfabric", on_front=True)
+    bandwidths = sorted({row["nic_gbps"] for row in ahead})
+    where = ": " + ",".join(f"{gbps:g}" for gbps in bandwidths) + "G" if bandwidths else ""
+    claim = f"models with mFabric on the front of {len(values_of(rows, 'fabric'))} fabrics"
+    return Verdict(claim, f"{len(values_of(ahead, 'model'))} of {len(values_of(rows, 'model'))}{where}")
 
 
 SCRIPT = Script(

@@ -11,13 +11,12 @@ The counts are of ranks: what each of the 2 or 4 experts of a rank received is n
 be alike, and placed with copies on all ranks by `hierarchical`, on the counts of the iteration before.
 """
 
-import csv
 import dataclasses
-import functools
-import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
 from jaxtyping import Float
 
 from mfabric_jax import report, workload
@@ -27,7 +26,7 @@ from mfabric_jax.traffic import Room, Tokens, placed, placement_policy
 from mfabric_jax.workload import Workload, block_seconds, get_gpu
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
-from .rows import Row, Rows, picked, then, told
+from .rows import Row, Rows, adding, picked, then, told
 from .script import Found, Script, Verdict
 
 STATIC, OURS = "FSDP", "ours"
@@ -96,53 +95,57 @@ def re_placed(job: Workload, count: Float[np.ndarray, "I L R"]) -> Float[np.ndar
     return found.reshape(*found.shape[:2], RANKS, -1).sum(axis=-1)
 
 
-@functools.lru_cache(maxsize=1)
 def _selections(folder: str) -> dict[tuple[str, str], np.ndarray]:
     """{(model, method): selections processed [iteration, layer, rank]}."""
-    found: dict[tuple[str, str], list] = {}
-    for row in _lines(folder, "token_analysis_backup.csv"):
-        at = tuple(int(row[name]) for name in ("iter", "layer", "rank", "token_num"))
-        found.setdefault((row["model_name"], row["method"]), []).append(at)
-    return {key: _array(np.array(some)) for key, some in found.items()}
-
-
-def _array(rows: np.ndarray) -> np.ndarray:
-    count = np.zeros(rows[:, :3].max(axis=0) + 1)
-    count[tuple(rows[:, :3].T)] = rows[:, 3]
-    return count
+    found = {}
+    for name, columns in _by_method(folder, "token_analysis_backup.csv"):
+        place = columns["iter"], columns["layer"], columns["rank"]
+        found[name] = np.zeros([numbers.max() + 1 for numbers in place])
+        found[name][place] = columns["token_num"]
+    return found
 
 
 def _measured(folder: str) -> dict[tuple[str, str], np.ndarray]:
     """{(model, method): all-to-all, expert and total seconds of every rank [R 3]}."""
-    found: dict[tuple[str, str], list] = {}
-    for row in _lines(folder, "breakdown_analysis_backup.csv"):
-        seconds = [float(row[name]) for name in ("alltoall_time", "expert_time", "total_time")]
-        found.setdefault((row["model_name"], row["method"]), []).append(seconds)
-    return {key: np.array(some) for key, some in found.items()}
+    seconds = "alltoall_time", "expert_time", "total_time"
+    by_method = _by_method(folder, "breakdown_analysis_backup.csv")
+    return {name: np.stack([columns[key] for key in seconds], axis=1) for name, columns in by_method}
 
 
-def _lines(folder: str, name: str) -> list[dict[str, str]]:
+def _by_method(folder: str, name: str) -> Iterator[tuple[tuple[str, str], dict[str, np.ndarray]]]:
+    """((model, method), the columns of its lines), in the order of the file."""
     path = next((file for file in (Path(folder) / name, Path(folder) / f"{name}.gz") if file.is_file()), None)
     if path is None:
         raise InputError(f"folder must hold {name} (or .gz) of LAER-MoE's artifact, got {folder!r}.")
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        return list(csv.DictReader(file))
+    table = pyarrow.csv.read_csv(path)
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    model, method = columns["model_name"], columns["method"]
+    for key in dict.fromkeys(zip(model.tolist(), method.tolist(), strict=True)):
+        lines = (model == key[0]) & (method == key[1])
+        yield key, {name: column[lines] for name, column in columns.items()}
 
 
 def ratios(rows: Rows) -> list[Row]:
-    """Seconds of the static placement over those of every other."""
+    """Seconds of the static placement over those of every other, predicted and measured."""
     found = []
     for row in rows:
         (static,) = picked(rows, model=row["model"], method=STATIC)
-        if row is static:
-            continue
-        over = {f"{kind}{name}": _over(static, row, f"{kind}{name}") for name in SECONDS for kind in ("", "measured_")}
-        found.append({"model": row["model"], "re-placed by": row["method"]} | over)
+        if row is not static:
+            names = (f"{kind}{name}" for name in SECONDS for kind in ("", "measured_"))
+            over = {name: static[name] / row[name] if name in row else None for name in names}
+            found.append({"model": row["model"], "re-placed by": row["method"]} | over)
     return found
 
 
-def _over(static: Row, row: Row, name: str) -> float | None:
-    return static[name] / row[name] if name in row else None
+def _beside(rows: Rows) -> list[Row]:
+    """Ratios that were measured, one a line."""
+    return [
+        {"model": row["model"], "method": row["re-placed by"], "of": name}
+        | {"measured": row[f"measured_{name}"], "predicted": row[name]}
+        for row in ratios(rows)
+        for name in SECONDS
+        if row[f"measured_{name}"] is not None
+    ]
 
 
 def _listed(rows: Rows) -> str:
@@ -157,35 +160,17 @@ table = told(
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Predicted gains of re-placement beside those measured."""
+    claims = adding(claim="{model}: {of} of FSDP over {method}", found="{predicted:.2f}", published="{measured:.2f}")
     return [
-        Verdict(
-            f"{row['model']}: {name} of FSDP over {row['re-placed by']}", f"{row[name]:.2f}", f"{measured:.2f}", off
-        )
-        for row in ratios(rows)
-        for name in SECONDS
-        if (measured := row[f"measured_{name}"]) is not None
-        for off in (row[name] / measured - 1,)
+        Verdict(row["claim"], row["found"], row["published"], row["predicted"] / row["measured"] - 1)
+        for row in claims(_beside(rows))
     ]
 
 
-def _both(rows: Rows) -> list[Row]:
-    """Predicted and measured ratios, one a line."""
-    return [
-        {
-            "ratio": f"{row['model'].split('-')[-1]} {row['re-placed by']}",
-            "of": name,
-            "measured": row[f"measured_{name}"],
-        }
-        | {"predicted": row[name]}
-        for row in ratios(rows)
-        for name in SECONDS
-        if row[f"measured_{name}"] is not None
-    ]
-
-
+RATIOS = Axis("measured", "measured"), Axis("predicted", "predicted", lines=(1,))
 PICTURE = Picture(
-    (Lines(Axis("measured", "measured"), Axis("predicted", "predicted", lines=(1,)), "of", markers="osD"),),
-    shown=_both,
+    (Lines(*RATIOS, "of", markers="osD"),),
+    shown=_beside,
     heading=lambda rows: "Static placement's time over re-placed: predicted, by what was measured",
     width=5.0,
 )

@@ -11,9 +11,7 @@ import dataclasses
 from typing import Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Bars
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
 from .script import Found, Script, Sweep, Verdict, against, check, of_gpu, reusing, spread
@@ -74,37 +72,18 @@ table = told(
 )
 
 
-def _parts(rows: Rows) -> list[Row]:
-    """A row for each part of an iteration that is more than half a per cent of one of them."""
-    half = _at_half(rows)
-    parts = [part for part in style.PARTS if max(row[part] / row["iteration_s"] for row in half) > 0.005]
-    notes = dict.fromkeys(parts, "") | {parts[-1]: "{iteration_s:.1f} s"}
-    return [
-        row
-        | {"line": f"{style.fabric(row['fabric']).label}\n{row['gpu_tbps']:g} Tbps", "part": part}
-        | {"seconds": row[part], "note": notes[part].format(**row)}
-        for row in half
-        for part in parts
-    ]
-
-
 def _speeds(rows: Rows) -> list[Row]:
     known = [row for row in rows if row["published"] is not None]
     return [*rows, *adding(speed_up="published", as_published=lambda row: True)(known)]
 
 
-STACK = {"stacked": True, "edge": style.FAINT, "note": "note", "each": 0.85}
-STACK |= {"title": "{gpu} at {efficiency:.0%} of peak"}
-TIME = Axis("seconds", "iteration [s]", low=0)
-BREAKDOWN = Picture((Bars(TIME, Axis("line"), "part", style.PARTS, **STACK),), shown=_parts, width=5.6)
 RATE = Axis("efficiency", "achieved over peak FLOP/s of the GPU", percent=True)
 SPEED = Axis("speed_up", "NVL72's time over mFabric's", lines=(1,))
-SPEED_UP = Picture(
+PICTURE = Picture(
     (Lines(RATE, SPEED, "gpu_tbps", named="{:g} Tbps a GPU", dashed=("as_published", "published")),),
     shown=_speeds,
     width=4.6,
 )
-PICTURE = Pictures((BREAKDOWN, SPEED_UP))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

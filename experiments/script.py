@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import mfabric_jax
-from mfabric_jax import checks, report, units
+from mfabric_jax import checks, report
 from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
+from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row, Rows
@@ -49,7 +51,6 @@ FIRST: dict[str, dict[str, Any]] = {  # which circuits the first all-to-all of a
     "predict": {"circuits.turn": "predict"},
     "pays": {"circuits.turn": "pays"},
 }
-FLOW_BY_FLOW = {"network.link_delay_s": units.us(1.0)}  # of whole clusters, whose flows cross links one by one
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 EVERY_S = 30.0  # rows of a run that goes on are written
 
@@ -357,6 +358,21 @@ class Sweep:
         """One model at the bandwidth and with the seed of the configuration, and `changes` as `grid` takes them."""
         own = {"model.name": model, "network.fabric": fabrics, "run.seed": self.seed}
         return grid(own | dict(changes) | {"network.nic_gbps": self.nic_gbps})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ports:
+    """The NICs of a region's servers."""
+
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    optical_degree: int = 6  # NICs of a server on the optical switch.
+    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
+
+    def region(self, servers: int) -> Region:
+        """So many servers."""
+        numbers = {"nic_gbps": self.nic_gbps, "electrical_nics": self.electrical_nics}
+        numbers = {name: jnp.asarray(number, jnp.result_type(float)) for name, number in numbers.items()}
+        return Region(servers, optical_degree=jnp.asarray(self.optical_degree), **numbers)
 
 
 def scenarios(asked: Case | Cases) -> list[Scenario]:

@@ -10,7 +10,6 @@ losses or marks. Sources: arXiv 2308.00852, 2402.09589.
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,10 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.jobs.compared import JobsCompared, JobsStudy, compare_jobs
 from mfabric_jax.jobs.jobs_file import SharedJobs, jobs_of
-from mfabric_jax.jobs.use_over_time import both_ends
-from mfabric_jax.report import figures
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 
-from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told, values_of
+from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told
 from .script import Found, Script, Verdict, against, check, spread
 
 PERIOD_S = 0.24  # of the shortest iteration; others have a whole number of them
@@ -172,23 +169,13 @@ def verdicts(rows: Rows) -> list[Verdict]:
         for key, title, published in zip(("mean_gain", "p99_gain"), ("mean", "p99"), best, strict=True):
             claim = f"{way}, {title} iteration, gain over fair"
             found.append(against(f"{claim}, the most", max(row[key] for row in own), published, allowed=ALLOWED))
-            found += [spread(f"{claim}, {case}", [row[key] for row in picked(own, case=case)]) for case in _cases(own)]
+            for (case,), here in grouped(own, "case").items():
+                found.append(spread(f"{claim}, {case}", [row[key] for row in here]))
     for (case,), here in grouped(picked(rows, way="best"), "case").items():
         found.append(spread(f"best shifts found, mean gain over fair, {case}", [row["mean_gain"] for row in here]))
     return found
 
 
-def _cases(rows: Rows) -> list[str]:
-    return values_of(rows, "case")
-
-
-def interleaved(config: Config, folder: Path) -> str:
-    """The picture of four equal jobs that start at random: who has the link at the beginning and at the end."""
-    found = compare_jobs(equal_jobs(config, 4), config.study(draws=1))
-    picture = folder / "several_jobs_interleaving.png"
-    return f"who has the link when: {figures.interleaving(both_ends(found), picture, 'Four equal jobs on one link')}"
-
-
 QUICK = {"jobs": (2, 4), "iterations": 30, "skip": 10, "draws": 2, "placements": 3, "pieces": 8}
-SCRIPT = Script(Config, quick=QUICK, dtype="float64", more=interleaved)
+SCRIPT = Script(Config, quick=QUICK, dtype="float64")
 SCRIPT.start(__name__)

@@ -29,9 +29,8 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import Drift
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
 
-from .recording import Ports
 from .rows import Row, adding, duration, ends, measured, of, pivot, summed, then, told
-from .script import Found, Script, cells, check
+from .script import Found, Ports, Script, cells, check
 
 USUAL: dict[str, Any] = {"servers": 16, "optical_degree": 6, "skew": 1.0, "pairs": 0.5, "memory": 0.9, "sigma": 0.3}
 VARIED: dict[str, tuple] = {

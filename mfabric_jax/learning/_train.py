@@ -20,13 +20,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning._lessons import Lesson, lessons
 from mfabric_jax.learning.demands import learned_from, pool
-from mfabric_jax.learning.index_steps import IndexState, first_index, index_step, rule_at
 from mfabric_jax.learning.judging import over_bound
-from mfabric_jax.learning.network_steps import NetworkState, first_network, network_step
 from mfabric_jax.learning.planning import takes_sigma
-from mfabric_jax.learning.settings import Training
+from mfabric_jax.learning.settings import Lesson, Training, lessons
+from mfabric_jax.learning.steps import (
+    IndexState,
+    NetworkState,
+    first_index,
+    first_network,
+    index_step,
+    network_step,
+    rule_at,
+)
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import Trained, save

@@ -35,7 +35,6 @@ from mfabric_jax.checks import (
 )
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
-from mfabric_jax.learning.intervals import summary_of
 from mfabric_jax.learning.planning import (
     PLANNED,
     SAMPLED,
@@ -47,6 +46,7 @@ from mfabric_jax.learning.planning import (
     legal,
     plan_for,
     plans_from,
+    summary_of,
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
@@ -105,8 +105,25 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
         policies.check_unseen(config.policies, config.trace, config.records, getattr(config, "axes", None))
 
 
-@dataclasses.dataclass(frozen=True)
-class Scoreboard:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnRegions:
+    """The servers' NICs, and a recording: what every judgement has."""
+
+    trace: str | None = None
+    """Recorded routing to judge by too (16 ranks)."""
+    records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scoreboard(OnRegions):
     """What to score: one row for each combination of policy, workload, servers, routing and sigma.
 
     "static" chooses greedy-next's circuits for the mean of other demands of the workload, and sees no forecast.
@@ -127,22 +144,11 @@ class Scoreboard:
     replacement, or all where there are no more."""
     optimum_s: float = 0.0
     """Seconds of exact search for each demand known exactly, unsplit and split, up to 16 servers (0: none)."""
-    trace: str | None = None
-    """Recorded routing (16 ranks)."""
-    records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     axes: str | None = None
     """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination); some may
     lack."""
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
-    relay_efficiency: float = 1.0
-    """Of forwarding, at most 1."""
-    seed: int = 0
     dtype: str = "float32"
     """float32 or float64."""
 
@@ -304,7 +310,7 @@ def _optima(config: Scoreboard, cell: Cell, routing: str, tell: Callable[[int], 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(OnRegions):
     """What to judge, and on what. Policies that know routings choose for the one judged (relay: for split)."""
 
     policies: tuple[str, ...] = EVALUATED
@@ -317,21 +323,10 @@ class Evaluation:
     """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
     samples: int = 70
     """All-to-alls of each workload."""
-    seed: int = 0
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
     scenarios: int = 64
-    """Demands that may be true, for which sample-average plans: forecasts shrunk, with their error drawn anew."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
-    relay_efficiency: float = 1.0
-    """Of forwarding, at most 1."""
-    trace: str | None = None
-    """Recorded routing to judge by too (16 ranks)."""
-    records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    """Demands sampled for each forecast, for which sample-average plans: forecasts shrunk, with new errors."""
 
     def __post_init__(self):
         names("routings", self.routings, (*ROUTED, PLANNED))

@@ -9,23 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.policies._exact import exact, exact_circuits
+from mfabric_jax.policies._exact import ROUTINGS as EXACT_ROUTINGS
+from mfabric_jax.policies._exact import exact, exact_circuits, matching
 from mfabric_jax.policies._greedy import RULES, greedy, greedy_next, greedy_released
 from mfabric_jax.policies._index import index
-from mfabric_jax.policies._joint import joint
 from mfabric_jax.policies._learned import Trained, is_file, learned, load
 from mfabric_jax.policies._learned import check_unseen as check_unseen
 from mfabric_jax.policies._local_search import local_search
-from mfabric_jax.policies._matching import matching
 from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
 from mfabric_jax.policies._relaxed import relaxed
 from mfabric_jax.policies._sample_average import ROUTINGS as SAMPLED_ROUTINGS
-from mfabric_jax.policies._sample_average import sample_average
-from mfabric_jax.policies._static import keep, random_circuits, static, uniform
-from mfabric_jax.policies._steps import ROUTINGS as HEURISTIC_ROUTINGS
+from mfabric_jax.policies._sample_average import joint, sample_average
+from mfabric_jax.policies._static import keep, random_circuits, static, topoopt, uniform
 from mfabric_jax.policies._threshold import threshold
-from mfabric_jax.policies._topoopt import topoopt
-from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
+from mfabric_jax.policies.moves import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
 from mfabric_jax.routing import Plan
 

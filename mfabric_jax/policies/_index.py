@@ -15,15 +15,15 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.policies.policy_file import read
+from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.routing import Plan
 
 
 class Index(eqx.Module):
     """How much a pair is worth one more circuit: y (1 + relief r) / (count + offset)^power, where
 
-    - y is what the pair needs, in circuits (`policies.normalised_demand`): `larger` times the larger of its two
+    - y is what the pair needs, in circuits (`policies.samples`): `larger` times the larger of its two
     directions and
       1 - `larger` times their mean; of that, the part `spread` is what the pair would need if its servers' bytes went
       to all others in proportion to what these receive or send.

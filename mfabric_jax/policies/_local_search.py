@@ -11,9 +11,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._steps import ROUTINGS, scaled, scaled_time, used
 from mfabric_jax.policies._threshold import threshold
-from mfabric_jax.policies.moves import Limit, best_move
+from mfabric_jax.policies.moves import ROUTINGS, Limit, best_move, scaled, scaled_time, used
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 

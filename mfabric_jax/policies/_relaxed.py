@@ -19,10 +19,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._local_search import improved
-from mfabric_jax.policies._soft_circuits import annealed, drawn_to_whole, first_logits, rounded, soft_circuits
-from mfabric_jax.policies.joint_relaxation import relaxed_jointly
-from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
-from mfabric_jax.policies.samples import samples_of
+from mfabric_jax.policies._soft_circuits import (
+    annealed,
+    drawn_to_whole,
+    first_logits,
+    relaxed_jointly,
+    rounded,
+    soft_circuits,
+)
+from mfabric_jax.policies.samples import NormalisedDemand, normalised, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 

@@ -3,21 +3,25 @@
 Source of the objective: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 Starts are the mean demand's circuits after Sinkhorn scaling, uniform and greedy ones, and those that join unlike loads;
 then, where these are not within 0.1 % of the bound, relaxed circuits and rounds of swaps (`circuit_search`).
+`joint` is the same for one known demand.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.platforms import mapped
+from mfabric_jax.platforms import in_step, mapped
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._learned import trained_network
-from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
+from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, relaxed_jointly, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
 from mfabric_jax.policies.circuit_search import (
     Found,
@@ -29,11 +33,9 @@ from mfabric_jax.policies.circuit_search import (
     settled_each,
 )
 from mfabric_jax.policies.delivery import LANES, adaptive, fixed, paced, shares_of
-from mfabric_jax.policies.joint_relaxation import relaxed_jointly
-from mfabric_jax.policies.normalised_demand import NormalisedDemand
-from mfabric_jax.policies.samples import Samples, samples_of, tail_of
-from mfabric_jax.policies.unfinished import staged
+from mfabric_jax.policies.samples import NormalisedDemand, Samples, samples_of, tail_of
 from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import between_servers
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
@@ -191,3 +193,80 @@ def _unlike(samples: Samples) -> Int[Array, "S S"]:
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
     apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
     return rounded(soft_circuits(apart, samples.degrees), samples.degrees)
+
+
+def joint(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    steps: int = 100,
+    samples: int = 4,
+    rounds: int = 12,
+) -> Plan:
+    """Circuits and relay shares with which one all-to-all ends early when its flows are paced (`relay_bound`).
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
+    - `previous`: its circuits stay where they are as good as the best to 0.1 %.
+    - `key`: of noise; None: always the same.
+    - `steps`, `samples`: of the relaxation, which starts from the demand and, in all samples but the first, noise.
+    - `rounds`: of six swaps each, at most. What is within 0.1 % of a bound has neither relaxation nor rounds.
+
+    Never later (by more than 0.2 %) than greedy circuits by the rule "next" with `relay_shares`. Shares are [S S S+2]
+    of (via server k, direct circuits, EPS). Legal for any demand. Compiled once per shape; batched by `vmap`.
+    """
+    whole("samples", samples)
+    demand = between_servers(region, demand)
+    return sample_average(demand, region, previous=previous, key=key, steps=steps, starts=samples, rounds=rounds)
+
+
+def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
+    """Run `first` on every member of a batch, and `further` only on those that have not converged.
+
+    - `first(*given) -> (found, done)`; `further(found, *given) -> found`.
+    - `at_once`: members that run in step on a CPU, elsewhere all do; those that are done wait for the others.
+
+    Batched by `vmap`. Between the stages unfinished members are brought together; groups without any are skipped.
+    """
+
+    @custom_vmap
+    def batch(given):
+        many = len(jax.tree.leaves(given)[0])
+        size = in_step(at_once, many)
+        found, done = mapped(lambda one: first(*one), given, at_once)
+        order = jnp.argsort(done, stable=True)
+        groups = -(-many // size)
+        order = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (groups * size - many,))]).reshape(groups, size)
+
+        def group(members):
+            taken, own, over = jax.tree.map(lambda x: x[members], (found, given, done))
+
+            def go_on():
+                then = jax.vmap(lambda found, one: further(found, *one))(taken, own)
+                return jax.tree.map(lambda new, old: jnp.where(_like(over, old), old, new), then, taken)
+
+            return lax.cond(over.all(), lambda: taken, go_on)
+
+        then = lax.map(group, order)
+        flat = order.reshape(-1)
+        return jax.tree.map(lambda old, new: old.at[flat].set(new.reshape(-1, *new.shape[2:])), found, then)
+
+    @batch.def_vmap
+    def _(axis_size, in_batched, given):
+        whole = jax.tree.map(
+            lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *x.shape)), given, in_batched[0]
+        )
+        many = jax.tree.leaves(whole)[0].shape[1]
+        found = batch(jax.tree.map(lambda x: x.reshape(axis_size * many, *x.shape[2:]), whole))
+        apart = jax.tree.map(lambda x: x.reshape(axis_size, many, *x.shape[1:]), found)
+        return apart, jax.tree.map(lambda _: True, apart)
+
+    def run(*given):
+        return jax.tree.map(lambda x: x[0], batch(jax.tree.map(lambda x: jnp.asarray(x)[None], given)))
+
+    return run
+
+
+def _like(flags, x):
+    return flags.reshape(-1, *[1] * (x.ndim - 1))

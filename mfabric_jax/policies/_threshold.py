@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._steps import ROUTINGS, Scaled, scaled, scaled_time, steps
+from mfabric_jax.policies.moves import ROUTINGS, Scaled, scaled, scaled_time, steps
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.routing.region import between_servers
 

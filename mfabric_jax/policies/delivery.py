@@ -1,5 +1,4 @@
-"""How demands run over circuits while these are searched for: shares of each demand's own, shares that are fixed for
-all, or no shares at all."""
+"""How demands are routed while circuits are searched: shares for each demand, one set for all, or no shares."""
 
 import functools
 
@@ -10,8 +9,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.platforms import mapped
-from mfabric_jax.policies.circuit_search import ENOUGH, Delivery
-from mfabric_jax.policies.relay_swaps import Worth, circuit_worth
+from mfabric_jax.policies.circuit_search import ENOUGH, Delivery, Worth, circuit_worth
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, descended

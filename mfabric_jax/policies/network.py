@@ -18,7 +18,7 @@ from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._index import allocated, shipped
 from mfabric_jax.policies._soft_circuits import demand_logits, soft_circuits
-from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
+from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.traffic.scenarios import expected
 

@@ -1,5 +1,6 @@
 """Many demands that one set of circuits is for, in units of their own bounds, and how good circuits are for them all.
 
+Demand is counted in circuits: how many a pair would need to be through by the degree bound, whatever the unit of bytes.
 Times are over each demand's own degree bound, so that large and small ones count alike; what counts of them is their
 mean, their worst, or the mean of the worst part (CVaR).
 """
@@ -12,11 +13,55 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.routing.split import joined
+
+
+class NormalisedDemand(NamedTuple):
+    """- `pairs` [S S]: circuits that would carry i -> j just by the degree bound; the busiest server's rows or columns
+      sum to its NICs, no other's to more.
+    - `ports` [S]: NICs on the EPS.   - `efficiency` (): of relaying.
+    """
+
+    pairs: Float[Array, "S S"]
+    ports: Float[Array, "S"]
+    efficiency: Float[Array, ""]
+
+    @property
+    def dtype(self):
+        """Of all numbers."""
+        return self.pairs.dtype
+
+    def single(self) -> "NormalisedDemand":
+        """In float32, which networks compute in."""
+        pairs, ports, efficiency = (x.astype(jnp.float32) for x in self)
+        return NormalisedDemand(pairs, ports, efficiency)
+
+
+def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
+    """The demand [bytes] of one all-to-all, measured by what the region can carry; 0 without any demand.
+
+    Bytes of servers that have no NICs at all do not count: nothing can carry them.
+    """
+    return _normalised(between_servers(region, demand), region)
+
+
+@jax.jit
+def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
+    dtype = demand.dtype
+    ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), region.servers)
+    nics = ports + region.degrees.astype(dtype)
+    some = nics > 0
+    demand = jnp.where(some[:, None] & some[None, :], demand, 0)
+    largest = demand.max(initial=0)
+    demand = demand / jnp.where(largest > 0, largest, 1)
+    busiest = jnp.maximum(demand.sum(0), demand.sum(1)) / jnp.where(some, nics, 1)
+    bound = busiest.max(initial=0)
+    pairs = demand / jnp.where(bound > 0, bound, 1)
+    return NormalisedDemand(pairs, ports, jnp.asarray(region.relay_efficiency, dtype))
+
 
 NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
 
@@ -52,9 +97,7 @@ class Samples(NamedTuple):
 
     def some(self, which: Int[Array, "R"]) -> "Samples":
         """Some of the demands."""
-        weight = self.weight[which]
-        total = weight.sum()
-        weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(which))
+        weight = _summing_to_one(self.weight[which])
         return self._replace(pairs=self.pairs[which], weight=weight, limit=self.limit[which])
 
     def region(self, nic_gbps: float) -> Region:
@@ -75,12 +118,16 @@ def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Arr
     demand = jax.vmap(lambda one: between_servers(region, one))(demand)
     pairs, ports, efficiency = jax.vmap(lambda one: normalised(one, region))(demand)
     weight = jnp.ones(len(demand), demand.dtype) if weights is None else jnp.asarray(weights).astype(demand.dtype)
-    total = weight.sum()
-    weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(demand))
     bound = jax.vmap(lambda one: degree_bound(region, one))(demand)
     limit = jax.vmap(lambda one: relay_limit(region, one))(demand)
     limit = jnp.where((bound > 0) & jnp.isfinite(limit), limit / jnp.where(bound > 0, bound, 1), 0)
-    return Samples(pairs, weight, limit, region.degrees, ports[0], efficiency[0])
+    return Samples(pairs, _summing_to_one(weight), limit, region.degrees, ports[0], efficiency[0])
+
+
+def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
+    """Weights over their sum; equal ones where all are 0."""
+    total = weight.sum()
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(weight))
 
 
 def tail_of(risk: str) -> float:

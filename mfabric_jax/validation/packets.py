@@ -190,23 +190,16 @@ def _row(prediction: Prediction) -> dict[str, Any]:
         "corrected_s": prediction.corrected_s,
         "corrected_error": prediction.corrected_error,
         "stated_fluid_s": run.stated_s,
-        **_of_flows(errors),
-        **_corrected_flows(prediction.corrected_flow_errors),
+        "large_flows": len(errors),
+        **_sizes("flow_error", errors),
+        **_sizes("corrected_flow_error", prediction.corrected_flow_errors),
         **{f"flow_error_q{q:02}": float(np.percentile(errors, q)) if errors.size else None for q in QUANTILES},
         "dtype": prediction.dtype,
     }
 
 
-def _of_flows(errors: np.ndarray) -> dict[str, float | None]:
-    """How many large flows there are; median and 90th percentile of the size of their errors, None without any."""
-    return {"large_flows": len(errors)} | _sizes("flow_error", errors)
-
-
-def _corrected_flows(errors: np.ndarray) -> dict[str, float | None]:
-    return _sizes("corrected_flow_error", errors)
-
-
 def _sizes(name: str, errors: np.ndarray) -> dict[str, float | None]:
+    """Median and 90th percentile of the size of errors of large flows, None without any."""
     median, p90 = np.percentile(np.abs(errors), (50, 90)).tolist() if errors.size else (None, None)
     return {f"{name}_median": median, f"{name}_p90": p90}
 
@@ -225,8 +218,10 @@ def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
             line = {"group": group, "transport": transport, "runs": len(members)}
             line |= _over_runs("", members, [p.error for p in members])
             line |= _over_runs("corrected_", members, [p.corrected_error for p in members])
-            line |= _of_flows(np.concatenate([p.large_flow_errors for p in members]))
-            lines.append(line | _corrected_flows(np.concatenate([p.corrected_flow_errors for p in members])))
+            plain = np.concatenate([p.large_flow_errors for p in members])
+            corrected = np.concatenate([p.corrected_flow_errors for p in members])
+            line |= {"large_flows": len(plain)} | _sizes("flow_error", plain)
+            lines.append(line | _sizes("corrected_flow_error", corrected))
     return lines
 
 

@@ -1,7 +1,5 @@
 """The authors' baselines beside packet level and what is published: made-up rows by hand."""
 
-import math
-
 import pytest
 
 from experiments import authors_baselines as script
@@ -40,9 +38,6 @@ def test_verdicts_by_hand(tmp_path):
     assert said["perf/$ of mfabric, waits always over fat-tree, 100 Gbps, authors"][0] == "1.00"
     assert not any("speed over topoopt" in claim for claim in said)  # no mean is published of this model
     assert "1.50" in script.table(rows)
-    # Waiting: 1 over ranges that begin at 1.2 and 1.9, no time of a Mixtral.
-    (missed,) = [row["missed by"] for row in script._misses(rows) if row["design"] == script.ALWAYS]
-    assert missed == pytest.approx(((math.log(1.2) ** 2 + math.log(1.9) ** 2) / 2) ** 0.5)
     assert script.SCRIPT.draw(rows, tmp_path / "picture.svg").stat().st_size > 5000
 
 

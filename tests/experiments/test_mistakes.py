@@ -9,21 +9,12 @@ from mfabric_jax.checks import InputError
 
 LEAST = {  # of whole numbers; one less is refused
     "cost_by_cluster_size": {"servers": 1, "radix": 2, "nics": 1},
-    "joint_on_traces": {"joint_steps": 0, "joint_samples": 1, "joint_rounds": 0},
     "many_demands": {"servers": 2, "demands": 1, "scenarios": 1, "few": 1, "past": 1, "share_steps": 1},
-    "policy_gaps": {"servers": 4, "seeds": 1},
-    "predictor_on_traces": {"window": 1, "electrical_nics": 1},
-    "relay_on_traces": {"servers": 2, "samples": 1, "steps": 0, "iterations": 1},
-    "single_path_and_spraying": {"parts": 1, "servers": 2},
-    "whole_cluster_scale": {"seed": 0},
+    "predictor_on_traces": {"servers": 2, "samples": 1, "iterations": 1, "window": 1, "electrical_nics": 1},
 }
 ONCE = {  # at least one and none twice
     "cost_by_cluster_size": ("servers", "tiers"),
-    "relay_on_traces": ("servers", "efficiencies"),
     "scale_up_domains": ("gpu_tbps", "efficiency"),
-    "single_path_and_spraying": ("parts",),
-    "when_to_reconfigure": ("blocks",),
-    "whole_cluster_scale": ("servers",),
 }
 RANKS = "servers must divide the 16 ranks of the recording, got 3."
 SENTENCES = [
@@ -37,51 +28,21 @@ SENTENCES = [
     ("many_demands", {"families": ("laer",)}, "families 'laer' needs laer, and nothing else is left."),
     ("many_demands", {"policies": ("join",)}, "policies 'join' is unknown (did you mean 'joint'?)"),
     ("many_demands", {"servers": (5,)}, "servers must divide the 16 ranks of 'olmoe', got 5."),
-    ("policies_end_to_end", {"ways": ("threshold, unsplit",)}, "ways must begin with 'greedy, unsplit', got 'thresh"),
-    ("policies_end_to_end", {"traffic": ("recorded",)}, "traffic 'recorded' needs trace"),
-    ("policy_gaps", {"families": ("cold",)}, "families 'cold' is unknown"),
     ("predictor_on_traces", {"servers": (3,)}, RANKS),
+    ("predictor_on_traces", {"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
+    ("predictor_on_traces", {"records": (0, 3)}, "records needs trace, a recording to take them from, got [0, 3]."),
     ("predictor_on_traces", {"predictors": ("uniform", "uniform")}, "predictors must name at least one and none twice"),
     ("predictor_on_traces", {"predictors": ("unifrom",)}, "predictor 'unifrom' is unknown (did you mean 'uniform'?)"),
-    ("predictor_on_traces", {"fit_experts": (3,)}, "fit_experts must divide the 32 experts, got 3."),
     ("predictor_on_traces", {"decay": 2.0}, "decay must be at most 1, got 2.0."),
-    ("relay_on_traces", {"servers": (3,)}, RANKS),
-    ("relay_on_traces", {"efficiencies": (1.2,)}, "efficiencies must be at most 1, got 1.2."),
-    ("relay_on_traces", {"efficiencies": (0.0,)}, "efficiencies must be finite and above 0, got 0.0."),
-    ("relay_on_traces", {"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
-    ("relay_on_traces", {"records": (0, 3)}, "records needs trace, a recording to take them from, got [0, 3]."),
     ("scale_to_32768", {"models": ("llama-moe",), "gpus": (1000,)}, "gpus must be whole replicas of llama-moe"),
     ("scale_up_domains", {"model": "deepseek-v"}, "model.name 'deepseek-v' is unknown (did you mean 'deepseek-v3'?)"),
     ("scale_up_domains", {"gpu": "B100"}, "'B100'"),
     ("scale_up_domains", {"gpu_tbps": (8.0, 0.8)}, "gpu_tbps 0.8 leaves no NVLink beside a NIC of nic_gbps 800"),
     ("scale_up_domains", {"efficiency": (0.5, 0.0)}, "efficiency must be finite and above 0, got [0.5, 0.0]."),
     ("scale_up_domains", {"micro_batches": 0}, "micro_batches"),
-    ("sensitivity", {"changes": ("ECMP", "paper")}, "changes must begin with 'paper'"),
-    ("single_path_and_spraying", {"traffic": ("permute",)}, "traffic 'permute' is unknown"),
-    ("single_path_and_spraying", {"traffic": ()}, "traffic must name at least one; allowed: all-to-all"),
-    ("single_path_and_spraying", {"group": 24}, "group must divide the 128 GPUs, got 24."),
-    ("single_path_and_spraying", {"group": 8}, "group must be more GPUs than the 8 of a server, got 8."),
-    ("single_path_and_spraying", {"rings": 3}, "rings must divide the 128 GPUs, got 3."),
-    ("single_path_and_spraying", {"rings": 128}, "rings must leave several GPUs to a ring, got 128 of 128 GPUs."),
-    ("single_path_and_spraying", {"radix": 8}, "a tree of 2 tiers and radix 8 has room for 32 hosts, got 128"),
-    ("tails_of_demands", {"risks": ("cvar:2",)}, "risk must be mean, worst or cvar:Q with 0 < Q <= 1, got 'cvar:2'."),
-    ("tails_of_demands", {"sigmas": (0.0,)}, "sigmas must be finite and above 0"),
-    ("when_to_reconfigure", {"rules": ("sometimes",)}, "rules 'sometimes' is unknown"),
-    ("when_to_reconfigure", {"routings": ()}, "routings must name at least one"),
-    ("when_to_reconfigure", {"policy": "best"}, "policy 'best' is unknown"),
-    ("when_to_reconfigure", {"delays_s": (0.0,)}, "delays_s must be finite and above 0"),
-    ("when_to_reconfigure", {"servers": 3}, RANKS),
-    (
-        "whole_cluster_scale",
-        {"fabrics": ("fat-tre",)},
-        "fabrics 'fat-tre' is unknown (did you mean 'fat-tree'?)",
-    ),
-    ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),
-    ("whole_cluster_scale", {"model": "mixtral"}, "model.name 'mixtral' is unknown"),
-    ("whole_cluster_scale", {"nic_gbps": 0.0}, "nic_gbps must be a number above 0, got 0.0."),
 ]
-SWEEPS = "batch_size block_timeline ep_share failures iteration_time matrices_and_locality optical_degree pareto"
-SWEEPS += " contention policies_end_to_end scale_to_32768 sensitivity testbed traffic_shares"
+SWEEPS = "batch_size block_timeline failures iteration_time matrices_and_locality optical_degree pareto"
+SWEEPS += " scale_to_32768 testbed traffic_shares training_today"
 
 
 def module_of(name):
@@ -118,7 +79,7 @@ def test_from_the_shell_it_ends_with_status_2(tmp_path, capsys):
         ("cost_by_cluster_size", ["--servers", "128", "--out", str(blocked)], "cannot write into"),
         ("cost_by_cluster_size", ["--servers", "0"], "servers must be a whole number of at least 1"),
         ("reconfiguration_delay", ["--model", "mixtral-8x7"], "model.name 'mixtral-8x7' is unknown"),
-        ("relay_on_traces", ["--trace", str(tmp_path / "nowhere")], "trace must be"),
+        ("predictor_on_traces", ["--trace", str(tmp_path / "nowhere")], "trace must be"),
     ):
         assert module_of(name).SCRIPT.main([*words, *([] if "--out" in words else ["--out", str(tmp_path)])]) == 2
         said = capsys.readouterr()

@@ -99,14 +99,12 @@ def test_blocks_beside_the_claim(tmp_path):
 def test_load_of_a_recording(tmp_path):
     count = np.array([[1, 3], [3, 1], [2, 2], [2, 2]], float).reshape(4, 1, 1, 1, 2)
     traffic.save_tokens(traffic.Tokens(count, "made up"), tmp_path / "trace.npz")
-    rows = expert_load.run(expert_load.Config(trace=str(tmp_path / "trace.npz"), lags=(1, 9)))
+    rows = expert_load.run(expert_load.Config(trace=str(tmp_path / "trace.npz")))
     assert [(row["max_over_mean"], row["deviation"]) for row in rows] == [(1.5, 0.5)] * 2 + [(1, 0)] * 2
-    assert [row["correlation_1"] for row in rows] == [None, pytest.approx(-1), None, None]
-    assert "correlation_9" not in rows[0]
     assert expert_load.verdicts(rows)[0].word == "reproduced"
     assert expert_load.verdicts(rows[::-1])[0].word != "reproduced"
     drawn(expert_load, rows, tmp_path)
-    rows = list(expert_load.run(expert_load.Config(iterations=40, half_life=5.0, drift=0.0, lags=(1,))))
+    rows = list(expert_load.run(expert_load.Config(iterations=40, half_life=5.0, drift=0.0)))
     first = expert_load.verdicts(rows)[0]
     assert float(first.found) < 0.5
     assert first.word == "measured"  # that generated load evens out is no finding
@@ -169,7 +167,7 @@ def test_per_dollar_and_front(tmp_path):
     verdicts = {one.claim: one for one in pareto.verdicts(rows)}
     assert verdicts["per dollar over fat-tree, 400 Gbps"].off == pytest.approx(1.5 / 1.9 - 1)
     assert verdicts["models with mFabric on the front of 3 fabrics"].found == "0 of 1"
-    assert verdicts["the same without TopoOpt, rail-only"].found == "1 of 1: 400G"
+    assert pareto.verdicts(pareto.beside(made[:2]))[-1].found == "1 of 1: 400G"
     assert "0.45" in pareto.table(rows)
     drawn(pareto, rows, tmp_path)
 
@@ -189,7 +187,7 @@ def test_failures_beside_published_ones(tmp_path):
 
 
 def test_one_solve_serves_every_size(tmp_path):
-    config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128), flow_fabrics=())
+    config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128))
     with as_a_user():
         rows = list(scale_to_32768.run(config))
         _, large = config.setting("llama-moe", 128)
@@ -202,10 +200,6 @@ def test_one_solve_serves_every_size(tmp_path):
     assert here["per_dollar_over_tree"] == pytest.approx(ratio)
     (verdict,) = scale_to_32768.verdicts(rows)
     assert verdict.word == ("reproduced" if ratio > 1 else f"differs by {ratio - 1:+.0%}")
-    flows = {"row": "flows", "model": "llama-moe", "fabric": "mfabric", "gpus": 128, "flows": 9, "links": 3}
-    flows |= {"build_s": 1.0, "solve_s": 2.0, "peak_mb": 100.0}
-    rows += [flows | {"traffic": kind, "end_s": 0.1} for kind in ("all", "EP", "PP")]
-    assert "9 flows, 3 s, 100 MB" in {one.found for one in scale_to_32768.verdicts(rows)}
     drawn(scale_to_32768, rows, tmp_path)
 
 

@@ -5,22 +5,37 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.predictor_on_traces import HITS, PICTURE, SCRIPT, Config, fits, run, summary
-from mfabric_jax import all_to_all_time, report
+from experiments.predictor_on_traces import (
+    HITS,
+    ITERATIONS,
+    KNOBS,
+    MODEL,
+    PICTURE,
+    SCRIPT,
+    Config,
+    resolved,
+    run,
+    summary,
+)
+from mfabric_jax import all_to_all_time, report, traffic, workload
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
-from tests.experiments.recorded import EXPERTS, RANKS, between, written
 from tests.mistakes import check_refused
 
+RANKS, EXPERTS = 16, 32
 NAMES = ("previous-layer", "previous-iteration", "moving-average", "uniform")
 SMALL = {"samples": 4, "servers": (4,), "window": 3, "predictors": NAMES, "optical_degree": 2, "electrical_nics": 1}
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Eight records, whose popular experts drift."""
-    return written(tmp_path_factory.mktemp("trace") / "tokens.npy", 8, drift=0.01)
+    """Eight records of two layers: popular experts that drift, on which ranks hardly agree."""
+    path = tmp_path_factory.mktemp("trace") / "tokens.npy"
+    rng = np.random.default_rng(0)
+    popular = rng.dirichlet(np.full(EXPERTS, 0.3), (1, 2, 1, 1)) + 0.01 * rng.uniform(size=(8, 2, 1, 1, EXPERTS))
+    np.save(path, np.round(4096 * (0.7 * popular + 0.3 * rng.dirichlet(np.full(EXPERTS, 0.3), (8, 2, 1, RANKS)))))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +46,13 @@ def rows(trace):
 @eqx.filter_jit
 def seconds(where, guess, true):
     return all_to_all_time(where, greedy(guess, where).circuits, true)
+
+
+def between(tokens, servers):
+    """Selections between servers, up to a factor: every rank's row sums to the same, expert e is on rank e // 2."""
+    ranks = (tokens / tokens.sum(1, keepdims=True)).reshape(RANKS, RANKS, 2).sum(2)
+    demand = ranks.reshape(servers, RANKS // servers, servers, RANKS // servers).sum((1, 3))
+    return demand - np.diag(np.diagonal(demand))
 
 
 def test_rows_equal_direct_calls(trace, rows):
@@ -62,26 +84,14 @@ def test_rows_equal_direct_calls(trace, rows):
                 assert row[f"top_{k}"] == len(hit) / k
 
 
-def test_fits_agree_with_slsqp_and_too_few_records_are_refused(trace):
-    (line,) = fits(Config(str(trace), **SMALL, fit_experts=(4,)))
-    assert (line["experts"], line["layers"], line["finished"]) == (4, 23, 23)
-    assert -1e-3 < line["excess"] <= 1e-6
-    assert line["kkt"] <= 1e-6
-    assert line["ratio"] == line["slsqp_s"] / line["s"]
-    assert fits(Config(str(trace), **SMALL, fit_experts=())) == []
-    check_refused(r"window must be less than the 8 records, got 8\.", run, Config(str(trace), **SMALL | {"window": 8}))
-
-
-def test_main_writes_the_fits_into_a_file_of_their_own(trace, tmp_path, capsys):
+def test_main_names_the_recording_and_too_few_records_are_refused(trace, tmp_path, capsys):
     words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "4", "--servers", "4", "--window", "3"]
-    assert SCRIPT.main([*words, "--predictors", "uniform,moving-average", "--fit-experts", "2"]) == 0
+    assert SCRIPT.main([*words, "--predictors", "uniform,moving-average"]) == 0
     rows, config = report.read_rows(tmp_path / "predictor_on_traces.csv")
     assert [row["predictor"] for row in rows] == 4 * ["uniform"] + 4 * ["moving-average"]
     assert (config["samples"], config["window"], config["dtype"]) == (4, 3, "float64")
-    assert [row["experts"] for row in report.read_rows(tmp_path / "predictor_on_traces_fits.csv")[0]] == [2]
-    parts = [part.splitlines() for part in capsys.readouterr().out.split("\n\n")]
-    assert list(map(len, parts)) == [2 + 2, 2 + 1, 2 + 4]
-    assert "(recorded)" in parts[-1][2]
+    assert "(recorded)" in capsys.readouterr().out
+    check_refused(r"window must be less than the 8 records, got 8\.", run, Config(str(trace), **SMALL | {"window": 8}))
 
 
 def test_the_summary_and_the_figure_show_means(rows):
@@ -98,6 +108,34 @@ def test_the_summary_and_the_figure_show_means(rows):
     assert [line["servers"] for line in lines] == [4, 8]
     for name, key in (("top 2", "top_2"), ("TV", "variation"), ("time", "over_exact")):
         assert lines[0][name] == pytest.approx(np.mean([row[key] for row in mine]))
+
+
+def test_the_draw_is_seeded_and_takes_nothing_twice():
+    for first in ((0, 0, 0), (2, 1, 0)):
+        shape = (7, 3, 4)
+        one, again, other = (Config(samples=20, seed=seed).drawn(shape, first) for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, again)
+        assert not np.array_equal(one, other)
+        assert len({tuple(place) for place in one}) == 20
+        assert ((one >= first) & (one < shape)).all()
+        assert len(Config(samples=100).drawn(shape, first)) == np.prod(np.subtract(shape, first))
+
+
+def test_a_recording_is_read_as_it_is_and_without_one_traffic_is_generated(tmp_path):
+    job, trace, few = workload.get(MODEL), str(tmp_path / "tokens.npy"), {"window": 1}
+    np.save(trace, np.random.default_rng(0).integers(1, 9, (5, 2, 1, 16, 32)))
+    share = np.load(trace) / np.load(trace).sum(-1, keepdims=True)
+    for records, iterations, first, last in ((None, None, 0, 5), ((1, 3), None, 1, 4), (None, 2, 0, 2)):
+        source = Config(trace, records, iterations, **few)
+        count = source.tokens().count
+        np.testing.assert_allclose(count[:, :2] / job.selections, share[first:last], rtol=1e-12)
+        assert resolved(source) == {"traffic": "recorded"}
+    source = Config(iterations=2, seed=1, **few)
+    count = source.tokens().count
+    assert count.shape == (2, job.moe_layers, 4, job.ep, job.architecture.experts)
+    np.testing.assert_array_equal(count, traffic.from_knobs(job, KNOBS, 2, 4, 1).count)
+    assert resolved(source) == {"traffic": "generated", "knobs": KNOBS.turned, "iterations": 2}
+    assert resolved(Config())["iterations"] == ITERATIONS
 
 
 @pytest.mark.slow

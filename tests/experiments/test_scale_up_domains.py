@@ -74,13 +74,9 @@ def test_the_table_and_verdicts_by_hand():
     assert slow[0].word == "differs by -8%"
 
 
-def test_the_breakdown_stands_beside_the_speed_up():
+def test_published_speed_ups_are_dashed():
     with style.look():
-        axes, speeds = PICTURE.build(ROWS).axes
-    assert axes.get_title(loc="left") == "B200-HGX at 60% of peak"
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == ["NVL72\n8 Tbps", "mFabric CPO\n8 Tbps", "NVL72\n16 Tbps", "mFabric CPO\n16 Tbps"]
-    assert [text for note in axes.texts if (text := note.get_text())] == ["12.5 s", "10.0 s", "8.0 s", "10.0 s"]
+        (speeds,) = PICTURE.build(ROWS).axes
     lines = [(line.get_linestyle(), set(zip(*line.get_data(), strict=True))) for line in speeds.get_lines()]
     assert lines[0] == ("-", {(0.3, 1.5), (0.6, 1.25)})
     assert lines[2] == ("--", {(0.3, 1.3), (0.6, 1.3)})

@@ -1,11 +1,12 @@
-"""Iteration time, sensitivity, reconfiguration delay and all-to-all shares: made-up rows by hand, and small runs."""
+"""Iteration time and reconfiguration delay: made-up rows by hand, and small runs; the case files of the docs."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
-from mfabric_jax import resolve
+from experiments import iteration_time, reconfiguration_delay
+from mfabric_jax import load, resolve
 from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user
 
@@ -44,28 +45,11 @@ def test_verdicts_by_hand(tmp_path):
     drawn(iteration_time, rows, tmp_path)
 
 
-def test_sensitivity(tmp_path, capsys):
-    config = sensitivity.Config(models=("llama-moe",))
-    base = config.setting("llama-moe", sensitivity.BASE)
-    for change in config.changes[1:]:
-        assert config.setting("llama-moe", change) != base, change
-    asked = ["--models", "llama-moe", "--changes", "paper,no delay", "--nic-gbps", "400", "--out", str(tmp_path)]
-    with as_a_user():
-        assert sensitivity.SCRIPT.main(asked) == 0
-    assert "no delay" in capsys.readouterr().out
-    assert len((tmp_path / "sensitivity.csv").read_text().splitlines()) == 3
-    rows = [
-        {"change": change, "model": model, "nic_gbps": 400.0, "per_dollar": per_dollar, "over_fat_tree": over}
-        for model, per_dollar in (("a", 1.85), ("b", 2.6))
-        for change, over in (("paper", 1.0), ("ECMP", 1.2), ("no delay", 0.7), ("released", 0.9))
-    ]
-    whole, released, *most = sensitivity.verdicts(rows)
-    assert (whole.claim, whole.found) == ("perf/$ over fat-tree, 400 Gbps, paper", "1.85 to 2.60")
-    assert (whole.published, whole.word) == ("1.90 to 2.30", "differs by +13%")
-    assert released.claim.endswith("released")
-    assert [(one.claim, one.found) for one in most] == [
-        (f"what moves {model} most, 400 Gbps", "no delay: 1.00 to 0.70") for model in "ab"
-    ]
+@pytest.mark.parametrize("name", ["sensitivity", "better_circuits"])
+def test_every_variant_of_a_case_file_is_a_case_of_its_own(name):
+    found = load(Path(iteration_time.__file__).with_name(f"{name}.toml"))
+    settings = [resolve(case).case for case in found]
+    assert len({str(case) for case in settings}) == len(settings) > 100
 
 
 def test_delays(tmp_path):
@@ -86,24 +70,3 @@ def test_delays(tmp_path):
     found = [(one.claim, one.found) for one in reconfiguration_delay.verdicts(rows)]
     labels = [reconfiguration_delay.LABELS[way] for way in ("block", "pays")]
     assert found == [(f"25 ms over the least delay, {label}", "1.000") for label in labels]
-
-
-def test_shares_by_hand(tmp_path):
-    rows = [
-        {"model": model, "rate": rate, "compute": "said", "iteration_s": 1.0, "share": 0.3, "busy_share": 0.4}
-        | {"measured_low": low, "measured_high": high}
-        for model, (low, high) in ep_share.MEASURED.items()
-        for rate in (0.5, None)
-    ]
-    printed = ep_share.table(rows)
-    assert all(share in printed for share in ("33% to 55%", "up to 68%"))
-    drawn(ep_share, rows, tmp_path)
-    words = {one.claim.removeprefix("share of all-to-alls, "): one.word for one in ep_share.verdicts(rows)}
-    assert words["mixtral-8x7b, H800, nearest rate"] == "differs by -9%"
-    assert words["qwen-moe, calibrated rate"] == "reproduced"
-    near = [row | {"rate": 0.1, "share": 0.4} for row in rows if row["rate"] is not None]
-    assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"  # the nearest of two rates
-    (measured,), (calibrated,) = (ep_share.Config().setting("mixtral-8x7b", rate) for rate in (0.2, None))
-    job = resolve(measured).job
-    assert (job.dp, job.gpus, measured.gpu.name) == (1, 128, "H800-SXM")
-    assert calibrated.compute.rate.name == "calibrated"

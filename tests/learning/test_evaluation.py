@@ -12,10 +12,10 @@ import pytest
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning import Evaluation, Scoreboard, Training, evaluate_policies
-from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.learning.demands import held_out, learned_from, pool
-from mfabric_jax.learning.intervals import interval
 from mfabric_jax.learning.judging import over_bound, plan_over_bound
+from mfabric_jax.learning.planning import interval
+from mfabric_jax.learning.settings import lessons
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import load, save
 from mfabric_jax.traffic import Recording, save_tokens

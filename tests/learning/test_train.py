@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning import Training, _train, demands, index_steps, network_steps, train
-from mfabric_jax.learning._lessons import lessons
+from mfabric_jax.learning import Training, _train, demands, steps, train
+from mfabric_jax.learning.settings import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.traffic.broad_families import BROAD
 from mfabric_jax.traffic.demand_families import FAMILIES
@@ -148,12 +148,12 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     # The "time" of a rule is how far its offset is from 3: a few steps bring the centre there.
-    monkeypatch.setattr(index_steps, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
-    config, state = Training(**TINY), index_steps.first_index()
+    monkeypatch.setattr(steps, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
+    config, state = Training(**TINY), steps.first_index()
     for step in range(25):
-        state, _ = index_steps.index_step(state, (), jnp.asarray(step), config)
-    assert float(index_steps.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
-    index_steps.index_step.clear_cache()
+        state, _ = steps.index_step(state, (), jnp.asarray(step), config)
+    assert float(steps.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
+    steps.index_step.clear_cache()
 
 
 def test_a_pool_has_as_many_of_every_family(few_families):
@@ -186,7 +186,7 @@ def lesson_batch():
     """A network whose scores count, and lessons of heavy pairs that nothing else tells."""
     config = Training(**TINY | {"batch": 8, "steps": 60, "learning_rate": 0.01, "noise": 0.5, "width": 6})
     pool = np.random.default_rng(0).pareto(1.2, (8, 6, 6)).astype(np.float32) * ~np.eye(6, dtype=bool)
-    return config, lessons(jax.random.key(3), jnp.asarray(pool), config, 6), network_steps.first_network(config)
+    return config, lessons(jax.random.key(3), jnp.asarray(pool), config, 6), steps.first_network(config)
 
 
 def test_the_slope_of_the_objective_is_that_of_differences(lesson_batch):
@@ -198,7 +198,7 @@ def test_the_slope_of_the_objective_is_that_of_differences(lesson_batch):
 
     @jax.jit
     def time(flat):
-        return network_steps.mean_time(eqx.combine(back(flat), rest), batch, held, half)
+        return steps.mean_time(eqx.combine(back(flat), rest), batch, held, half)
 
     slope = jax.jit(jax.grad(time))(flat)
     for seed in range(3):
@@ -212,7 +212,7 @@ def test_steps_lower_the_objective_of_a_batch(lesson_batch):
     config, batch, state = lesson_batch
     times = []
     for _ in range(30):
-        state, parts = network_steps.network_step(state, batch, jnp.asarray(0), config)
+        state, parts = steps.network_step(state, batch, jnp.asarray(0), config)
         times.append(float(parts["time"]))
     assert times[-1] < times[0] - 0.01
     assert min(times) >= 1

@@ -14,7 +14,6 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.circuits import round_robin
 from mfabric_jax.policies import REGISTRY, Plan, random_circuits, suited, uniform
 from tests.batches import assert_batch_is_its_loop
-from tests.mistakes import refused
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile, region
 
 SERVERS = 5
@@ -102,4 +101,3 @@ def test_random_is_the_uniform_topology_among_servers_in_another_order():
     assert (count.sum(axis=-1).max(axis=0)[[0, 4]] >= 2).all()  # those that have many do use them
     assert count.sum(axis=(1, 2)).mean() > even.sum() / 2
     assert len({one.tobytes() for one in count}) > 10
-    assert refused(random_circuits, np.zeros((4, 4)), Region(4, 400.0, 5)) == "policy 'random' needs a key, got none."

@@ -12,15 +12,14 @@ from scipy.optimize import linprog
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._joint import joint
+from mfabric_jax.policies._sample_average import joint
 from mfabric_jax.policies._soft_circuits import rounded
-from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
+from mfabric_jax.policies.circuit_search import circuit_worth, swaps
 from mfabric_jax.policies.samples import relay_limit
 from mfabric_jax.routing import Plan, best_relay_shares, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.potentials import Links
 from mfabric_jax.routing.relay import link_seconds
 from tests.batches import assert_batch_is_its_loop
-from tests.mistakes import refused
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 from tests.routing.regions import pairs
 
@@ -163,14 +162,6 @@ def test_float32_without_a_key():
     assert found.shares is not None
     assert found.shares.dtype == np.float32
     assert_legal(found.circuits.count, 6)
-
-
-def test_mistakes_are_named():
-    for setting, least in (("steps", 0), ("samples", 1), ("rounds", 0)):
-        said = refused(joint, np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
-        assert said == f"{setting} must be a whole number of at least {least}, got -1."
-    said = refused(joint, np.ones((4, 4)), Region(SERVERS, 400.0))
-    assert "demand must be [S S] with S = 5 servers, got [4, 4]" in said
 
 
 # ----------------------------------------------------------------------------------------------- swaps of circuits

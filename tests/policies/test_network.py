@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.normalised_demand import normalised
+from mfabric_jax.policies.samples import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
 from tests.batches import assert_batch_is_its_loop

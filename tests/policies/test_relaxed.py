@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import re
 
 import equinox as eqx
 import jax
@@ -14,10 +13,9 @@ from hypothesis import given, settings
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._relaxed import relaxed, split_latest, unsplit_latest
-from mfabric_jax.policies.normalised_demand import normalised
+from mfabric_jax.policies.samples import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from tests.batches import assert_batch_is_its_loop
-from tests.mistakes import refused
 from tests.oracles import circuits as plain
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 
@@ -102,13 +100,3 @@ def test_float32_without_a_key_and_shares_for_relay():
     np.testing.assert_allclose(plan.shares.sum(2), 1 - np.eye(SERVERS), atol=1e-5)
     split = fluid_lower_bound(region, greedy(demand, region, rule="next").circuits, demand, routing="split")
     assert fluid_lower_bound(region, plan, demand, routing="relay") <= split
-
-
-def test_mistakes_are_named():
-    for setting, sentence in (
-        ({"steps": -1}, r"steps must be a whole number of at least 0, got -1"),
-        ({"samples": 0}, r"samples must be a whole number of at least 1, got 0"),
-        ({"rounds": 1.5}, r"rounds must be a whole number of at least 0, got 1\.5"),
-        ({"routing": "best-path"}, r"routing 'best-path' is unknown; allowed: unsplit, split, relay"),
-    ):
-        assert re.search(sentence, refused(relaxed, np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **setting))

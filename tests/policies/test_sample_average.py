@@ -13,12 +13,10 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
-from mfabric_jax.policies._sample_average import sample_average
-from mfabric_jax.policies.joint_relaxation import softened_time
+from mfabric_jax.policies._sample_average import sample_average, staged
+from mfabric_jax.policies._soft_circuits import softened_time
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.normalised_demand import NormalisedDemand
-from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
-from mfabric_jax.policies.unfinished import staged
+from mfabric_jax.policies.samples import NormalisedDemand, risk_of, samples_of, tail_of
 from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
 from mfabric_jax.routing.relay import checked_shares
@@ -245,17 +243,3 @@ def test_the_spread_of_samples_is_that_of_their_logarithms():
     log = np.log(np.asarray(samples.pairs)[:, ~np.eye(3, dtype=bool)])
     np.testing.assert_allclose(samples.spread, np.sqrt(log.var(axis=0).mean()), rtol=1e-6)
     assert samples_of(jnp.asarray(one)[None], Region(3, 1.0)).spread == 0
-
-
-def test_mistakes_are_named():
-    ones, region = np.ones((2, 4, 4)), Region(SERVERS, 400.0)
-    for change, said in (
-        ({"risk": "cvar:0"}, "risk must be mean, worst or cvar:Q with 0 < Q <= 1, got 'cvar:0'."),
-        ({"risk": "bad"}, "risk must be mean, worst or cvar:Q with 0 < Q <= 1, got 'bad'."),
-        ({"routes": "free"}, "routes 'free' is unknown; allowed: adaptive, fixed."),
-        ({"weights": np.ones(3)}, "weights must be [K] = [2], got [3]."),
-        ({"rounds": -1}, "rounds must be a whole number of at least 0, got -1."),
-    ):
-        assert refused(sample_average, ones, region, **change) == said
-    wrong = "demand must be [S S] or [K S S] with S = 4 servers, got [2, 3, 3]."
-    assert refused(sample_average, np.ones((2, 3, 3)), region) == wrong

@@ -1,16 +1,12 @@
-"""Plans for tails, and circuits that stay for all layers: rows say what direct calls say; looks were judged by eye."""
-
-from itertools import pairwise
+"""Circuits that stay for all layers: rows say what direct calls say; looks were judged by eye."""
 
 import jax
 import numpy as np
 import pytest
 
 from experiments import circuits_for_an_iteration as layers
-from experiments import tails_of_demands as tails
-from experiments.demand_cases import case_of, recorded_demand
+from experiments.demand_cases import recorded_demand
 from mfabric_jax.learning.judging import over_bound
-from mfabric_jax.learning.planning import scenarios_of
 from mfabric_jax.policies import get
 from tests.rows import only
 
@@ -21,43 +17,12 @@ PORTS = {
     "electrical_nics": 1,
     "share_steps": 20,
 }
-RISKY = tails.Config(**PORTS, sigmas=(0.8,), risks=("mean", "worst"), routes=("adaptive",), demands=2, scenarios=3)
 STATIC = layers.Config(**PORTS, layers=3, iterations=2)
-
-
-@pytest.fixture(scope="module")
-def risky(as_users_have_it):
-    return list(tails.run(RISKY))
 
 
 @pytest.fixture(scope="module")
 def static(as_users_have_it):
     return list(layers.run(STATIC))
-
-
-def test_fresh_scenarios_are_others_and_their_risks_are_in_order(risky):
-    assert [row["plan"] for row in risky] == ["mean", "worst", "joint", "uniform"]
-    for row in risky:
-        risks = [row[name] for name in ("mean", "tail", "worst")]
-        assert all(low <= high * (1 + 1e-5) for low, high in pairwise([1, *risks]))
-        assert row["tail"] == pytest.approx(row["worst"])  # the worst quarter of three is the worst
-    case, region = case_of(RISKY, "near-permutation", 4, 2, 1), RISKY.region(4)
-    forecast = case.forecast(0.8)
-    planned, fresh = (np.asarray(scenarios_of(forecast, 3, seed)) for seed in (0, RISKY.seed + tails.FRESH))
-    assert not (planned == fresh)[fresh > 0].any()
-    circuits = get("uniform")(None, region).circuits
-    times = [[float(over_bound(region, circuits, one, "relay", 20)) for one in each] for each in fresh]
-    row = only(risky, plan="uniform")
-    assert row["mean"] == pytest.approx(np.mean(times), rel=5e-3)
-    assert row["worst"] == pytest.approx(np.max(times, axis=1).mean(), rel=5e-3)
-
-
-def test_what_a_tail_costs_is_beside_the_plan_for_the_mean(risky, tmp_path):
-    (line,) = tails.SCRIPT.verdicts(risky)
-    mean, worst = (only(risky, plan=plan) for plan in ("mean", "worst"))
-    assert line.found == ", ".join(f"{worst[key] - mean[key]:+.3f}" for key in ("mean", "tail", "worst"))
-    assert "broad 0.8" in tails.SCRIPT.table(risky)
-    assert tails.SCRIPT.draw(risky, tmp_path / "tails.png").stat().st_size > 10_000
 
 
 def test_popularity_drifts_alike_for_all_sources_and_nothing_else_does():
