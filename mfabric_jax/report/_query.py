@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.fronts import unbeaten
+from mfabric_jax.report.grid import USUAL
 from mfabric_jax.report.journal import journal_of
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.rows import read_rows, read_table
@@ -39,7 +40,6 @@ VARIES = "varies"  # of a setting that is a column
 SCALARS = (str, int, float, bool)
 OF_JOB = ("tp", "pp", "ep", "dp", "micro_batches", "micro_batch", "sequence", "tokens_per_iteration", "precision")
 OF_JOB = (*OF_JOB, "compute_precision", "expert_load", "placement", "dispatch", "achieved_over_peak", "dtype")
-USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
 
 class Asked(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import numerals, varied
+from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import above_peak
@@ -15,6 +15,7 @@ TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _CLOSE = 0.01
+_COUNTED = 8  # values that a sentence names
 _UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
 _LACKING = "none"  # of a setting that a fabric does not have
@@ -202,17 +203,17 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """Settings of several values that all give the same times, wherever all else is equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
-    names = [n for n in varied.shown_settings(rows, effective) if n not in varied.COUNTERS and n in rows[0]]
-    names = [name for name in names if len(varied.values_in(rows, name)) > 1]
+    names = [n for n in grid.shown_settings(rows, effective) if n not in grid.COUNTERS and n in rows[0]]
+    names = [name for name in names if len(grid.values_in(rows, name)) > 1]
     for name in names:
         if name in _SUBJECTS:
             continue
         others = [other for other in names if other != name]
         pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
-        alike = {varied.shown(row[name]) for some in pairs for row in some}
-        had = [value for value in varied.values_in(rows, name) if value != _LACKING]
+        alike = {grid.shown(row[name]) for some in pairs for row in some}
+        had = [value for value in grid.values_in(rows, name) if value != _LACKING]
         if pairs and len(alike) == len(had) and all(_equal(some) for some in pairs):
-            values = ", ".join(sorted(alike)) if len(alike) <= varied.COUNTED else f"{len(alike)} values"
+            values = ", ".join(sorted(alike)) if len(alike) <= _COUNTED else f"{len(alike)} values"
             yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
 
 

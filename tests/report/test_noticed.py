@@ -60,7 +60,7 @@ def test_the_job_stands_above_tables_and_on_the_page(tmp_path):
     rows = [row | JOB for row in synthetic.rows(models=("llama-moe",))]
     assert f"llama-moe: {JOB_WORDS}, compute from" in " ".join(comparison(rows).split())
     page = html_report(rows, {}, tmp_path / "a.html").read_text()
-    assert f"<strong>llama-moe</strong> ({JOB_WORDS}): " in page
+    assert f"<strong>llama-moe</strong>: {JOB_WORDS}" in page
     space = [row | {"delay_s": delay} for delay in (0.1, 0.2) for row in rows]
     page = html_report(space, {"delay_s": "varies"}, tmp_path / "b.html").read_text()
     assert f"<strong>llama-moe</strong>: {JOB_WORDS}" in page

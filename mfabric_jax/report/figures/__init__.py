@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.report import charts, compared, style
+from mfabric_jax.report import charts, style
+from mfabric_jax.report.compared import COMPARISONS
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
@@ -24,12 +25,13 @@ from mfabric_jax.report.figures.trace_curves import trace_foresight as trace_for
 from mfabric_jax.report.grid import Rows, arrange
 
 FILES = {
-    "iteration_time": compared.COMPARISONS["iteration time against bandwidth"],
-    "pareto": compared.COMPARISONS["network cost against iteration time"],
-    "breakdown": compared.COMPARISONS["parts of an iteration"],
-    "performance": compared.COMPARISONS["performance per network dollar"],
-    "cluster_cost": compared.COMPARISONS["whole-cluster cost against iteration time"],
-    "cluster_performance": compared.COMPARISONS["performance per whole-cluster dollar"],
+    "token_price": "price of tokens",
+    "token_energy": "energy of tokens",
+    "throughput": "throughput",
+    "iteration_time": "iteration time",
+    "breakdown": "parts of an iteration",
+    "cluster_cost": "whole-cluster cost against iteration time",
+    "pareto": "network cost against iteration time",
 }
 
 
@@ -45,7 +47,8 @@ def save_all(
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
-    written = [compared_picture(name, rows, folder / f"{name}.png") for name in FILES if FILES[name].there(rows)]
+    shown = [name for name, chart in FILES.items() if COMPARISONS[chart].there(rows)]
+    written = [compared_picture(name, rows, folder / f"{name}.png") for name in shown]
     for title, example in (regions or {}).items():
         written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
     for title, segments in (timelines or {}).items():
@@ -55,8 +58,9 @@ def save_all(
 
 def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
     """One chart of a comparison, a key of `FILES`; returns the path written."""
-    grid = arrange(rows, FILES[name].needs)
-    return style.save(lambda: charts.figure(FILES[name].chart(grid)), path)
+    comparison = COMPARISONS[FILES[name]]
+    grid = arrange(rows, comparison.needs)
+    return style.save(lambda: charts.figure(comparison.chart(grid)), path)
 
 
 def _slug(title: str) -> str:
