@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 CIRCUIT = style.FABRICS["mfabric"].colour
 DETAILED = 24  # servers up to which each is a disc with its name
 _NUMBERED = 16  # servers up to which a heat map carries numbers, and each of its rows a name
-_BOW = 0.22  # how far a line near the centre bends around it
 _SMALLEST = 5.0  # points: smaller text is left out
 _MARK = 0.085  # radius of a number's disc
 _DASHED = {"color": style.FAINT, "linewidth": 1.0, "linestyle": (0, (4, 4))}
@@ -46,7 +45,7 @@ def ring(
     angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
     place = np.array(centre) + reach * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     pairs = np.argwhere(np.triu(count))
-    paths = [_path(place[i], place[j], np.array(centre), reach, bends=2 < size <= DETAILED) for i, j in pairs]
+    paths = [np.stack([place[i], place[j]]) for i, j in pairs]
     counts = [float(count[i, j]) for i, j in pairs]
     _lines(axes, paths, counts, [colour(i, j) for i, j in pairs], size, small)
     if not disc:
@@ -56,15 +55,6 @@ def ring(
         _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in place])
     _discs(axes, place, np.array(centre), disc, names)
     return place
-
-
-def _path(start: np.ndarray, end: np.ndarray, centre: np.ndarray, radius: np.ndarray, bends: bool) -> np.ndarray:
-    """[points 2] of a line that bends away from the centre if it would come near it."""
-    middle, along = (start + end) / 2, end - start
-    aside, out = np.array([along[1], -along[0]]), middle - centre
-    if not bends or float(np.hypot(*(out / radius))) >= 0.3:
-        return np.stack([start, end])
-    return parts.bow(start, middle + aside * math.copysign(_BOW, round(float(aside @ out), 9) or 1.0), end)
 
 
 def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], size: int, radius: float) -> None:
