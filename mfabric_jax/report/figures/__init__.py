@@ -9,7 +9,6 @@ from mfabric_jax.report.compared import COMPARISONS
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
-from mfabric_jax.report.figures.replayed import replay_picture as replay_picture
 from mfabric_jax.report.figures.shared_links import interleaving as interleaving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
@@ -18,6 +17,7 @@ from mfabric_jax.report.figures.studies import training as training
 from mfabric_jax.report.figures.studies import validation as validation
 from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
 from mfabric_jax.report.figures.timelines import gantt as gantt
+from mfabric_jax.report.figures.timelines import replay_picture as replay_picture
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
 from mfabric_jax.report.figures.trace_curves import trace_drift as trace_drift
