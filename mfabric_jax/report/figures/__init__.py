@@ -18,10 +18,10 @@ from mfabric_jax.report.figures.studies import validation as validation
 from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
 from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.timelines import replay_picture as replay_picture
+from mfabric_jax.report.figures.trace import trace_drift as trace_drift
+from mfabric_jax.report.figures.trace import trace_foresight as trace_foresight
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
-from mfabric_jax.report.figures.trace_curves import trace_drift as trace_drift
-from mfabric_jax.report.figures.trace_curves import trace_foresight as trace_foresight
 from mfabric_jax.report.grid import Rows, arrange
 
 FILES = {
