@@ -6,6 +6,7 @@ Where rows hold one bandwidth alone, charts against bandwidth show bars, the bes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
@@ -20,29 +21,19 @@ from mfabric_jax.report.grid import (
     Grid,
     Rows,
     Series,
+    arrange,
 )
-from mfabric_jax.report.numerals import millions, significant
+from mfabric_jax.report.numerals import millions, significant, usable
 
 FRONT = "the grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A chart that rows of a comparison have if they hold numbers in the columns that it `needs`.
+class Comparison(NamedTuple):
+    """A chart of a comparison: what it shows, in words, the columns in which it needs numbers, and how it is made."""
 
-    `extra`: rows that lack such a column need no word about it.   `unless`: rows that hold this column show it instead.
-    """
-
+    what: str
     needs: tuple[str, ...]
     chart: Callable[[Grid], Chart]
-    extra: bool = False
-    unless: str = ""
-
-    def there(self, rows: Rows) -> bool:
-        """Whether rows have its columns, or are to say that they lack one."""
-        if self.unless and all(row.get(self.unless) is not None for row in rows):
-            return False
-        return not self.extra or all(name in row for row in rows for name in self.needs)
 
 
 @dataclass(frozen=True)
@@ -181,14 +172,32 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     return panels
 
 
-COMPARISONS = {
-    "price of tokens": Comparison((TOKEN_USD,), partial(against_bandwidth, measure=PRICE), extra=True),
-    "energy of tokens": Comparison((TOKEN_JOULES,), partial(against_bandwidth, measure=ENERGY), extra=True),
-    "throughput": Comparison((TOKENS,), partial(against_bandwidth, measure=THROUGHPUT), extra=True),
-    "iteration time": Comparison((TIME,), partial(against_bandwidth, measure=TIME_OF), unless=TOKENS),
-    "parts of an iteration": Comparison((TIME, *style.PARTS), parts),
-    "whole-cluster cost against iteration time": Comparison(
-        (TIME, CLUSTER), partial(cost_against_time, column=CLUSTER, what="whole-cluster cost"), extra=True
+COMPARISONS = {  # by the names of their files
+    "token_price": Comparison("price of tokens", (TOKEN_USD,), partial(against_bandwidth, measure=PRICE)),
+    "token_energy": Comparison("energy of tokens", (TOKEN_JOULES,), partial(against_bandwidth, measure=ENERGY)),
+    "throughput": Comparison("throughput", (TOKENS,), partial(against_bandwidth, measure=THROUGHPUT)),
+    "iteration_time": Comparison("iteration time", (TIME,), partial(against_bandwidth, measure=TIME_OF)),
+    "breakdown": Comparison("parts of an iteration", (TIME, *style.PARTS), parts),
+    "cluster_cost": Comparison(
+        "whole-cluster cost against iteration time",
+        (TIME, CLUSTER),
+        partial(cost_against_time, column=CLUSTER, what="whole-cluster cost"),
     ),
-    "network cost against iteration time": Comparison((TIME, COST), cost_against_time),
+    "pareto": Comparison("network cost against iteration time", (TIME, COST), cost_against_time),
 }
+_EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there
+
+
+def compared_charts(rows: Rows) -> tuple[dict[str, Chart], list[str]]:
+    """The charts for which rows hold numbers, by name, and sentences on others; throughput stands for iteration time.
+
+    `InputError` for rows that cannot be arranged.
+    """
+    grid, drawn, why = arrange(rows, [TIME]), {}, []
+    for name, (what, needs, chart) in COMPARISONS.items():
+        lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
+        if not lacking and not (name == "iteration_time" and "throughput" in drawn):
+            drawn[name] = chart(grid)
+        elif lacking and name in _EXPECTED:
+            why.append(f"Left out: {what}: no row has a number in column {' or '.join(lacking)}.")
+    return drawn, why

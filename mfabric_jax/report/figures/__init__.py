@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.report import charts, style
-from mfabric_jax.report.compared import COMPARISONS
+from mfabric_jax.report.compared import COMPARISONS, compared_charts
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
@@ -24,16 +24,6 @@ from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
 from mfabric_jax.report.grid import Rows, arrange
 
-FILES = {
-    "token_price": "price of tokens",
-    "token_energy": "energy of tokens",
-    "throughput": "throughput",
-    "iteration_time": "iteration time",
-    "breakdown": "parts of an iteration",
-    "cluster_cost": "whole-cluster cost against iteration time",
-    "pareto": "network cost against iteration time",
-}
-
 
 def save_all(
     rows: Rows,
@@ -47,18 +37,18 @@ def save_all(
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
-    shown = [name for name, chart in FILES.items() if COMPARISONS[chart].there(rows)]
-    written = [compared_picture(name, rows, folder / f"{name}.png") for name in shown]
+    written = [compared_picture(name, rows, folder / f"{name}.png") for name in compared_charts(rows)[0]]
     for title, example in (regions or {}).items():
-        written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
+        if len(example["demand"]) > 1:  # one server alone sends to no other
+            written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
     for title, segments in (timelines or {}).items():
         written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
     return written
 
 
 def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
-    """One chart of a comparison, a key of `FILES`; returns the path written."""
-    comparison = COMPARISONS[FILES[name]]
+    """One chart of a comparison, a key of `COMPARISONS`; returns the path written."""
+    comparison = COMPARISONS[name]
     grid = arrange(rows, comparison.needs)
     return style.save(lambda: charts.figure(comparison.chart(grid)), path)
 

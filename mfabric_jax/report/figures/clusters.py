@@ -203,7 +203,9 @@ class _Picture:
         if not self.plan.regions:
             return 0.0
         size, widest = self.cluster.regions.shape[1], max(right - left for _, left, right in self.plan.regions)
-        most = {1: 0.5, 2: 0.5, 3: 1.6, 4: 1.8}.get(size, 2.4 if len(self.plan.regions) > 1 or size <= DETAILED else 4.0)
+        most = {1: 0.5, 2: 0.5, 3: 1.6, 4: 1.8}.get(
+            size, 2.4 if len(self.plan.regions) > 1 or size <= DETAILED else 4.0
+        )
         return min(widest, most) + 0.2
 
     def level(self, tier: int) -> float:

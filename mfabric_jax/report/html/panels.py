@@ -10,10 +10,9 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
-from mfabric_jax.report.compared import COMPARISONS
-from mfabric_jax.report.grid import TIME, Rows, arrange
+from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.html.markup import tag, words
-from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.ranking import token_prices
 from mfabric_jax.report.varied import design_space, plainest, sensitivities
 
@@ -27,8 +26,13 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
-    drawn, why = _comparisons(rows)
-    compared = bool(drawn)
+    drawn, why, compared = [], [], False
+    try:
+        found, why = compared_charts(rows)
+        drawn, compared = list(found.values()), bool(found)
+    except InputError as reason:
+        if {TIME, "fabric"} <= rows[0].keys():
+            why = [f"No charts of a comparison: {reason}"]
     if not compared:
         with contextlib.suppress(InputError):  # no cell for every row: a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
@@ -36,22 +40,6 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     drawn = drawn or [plainest(rows)]
     with style.look(**_RC, **charts.LITERAL):
         return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in why)])
-
-
-def _comparisons(rows: Rows) -> tuple[list[Chart], list[str]]:
-    """The charts of a comparison, and a sentence for each that is left out; none of rows that compare nothing."""
-    try:
-        grid = arrange(rows, [TIME])
-    except InputError as reason:
-        return [], [f"No charts of a comparison: {reason}"] if TIME in rows[0] and "fabric" in rows[0] else []
-    drawn, why = [], []
-    for name, comparison in COMPARISONS.items():
-        lacking = [c for c in comparison.needs if all(usable(row.get(c)) is None for row in grid.cells.values())]
-        if lacking and not comparison.extra and comparison.there(rows):
-            why.append(f"Left out: {name}: no row has a number in column {' or '.join(lacking)}.")
-        elif not lacking and comparison.there(rows):
-            drawn.append(comparison.chart(grid))
-    return drawn, why
 
 
 def _markup(chart: Chart) -> str:
