@@ -20,7 +20,8 @@ OCS = [
 NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
 SLOW = (
     "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 s): "
-    "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a faster one."
+    "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a faster "
+    "one."
 )
 BUSY = (
     "The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even: "

@@ -116,11 +116,11 @@ def _names_above(bars: Sequence[DrawnBar], letter: float, right: float) -> dict[
     """The level above its track at which the name of every bar stands that has no room for it; names left out: none."""
     levels: dict[DrawnBar, int] = {}
     taken: list[style.Box] = []
-    for bar in sorted(bars, key=lambda bar: bar.begin_s):
+    for bar in sorted(bars, key=lambda bar: -bar.begin_s):  # the leftmost highest: no leader crosses a name
         wide = letter * (len(bar.text) + 1)
         if bar.end_s > bar.begin_s and wide > bar.end_s - bar.begin_s:
-            middle = min((bar.begin_s + bar.end_s) / 2, right - wide / 2)
-            if free := style.free_place([(middle, level) for level in range(LEVELS)], wide, 1.0, taken):
+            low = min((bar.begin_s + bar.end_s) / 2 - letter, right - wide)
+            if free := style.free_place([(low + wide / 2, level) for level in range(LEVELS)], wide, 1.0, taken):
                 levels[bar] = int(free[1])
     return levels
 
@@ -135,8 +135,8 @@ def _draw_track(axes: Axes, lanes: list, above: Mapping[DrawnBar, int], top: flo
             if bar in above:
                 line = top - above[bar] * _LINE - 0.02
                 axes.plot([middle] * 2, [line, upper + 0.03], color=style.INK, linewidth=0.6, zorder=4)
-                place = min(middle, axes.get_xlim()[1] - wide / 2)
-                axes.text(place, line, bar.text, ha="center", va="bottom", fontsize=_FONT, zorder=5)
+                low = min(middle - letter, axes.get_xlim()[1] - wide)
+                axes.text(low, line, bar.text, va="bottom", fontsize=_FONT, zorder=5)
             elif wide <= bar.end_s - bar.begin_s:
                 inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
                 axes.text(middle, upper + height / 2, bar.text, **inside)
