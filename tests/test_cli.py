@@ -83,7 +83,16 @@ def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
     pictures = sorted(path.name for path in folder.iterdir())
     examples = ("region_mixtral-8x7b_one_region_greedy_circuits", "timeline_mixtral-8x7b_on_fat-tree_at_100_gbps")
     examples = (*examples, "timeline_mixtral-8x7b_on_mfabric_at_100_gbps")
-    names = ("breakdown", "cluster_cost", "cluster_performance", "iteration_time", "pareto", "performance", *examples)
+    names = (
+        "breakdown",
+        "cluster_cost",
+        "pareto",
+        examples[0],
+        "throughput",
+        *examples[1:],
+        "token_energy",
+        "token_price",
+    )
     assert pictures == [f"{name}.png" for name in names]
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     assert all(str(folder / name) in output.err for name in pictures)

@@ -13,19 +13,22 @@ from mfabric_jax.report import read_rows
 PROCESS = """
 import os, signal, sys
 from mfabric_jax import cli
-from mfabric_jax.report import journal
+from mfabric_jax.report.kept import Kept
 
-lives, add = int(sys.argv[1]), journal.Journal.add
+lives, add = int(sys.argv[1]), Kept.add
 
-def told(self, number, rows):
+def told(self, rows, number=None):
     global lives
-    add(self, number, rows)
+    number = len(self.done) if number is None else number
+    add(self, rows, number)
+    if self._journal is None:
+        return
     lives -= 1
-    print(f"work {number} of {self.path.name}", flush=True)
+    print(f"work {number} of {os.path.basename(self._journal.name)}", flush=True)
     if not lives:
         os.kill(os.getpid(), signal.SIGKILL)
 
-journal.Journal.add = told
+Kept.add = told
 for words in " ".join(sys.argv[2:]).split(" + "):
     assert cli.main(words.split()) == 0
 """

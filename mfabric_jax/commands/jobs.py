@@ -74,7 +74,7 @@ def _times(rows: Rows) -> str:
     from mfabric_jax.report import numerals
 
     shortest = min(row["alone_s"] for row in rows)
-    unit, scale = numerals.seconds_unit(shortest)
+    unit, scale = numerals.time_unit(shortest, least=0.1)
     places, titles = numerals.decimals(shortest * scale, DIGITS), {"alone_s": "alone", "mean_s": "mean", "p99_s": "p99"}
     titles |= {"shift_s": "shift"}
     scaled = [dict(row) | {key: None if row[key] is None else row[key] * scale for key in titles} for row in rows]

@@ -197,7 +197,7 @@ def _draw(title: str, runs: _Runs, picture: str):
 
     from mfabric_jax.replay import replayed as found
     from mfabric_jax.report import figures
-    from mfabric_jax.report.figures.replayed import shown_ranks
+    from mfabric_jax.report.figures.timelines import shown_ranks
     from mfabric_jax.report.replay_text import in_unit
 
     done = runs.first

@@ -8,9 +8,9 @@ from mfabric_jax.report.figures import save_all as save_all
 from mfabric_jax.report.html import html_report as html_report
 from mfabric_jax.report.noticed import remarks as remarks
 from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
+from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows
 from mfabric_jax.report.tables import Column as Column
 from mfabric_jax.report.tables import comparison as comparison
 from mfabric_jax.report.tables import plain as plain
-from mfabric_jax.report.task_trace import write_task_trace as write_task_trace

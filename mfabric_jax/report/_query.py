@@ -12,9 +12,9 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.fronts import unbeaten
-from mfabric_jax.report.journal import journal_of
+from mfabric_jax.report.grid import USUAL
 from mfabric_jax.report.numerals import usable
-from mfabric_jax.report.rows import read_rows, read_table
+from mfabric_jax.report.rows import journal_of, read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
@@ -23,23 +23,12 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
-OF_A_RUN = (
-    "command",
-    "version",
-    "commit",
-    "jax",
-    "jaxlib",
-    "device",
-    "tuned",
-    "complete",
-    "part",
-    "out",
-)  # no settings
+# not settings of a case
+OF_A_RUN = {"command", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
 VARIES = "varies"  # of a setting that is a column
 SCALARS = (str, int, float, bool)
 OF_JOB = ("tp", "pp", "ep", "dp", "micro_batches", "micro_batch", "sequence", "tokens_per_iteration", "precision")
 OF_JOB = (*OF_JOB, "compute_precision", "expert_load", "placement", "dispatch", "achieved_over_peak", "dtype")
-USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
 
 class Asked(NamedTuple):
@@ -65,7 +54,7 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
     `InputError` for what is not there, and for files of a sweep that are damaged, misplaced or of another one.
     """
     table, config, apart = _read_all(paths)
-    asked = asked._replace(columns=apart.beside(asked.columns), by=apart.beside(asked.by))
+    asked = asked._replace(columns=_beside(asked.columns, apart), by=_beside(asked.by, apart))
     if asked.measures and not asked.by:
         raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
     for condition in asked.where:
@@ -116,27 +105,9 @@ def _sweep_of(path: Path) -> SweepFolder | None:
     return SweepFolder.read(path) if (path / CONFIG).is_file() else None
 
 
-class Apart(NamedTuple):
-    """Assumptions in which rows of the same model differ from path to path, not within one: a value of each path."""
-
-    values: Mapping[str, Sequence[Any]]
-
-    def beside(self, names: Sequence[str]) -> Sequence[str]:
-        """The names, if any, and behind them as many assumptions as they lack to tell the paths apart."""
-
-        def told(some: Sequence[str]) -> int:
-            return len(set(zip(*(self.values[name] for name in some), strict=True)))
-
-        there = [name for name in names if name in self.values]
-        more: list[str] = []
-        for name in self.values if names else ():
-            if told([*there, *more, name]) > told([*there, *more]):
-                more.append(name)
-        return (*names, *more)
-
-
-def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any], Apart]:
-    """One table of all rows; columns that a file lacks are empty in its rows."""
+def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
+    """One table of all rows (columns that a file lacks are empty in its rows), the first configuration, and the
+    assumptions of the job in which paths differ, a value for each path."""
     with extra("store", "a query"):
         import pyarrow
     tables, configs, owners = [], [], []
@@ -149,31 +120,41 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any], Apart]:
                 table = pyarrow.Table.from_pylist(rows)
             tables.append(table)
             configs.append(config)
-            owners.append(owner)
+            owners += [owner] * len(table)
     held = {name for table in tables for name in table.column_names}
-    tables = _told_apart(tables, configs)
-    added = [name for name in dict.fromkeys(n for table in tables for n in table.column_names) if name not in held]
     try:
-        whole = pyarrow.concat_tables(tables, promote_options="permissive")
+        whole = pyarrow.concat_tables(_told_apart(tables, configs), promote_options="permissive")
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
-    return whole, next(filter(None, configs), {}), Apart(_of_paths(tables, owners, [*OF_JOB, *added]))
+    names = [*OF_JOB, *(name for name in whole.column_names if name not in held)]
+    return whole, next(filter(None, configs), {}), _assumptions(whole, owners, names) if len(paths) > 1 else {}
 
 
-def _of_paths(tables: list[Any], owners: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Those of the columns that `Apart` is of."""
+def _assumptions(table: Any, owners: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Those of the columns in which rows of the same model differ from path to path, not within one."""
     found: dict[str, list[Any]] = {}
-    for name in names if len(set(owners)) > 1 else ():
-        seen: dict[Any, dict[int, set[Any]]] = {}  # by model and path
-        for table, owner in zip(tables, owners, strict=True):
-            values = table[name].to_pylist() if name in table.column_names else [None] * len(table)
-            models = table["model"].to_pylist() if "model" in table.column_names else [None] * len(table)
-            for model, value in set(zip(models, values, strict=True)):
-                seen.setdefault(model, {}).setdefault(owner, set()).add(value)
-        within = any(len(values) > 1 for of in seen.values() for values in of.values())
-        if not within and any(len(set(map(repr, of.values()))) > 1 for of in seen.values()):
-            found[name] = [repr([of.get(owner) for of in seen.values()]) for owner in dict.fromkeys(owners)]
+    models = table["model"].to_pylist() if "model" in table.column_names else [None] * len(table)
+    for name in names if len(table) else ():
+        values = map(repr, table[name].to_pylist()) if name in table.column_names else ["None"] * len(table)
+        seen = set(zip(models, owners, values, strict=True))
+        one_each = len(seen) == len({(model, owner) for model, owner, _ in seen})
+        if one_each and len({(model, value) for model, _, value in seen}) > len(set(models)):
+            found[name] = [frozenset((m, v) for m, own, v in seen if own == owner) for owner in sorted(set(owners))]
     return found
+
+
+def _beside(names: Sequence[str], apart: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+    """The names, if any, and behind them as many assumptions as they lack to tell the paths apart."""
+
+    def told(some: Sequence[str]) -> int:
+        return len(set(zip(*(apart[name] for name in some), strict=True)))
+
+    there = [name for name in names if name in apart]
+    more: list[str] = []
+    for name in apart if names else ():
+        if told([*there, *more, name]) > max(told([*there, *more]), 1):
+            more.append(name)
+    return (*names, *more)
 
 
 def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -181,7 +162,7 @@ def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list
     given = [_settings_of(config) for config in configs]
     known = [set(one) for one in given if one]
     held = {name for table in tables for name in table.column_names}
-    for name in sorted(set.intersection(*known) - set(OF_A_RUN)) if known else ():
+    for name in sorted(set.intersection(*known) - OF_A_RUN) if known else ():
         values = [one.get(name) for one in given]
         if _implied(name, configs) or not all(value is None or isinstance(value, SCALARS) for value in values):
             continue

@@ -27,6 +27,7 @@ _DECADES = 500  # from this ratio on, only powers of ten are ticks
 _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
+_CROWD = 10  # from so many texts beside points on, only those on the front are written
 _SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1), (0, 1), (0, -1), (1, 0), (-1, 0))
 
 
@@ -250,13 +251,15 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 
 def label(axes: Axes, panel: Panel) -> None:
-    """The texts beside points where they cover nothing, those on the front first; others are left out."""
+    """Texts beside points where they cover nothing, those on the front first; of a crowd no others are written."""
     noted: dict[tuple[Point, str], tuple[Point, str, str]] = {}  # what coincides is written once
     for curve in panel.curves:
         for point, text in zip(curve.points, curve.texts, strict=bool(curve.texts)):
             noted.setdefault((_nearby(axes, point), text), (point, text, curve.look.colour))
-    noted = {key: note for key, note in noted.items() if note[1]}
     best = front(panel.points) if panel.stairs else []
+    noted = {key: note for key, note in noted.items() if note[1]}
+    if len(noted) > _CROWD:
+        noted = {key: note for key, note in noted.items() if note[0] in best}
     if noted:
         beside(axes, *zip(*sorted(noted.values(), key=lambda note: note[0] not in best), strict=True))
 
@@ -275,7 +278,7 @@ def beside(axes: Axes, points: Sequence[Point], texts: Sequence[str], colours: S
         steps = [(3 + (1 + width / 2) * reach, 3 + (1 + height / 2) * reach) for reach in (1.0, 1.5)]
         around = [(x + a * dx, y + b * dy) for dx, dy in steps for a, b in _SIDES]
         inside = [
-            (u, v) for u, v in around if left + width / 2 < u < right and bottom + height / 2 < v < top + height / 2
+            (u, v) for u, v in around if left + width / 2 < u < right and bottom + height / 2 < v < top - height / 2
         ]
         if free := style.free_place(inside, width, height, taken):
             middle = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": font, "zorder": 5}

@@ -1,94 +1,133 @@
-"""The charts of a comparison of fabrics: cost against time, time and worth against bandwidth, parts of an iteration."""
+"""The charts of a comparison of fabrics: what tokens cost and draw, throughput, parts of an iteration, cost and time.
 
-from collections.abc import Callable, Sequence
+Where rows hold one bandwidth alone, charts against bandwidth show bars, the best one first.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.fronts import Point
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows
-from mfabric_jax.report.numerals import millions, significant
-from mfabric_jax.report.ranking import CLUSTER_WORTH, WORTH
+from mfabric_jax.report.grid import (
+    CLUSTER,
+    COST,
+    REFERENCE,
+    TIME,
+    TOKEN_JOULES,
+    TOKEN_USD,
+    TOKENS,
+    Grid,
+    Rows,
+    Series,
+    arrange,
+)
+from mfabric_jax.report.numerals import millions, significant, usable
 
-COST, CLUSTER, TIME = "network_cost_usd", "cluster_cost_usd", "iteration_s"
 FRONT = "the grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A chart that rows of a comparison have if they hold numbers in the columns that it `needs`.
+class Comparison(NamedTuple):
+    """A chart of a comparison: what it shows, in words, the columns in which it needs numbers, and how it is made."""
 
-    `extra`: rows that lack such a column need no word about it.
-    """
-
+    what: str
     needs: tuple[str, ...]
     chart: Callable[[Grid], Chart]
-    extra: bool = False
 
-    def there(self, rows: Rows) -> bool:
-        """Whether rows have its columns, or are to say that they lack one."""
-        return not self.extra or all(name in row for row in rows for name in self.needs)
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as a chart shows it: `title`, axis, and by what values are multiplied."""
+
+    column: str
+    title: str
+    axis: str
+    factor: float = 1.0
+    more_is_better: bool = False
+
+    def value(self, grid: Grid, model: str, series: Series, gbps: float) -> float | None:
+        """The value of a cell in the unit of the axis."""
+        value = grid.value(model, series, gbps, self.column)
+        return None if value is None else value * self.factor
+
+
+TIME_OF = Measure(TIME, "Iteration time", "iteration time [s]")
+PRICE = Measure(TOKEN_USD, "Price of tokens", "dollars a million tokens")
+ENERGY = Measure(TOKEN_JOULES, "Energy of tokens", "kJ a million tokens", 0.001)
+THROUGHPUT = Measure(TOKENS, "Throughput", "million tokens a second", 0.000001, more_is_better=True)
+
+
+def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
+    """A measure against NIC bandwidth, a panel per model and a line per fabric; bars where there is one bandwidth."""
+    looks, panels = style.series_looks(grid.series), []
+    one = len(grid.bandwidths) == 1
+    for model in grid.models:
+        known = {
+            (series, gbps): value
+            for series in looks
+            for gbps in grid.bandwidths
+            if (value := measure.value(grid, model, series, gbps)) is not None
+        }
+        tips = {
+            (series, gbps): f"{looks[series].label}, {gbps:g} Gbps: {significant(value)} {measure.axis}"
+            for (series, gbps), value in known.items()
+        }
+        if one:
+            best = sorted(known, key=lambda cell: known[cell], reverse=measure.more_is_better)
+            bars = [Bar(looks[cell[0]], place, 0.0, known[cell], tips[cell]) for place, cell in enumerate(best)]
+            totals = [(known[cell], significant(known[cell], 3)) for cell in best]
+            names = [looks[series].label for series, _ in best]
+            panels.append(Panel(str(model), measure.axis, bars=bars, names=names, totals=totals))
+        else:
+            curves = []
+            for series, look in looks.items():
+                cells = [cell for cell in known if cell[0] == series]
+                points = [(gbps, known[series, gbps]) for _, gbps in cells]
+                texts = [significant(known[cell], 3) for cell in cells]
+                curves += [Curve(look, points, [tips[cell] for cell in cells], texts)] if cells else []
+            panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
+    note = "More is better." if measure.more_is_better else "Less is better."
+    title = measure.title + (f" at {grid.bandwidths[0]:g} Gbps" if one else " against bandwidth")
+    return _with_key(Chart(title, note, list(looks.values()), panels), measure.axis)
 
 
 def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost") -> Chart:
     """Dollars against iteration time: a line per fabric, and the front that nothing beats."""
-
-    def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
-        cost, time = millions(values[0]), values[1]
-        return (cost, time), f"{significant(time)} s, {significant(cost, 3)} M$", f"{gbps:g}"
-
-    axes = {"x": f"{what} [M$]", "y": "iteration time [s]", "stairs": True}
-    note = f"A line joins the bandwidths (in Gbps) of one fabric; {FRONT}"
-    title = f"{what[0].upper()}{what[1:]} against iteration time"
-    return _lines(grid, (column, TIME), point, title, axes, note, "price or a time")
-
-
-def time_against_bandwidth(grid: Grid) -> Chart:
-    """Iteration time against bandwidth, a line per fabric."""
-    note = "Less is better. Each panel has its own scale, logarithmic where values lie far apart."
-    return _against_bandwidth(grid, TIME, "Iteration time against bandwidth", "iteration time [s]", "s", note, "time")
-
-
-def worth_against_bandwidth(grid: Grid, column: str = WORTH, what: str = "network") -> Chart:
-    """Iterations per second and million dollars, of the network or all, against bandwidth, a line per fabric."""
-    axis, unit = "iterations / (s M$)", "iterations per second and M$"
-    note = f"Iterations per second over millions of dollars of the {what}; more is better."
-    return _against_bandwidth(
-        grid, column, f"Performance per {what.replace(' ', '-')} dollar", axis, unit, note, "price"
-    )
-
-
-def _against_bandwidth(grid: Grid, column: str, title: str, axis: str, unit: str, note: str, lacking: str) -> Chart:
-    scale = millions(1) if column in (WORTH, CLUSTER_WORTH) else 1.0
-
-    def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
-        value = values[0] / scale
-        return (gbps, value), f"{significant(value)} {unit}", significant(value, 3)
-
-    return _lines(grid, (column,), point, title, {"x": "NIC bandwidth [Gbps]", "y": axis}, note, lacking)
-
-
-def _lines(
-    grid: Grid, columns: Sequence[str], point: Callable, title: str, axes: dict[str, Any], note: str, lacking: str
-) -> Chart:
-    """A panel per model, a line per fabric; a point (place, tip, text) for each bandwidth that has all columns."""
     looks, panels = style.series_looks(grid.series), []
     for model in grid.models:
         curves = []
         for series, look in looks.items():
-            values = {g: [grid.value(model, series, g, column) for column in columns] for g in grid.bandwidths}
-            known = {g: point(g, own) for g, own in values.items() if None not in own}
-            if known:
-                places, tips, texts = zip(*known.values(), strict=True)
-                told = [f"{look.label}, {g:g} Gbps: {tip}" for g, tip in zip(known, tips, strict=True)]
-                curves.append(Curve(look, places, told, texts))
-        panels.append(Panel(str(model), curves=curves, **axes))
-    shown = {curve.look for panel in panels for curve in panel.curves}
-    if without := [look.label for look in looks.values() if look not in shown]:
-        note += f" Without a {lacking}: {', '.join(without)}."
-    drawable = [panel for panel in panels if panel.curves] or panels[:1]  # where none is, the first says so
-    return Chart(title, note, [look for look in looks.values() if look in shown], drawable)
+            values = [
+                (g, grid.value(model, series, g, column), grid.value(model, series, g, TIME)) for g in grid.bandwidths
+            ]
+            known = [
+                (gbps, millions(cost), time) for gbps, cost, time in values if cost is not None and time is not None
+            ]
+            points = [(cost, time) for _, cost, time in known]
+            tips = [
+                f"{look.label}, {gbps:g} Gbps: {significant(time)} s, {significant(cost, 3)} M$"
+                for gbps, cost, time in known
+            ]
+            texts = [f"{gbps:g}" for gbps, *_ in known] if len(grid.bandwidths) > 1 else ()
+            curves += [Curve(look, points, tips, texts)] if known else []
+        panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
+    joined = "A line joins the bandwidths (in Gbps) of one fabric; " if len(grid.bandwidths) > 1 else ""
+    note = (joined + FRONT)[0].upper() + (joined + FRONT)[1:]
+    title = f"{what[0].upper()}{what[1:]} against iteration time"
+    return _with_key(Chart(title, note, list(looks.values()), panels), "price or a time")
+
+
+def _with_key(chart: Chart, what: str) -> Chart:
+    """The chart without panels that show nothing, its key without fabrics that are in none; a sentence names these."""
+    shown = {curve.look for panel in chart.panels for curve in panel.curves}
+    shown |= {bar.look for panel in chart.panels for bar in panel.bars}
+    without = [look.label for look in chart.key if look not in shown]
+    note = chart.note + (f" Without {what}: {', '.join(without)}." if without else "")
+    barred = any(panel.bars for panel in chart.panels)  # bars carry their names
+    key = [] if barred else [look for look in chart.key if look in shown]
+    drawable = [panel for panel in chart.panels if panel.curves or panel.bars] or chart.panels[:1]
+    return Chart(chart.title, note, key, drawable)
 
 
 def parts(grid: Grid) -> Chart:
@@ -101,17 +140,17 @@ def parts(grid: Grid) -> Chart:
 
 
 def _parts(grid: Grid) -> dict[str, style.Look]:
-    """Those that rows have."""
+    """Those that take time in some row."""
     every = [(model, series, gbps) for model in grid.models for series in grid.series for gbps in grid.bandwidths]
-    moved = {name: look for name, look in style.MOVED.items() if any(grid.value(*one, name) for one in every)}
-    return style.PARTS | moved
+    looks = style.PARTS | style.MOVED
+    return {name: look for name, look in looks.items() if any(grid.value(*cell, name) for cell in every)}
 
 
 def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     """A panel for each model that has a result at this bandwidth."""
     looks, panels, kinds = style.series_looks(grid.series), [], _parts(grid)
     for model in grid.models:
-        present = [s for s in grid.series if grid.value(model, s, gbps, TIME) is not None]
+        present = [series for series in grid.series if grid.value(model, series, gbps, TIME) is not None]
         reference = grid.reference(model, gbps)
         unit = grid.value(model, reference, gbps, TIME) if reference and reference.fabric == REFERENCE else None
         bars: list[Bar] = []
@@ -133,21 +172,32 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     return panels
 
 
-def cluster_cost_against_time(grid: Grid) -> Chart:
-    """`cost_against_time` with GPUs and servers."""
-    return cost_against_time(grid, CLUSTER, "whole-cluster cost")
-
-
-def cluster_worth_against_bandwidth(grid: Grid) -> Chart:
-    """`worth_against_bandwidth` with GPUs and servers."""
-    return worth_against_bandwidth(grid, CLUSTER_WORTH, "whole cluster")
-
-
-COMPARISONS = {
-    "whole-cluster cost against iteration time": Comparison((TIME, CLUSTER), cluster_cost_against_time, extra=True),
-    "performance per whole-cluster dollar": Comparison((CLUSTER_WORTH,), cluster_worth_against_bandwidth, extra=True),
-    "iteration time against bandwidth": Comparison((TIME,), time_against_bandwidth),
-    "parts of an iteration": Comparison((TIME, *style.PARTS), parts),
-    "network cost against iteration time": Comparison((TIME, COST), cost_against_time),
-    "performance per network dollar": Comparison((WORTH,), worth_against_bandwidth),
+COMPARISONS = {  # by the names of their files
+    "token_price": Comparison("price of tokens", (TOKEN_USD,), partial(against_bandwidth, measure=PRICE)),
+    "token_energy": Comparison("energy of tokens", (TOKEN_JOULES,), partial(against_bandwidth, measure=ENERGY)),
+    "throughput": Comparison("throughput", (TOKENS,), partial(against_bandwidth, measure=THROUGHPUT)),
+    "iteration_time": Comparison("iteration time", (TIME,), partial(against_bandwidth, measure=TIME_OF)),
+    "breakdown": Comparison("parts of an iteration", (TIME, *style.PARTS), parts),
+    "cluster_cost": Comparison(
+        "whole-cluster cost against iteration time",
+        (TIME, CLUSTER),
+        partial(cost_against_time, column=CLUSTER, what="whole-cluster cost"),
+    ),
+    "pareto": Comparison("network cost against iteration time", (TIME, COST), cost_against_time),
 }
+_EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there
+
+
+def compared_charts(rows: Rows) -> tuple[dict[str, Chart], list[str]]:
+    """The charts for which rows hold numbers, by name, and sentences on others; throughput stands for iteration time.
+
+    `InputError` for rows that cannot be arranged.
+    """
+    grid, drawn, why = arrange(rows, [TIME]), {}, []
+    for name, (what, needs, chart) in COMPARISONS.items():
+        lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
+        if not lacking and not (name == "iteration_time" and "throughput" in drawn):
+            drawn[name] = chart(grid)
+        elif lacking and name in _EXPECTED:
+            why.append(f"Left out: {what}: no row has a number in column {' or '.join(lacking)}.")
+    return drawn, why

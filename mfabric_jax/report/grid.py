@@ -1,5 +1,6 @@
 """Rows arranged by what they compare: model, series (a fabric and how it is used) and NIC bandwidth."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -10,13 +11,22 @@ from mfabric_jax.report.numerals import usable
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 Row = TypeVar("Row", bound=Mapping[str, Any])
 
+TIME, COST, CLUSTER = "iteration_s", "network_cost_usd", "cluster_cost_usd"
+TOKEN_USD, TOKEN_JOULES, TOKENS = "usd_per_million_tokens", "joules_per_million_tokens", "tokens_per_s"
+CLUSTER_WORTH, WORTH = "perf_per_cluster_dollar", "perf_per_dollar"
+
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
-_NUMBER = "configuration"  # of a row of a sweep
+NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus")
 _NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
+USUAL = (TIME, "seconds")  # the result of a row, if nothing else is asked for
+_RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
+_INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
+_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # from what was chosen
+COUNTERS = (*_INDICES, NUMBER)
 _MOST = 12  # values of a setting by path that tell series apart; a design space has more
 
 
@@ -98,7 +108,7 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
 def _same(one: Row, other: Row) -> bool:
     """Whether two rows differ in nothing but the number of their configuration."""
     differ = {name for name in one.keys() | other.keys() if str(one.get(name)) != str(other.get(name))}
-    return differ == {_NUMBER}
+    return differ == {NUMBER}
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -153,3 +163,64 @@ def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     telling = [name for name in asked if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
     own = [tuple(row.get(name) for name in ("model", "nic_gbps", VARIANT)) for row in rows if row["fabric"] == fabric]
     return [VARIANT] if VARIANT in telling and len(set(own)) == len(own) else telling
+
+
+# -- what columns hold
+
+
+def textual(rows: Rows) -> list[str]:
+    """Columns of names; truth values are names too."""
+    return [name for name in rows[0] if any(isinstance(row[name], str | bool) for row in rows)]
+
+
+def numeric(rows: Rows) -> list[str]:
+    """Columns of numbers."""
+    names = textual(rows)
+    return [name for name in rows[0] if name not in names and any(row[name] is not None for row in rows)]
+
+
+def unround(rows: Rows, name: str) -> bool:
+    """Whether numbers of a column have more than four digits: results have, settings have not."""
+    floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
+    return any(float(f"{value:.4g}") != value for value in floats)
+
+
+def metric(rows: Rows) -> str | None:
+    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
+    numbers = numeric(rows)
+    usual = (name for name in _RESULTS if name in numbers)
+    found = (name for name in numbers if unround(rows, name))
+    return next(itertools.chain(usual, found, numbers), None)
+
+
+def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
+    """What was chosen: columns before the result, and numbers that the configuration names. Indices are none."""
+    names, result = list(rows[0]), metric(rows)
+    before = names if result is None else names[: names.index(result)]
+    behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
+    indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
+    return [name for name in (*before, *behind) if name not in (*indices, *_FOLLOWS)]
+
+
+def values_in(rows: Rows, name: str) -> list[Any]:
+    """The values of a column, in order of first appearance, None left out."""
+    return [value for value in values_of(rows, name) if value is not None]
+
+
+def shown(value: Any) -> str:
+    """A setting as a reader wants it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def independent(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Those that differ and that the ones before them do not tell."""
+    kept: list[str] = []
+    for name in names:
+        if combinations(rows, [*kept, name]) > combinations(rows, kept):
+            kept.append(name)
+    return kept
+
+
+def combinations(rows: Rows, names: Sequence[str]) -> int:
+    """How many combinations of values some columns hold."""
+    return len(grouped(rows, *names))

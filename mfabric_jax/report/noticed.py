@@ -1,11 +1,11 @@
 """What rows say in words: of which jobs they are, and what is to be noticed about these and about optical switches."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import numerals, varied
+from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import above_peak
@@ -15,6 +15,7 @@ TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _CLOSE = 0.01
+_COUNTED = 8  # values that a sentence names
 _UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
 _LACKING = "none"  # of a setting that a fabric does not have
@@ -23,6 +24,7 @@ _LONG = 1000  # seconds that are written without a fraction
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
 _SUBJECTS = ("model", "fabric")  # what is compared, no setting
+Row = Mapping[str, Any]
 _TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
 _CASE = ("model", "fabric", "nic_gbps")
 
@@ -31,9 +33,8 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     """A sentence for everything of that kind that rows of iterations hold."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
-    told = [*_batches(named), *_above_peak(named), *_slow(named), *_often(named), *_still(named), *_static(named)]
-    told += [*_idle(known, effective or {}), *_uneven(named), *_dropped(named), *_small(named)]
-    return [*told, *_tall(named, effective or {})]
+    told = [*_batches(named), *_above_peak(named), *_switches(named), *_static(named), *_idle(known, effective or {})]
+    return [*told, *_experts(named), *_small(named), *_tall(named, effective or {})]
 
 
 def job_words(rows: Rows) -> list[str]:
@@ -74,55 +75,54 @@ def _batches(rows: Rows) -> Iterator[str]:
     """Where models are trained on different numbers of tokens in an iteration."""
     tokens: dict[Any, set[float]] = {}
     for row in rows:
-        if one := _tokens(row):
-            tokens.setdefault(row["model"], set()).add(one)
+        if own := _tokens(row):
+            tokens.setdefault(row["model"], set()).add(own)
     if len(set().union(*tokens.values())) > 1 and len(tokens) > 1:
-        each = ", ".join(
-            f"{model} {' and '.join(f'{x / MILLION:.3g} M' for x in sorted(own))}" for model, own in tokens.items()
-        )
+        millions = {model: " and ".join(f"{x / MILLION:.3g} M" for x in sorted(own)) for model, own in tokens.items()}
+        each = ", ".join(f"{model} {some}" for model, some in millions.items())
         yield f"Models differ in tokens an iteration ({each}): between them compare tokens_per_s, not seconds."
+
+
+def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> dict[Any, float]:
+    """The largest value of every model that has one above a bound."""
+    found: dict[Any, float] = {}
+    for row in rows:
+        if (own := value(row) or 0.0) > above:
+            found[row["model"]] = max(found.get(row["model"], 0.0), own)
+    return found
 
 
 def _above_peak(rows: Rows) -> Iterator[str]:
     """Where computation is faster than the GPU that is priced."""
-    rates: dict[Any, float] = {}
-    for row in rows:
-        if rate := above_peak(row):
-            rates[row["model"]] = max(rates.get(row["model"], 0), rate)
-    if rates:
+    if rates := _largest(rows, above_peak, 0.0):
         models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
-        said = f"computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can be"
-        lost = "seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty"
-        yield f"Warning: {said}: {lost}. With compute.efficiency they are known."
-
-
-def _uneven(rows: Rows) -> Iterator[str]:
-    """Where experts compute as if balanced, though their ranks receive unevenly."""
-    over: dict[Any, float] = {}
-    for row in rows:
-        if row.get("expert_load") == "balanced":
-            over[row["model"]] = max(over.get(row["model"], 0), usable(row.get("rank_load_over_mean")) or 0)
-    if models := [f"{model} {significant(load, 2)}" for model, load in over.items() if load > _UNEVEN]:
-        said = (
-            f"the busiest rank receives more than the mean ({', '.join(models)} times), and experts compute as if even"
+        yield (
+            f"Warning: computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can "
+            "be: seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty. "
+            "With compute.efficiency they are known."
         )
-        yield f"{said[0].upper()}{said[1:]}: --set compute.experts=received has them compute what they get."
 
 
-def _dropped(rows: Rows) -> Iterator[str]:
-    """Where experts drop selections."""
-    parts = {(row["model"], usable(row.get("dropped_share")) or 0) for row in rows}
-    if most := [f"{model} {part:.1%}" for model, part in sorted(parts) if part > 0]:
-        yield f"Experts drop what is above their capacity, of all selections: {', '.join(most)}."
+def _experts(rows: Rows) -> Iterator[str]:
+    """Where experts compute as if balanced, though their ranks receive unevenly; and where they drop selections."""
+    balanced = [row for row in rows if row.get("expert_load") == "balanced"]
+    if over := _largest(balanced, lambda row: usable(row.get("rank_load_over_mean")), _UNEVEN):
+        models = ", ".join(f"{model} {significant(load, 2)}" for model, load in over.items())
+        yield (
+            f"The busiest rank receives more than the mean ({models} times), and experts compute as if even: "
+            "--set compute.experts=received has them compute what they get."
+        )
+    if parts := _largest(rows, lambda row: usable(row.get("dropped_share")), 0.0):
+        most = ", ".join(f"{model} {part:.1%}" for model, part in parts.items())
+        yield f"Experts drop what is above their capacity, of all selections: {most}."
 
 
 def _small(rows: Rows) -> Iterator[str]:
     """Where regions are so small that circuits cannot differ."""
     optical = [row for row in rows if row.get("ocs") not in (None, _LACKING)]
     for model, size in dict.fromkeys((row["model"], usable(row.get("region_servers"))) for row in optical):
-        said = None if size is None else region_remark(int(size), f"A region of {model}")
-        if said is not None:
-            yield said
+        if size is not None and (remark := region_remark(int(size), f"A region of {model}")):
+            yield remark
 
 
 def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
@@ -148,39 +148,34 @@ def _where(fabric: Any, ocs: Any) -> str:
     return f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
 
 
-def _slow(rows: Rows) -> Iterator[str]:
-    """Where switching takes most of an iteration."""
-    for (model, fabric, ocs, _), some in _places(rows).items():
-        worst = max(some, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME])
-        turning = usable(worst[TURNING]) or 0
+def _switches(rows: Rows) -> Iterator[str]:
+    """Where switching takes most of an iteration, or is asked for too often; and where circuits never change."""
+    places = _places(rows)
+    for (model, fabric, ocs, _), own in places.items():
+        worst = max(own, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME])
+        turning, where = usable(worst[TURNING]) or 0, _where(fabric, ocs)
         if turning > _MOSTLY * worst[TIME]:
-            share = f"{turning / worst[TIME]:.0%} of an iteration"
-            seconds = f"{_seconds(turning)} of {_seconds(worst[TIME])} s"
-            say = "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run)"
-            where = f"on {_where(fabric, ocs)}, {model} waits for the optical switch for {share} ({seconds})"
-            yield f"Warning: {where}: {say} or take a faster one."
-
-
-def _often(rows: Rows) -> Iterator[str]:
-    """Where a switch would turn more often than it may."""
-    for (model, fabric, ocs, _), some in _places(rows).items():
-        times = max((usable(row[OVER]) or 0 for row in some), default=0)
+            share = f"{turning / worst[TIME]:.0%} of an iteration ({_seconds(turning)} of {_seconds(worst[TIME])} s)"
+            yield (
+                f"Warning: on {where}, {model} waits for the optical switch for {share}: it is too slow for circuits "
+                "that follow the traffic; keep them (--set circuits.span.length=run) or take a faster one."
+            )
+    for (model, fabric, ocs, _), own in places.items():
+        times = max((usable(row[OVER]) or 0 for row in own), default=0)
         if times > 1:
             yield f"Warning: {_where(fabric, ocs)} turns {significant(times, 3)} times as often as it may ({model})."
-
-
-def _still(rows: Rows) -> Iterator[str]:
-    """Where circuits never change."""
     still: dict[tuple[Any, ...], list[str]] = {}
-    places = _places(rows)
     follow = {(fabric, policy) for _, fabric, _, policy in places if policy not in STATIC}
-    for (model, fabric, ocs, policy), some in places.items():
-        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in some):
+    for (model, fabric, ocs, policy), own in places.items():
+        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in own):
             by = f" ({policy})" if sum(fabric == other for other, _ in follow) > 1 else ""
             still.setdefault((fabric, model), []).append(_where(fabric, ocs) + by)
-    for places, pairs in grouped([{"where": tuple(w), "model": m} for (_, m), w in still.items()], "where").items():
-        where, models = ", ".join(dict.fromkeys(*places)), ", ".join(str(pair["model"]) for pair in pairs)
-        yield f"Circuits of {where} never change here for {models}: links wired once do the same, no switch is needed."
+    together: dict[str, list[str]] = {}
+    for (_, model), where in still.items():
+        together.setdefault(", ".join(dict.fromkeys(where)), []).append(str(model))
+    for where, models in together.items():
+        links = "links wired once do the same, no switch is needed"
+        yield f"Circuits of {where} never change here for {', '.join(models)}: {links}."
 
 
 def _static(rows: Rows) -> Iterator[str]:
@@ -202,17 +197,17 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """Settings of several values that all give the same times, wherever all else is equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
-    names = [n for n in varied.shown_settings(rows, effective) if n not in varied.COUNTERS and n in rows[0]]
-    names = [name for name in names if len(varied.values_in(rows, name)) > 1]
+    names = [n for n in grid.shown_settings(rows, effective) if n not in grid.COUNTERS and n in rows[0]]
+    names = [name for name in names if len(grid.values_in(rows, name)) > 1]
     for name in names:
         if name in _SUBJECTS:
             continue
         others = [other for other in names if other != name]
         pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
-        alike = {varied.shown(row[name]) for some in pairs for row in some}
-        had = [value for value in varied.values_in(rows, name) if value != _LACKING]
+        alike = {grid.shown(row[name]) for some in pairs for row in some}
+        had = [value for value in grid.values_in(rows, name) if value != _LACKING]
         if pairs and len(alike) == len(had) and all(_equal(some) for some in pairs):
-            values = ", ".join(sorted(alike)) if len(alike) <= varied.COUNTED else f"{len(alike)} values"
+            values = ", ".join(sorted(alike)) if len(alike) <= _COUNTED else f"{len(alike)} values"
             yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
 
 

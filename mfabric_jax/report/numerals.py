@@ -26,24 +26,22 @@ def millions(dollars: float) -> float:
     return dollars / 1_000_000
 
 
+def _unit(value: float, units: Sequence[str], least: float) -> tuple[str, float]:
+    """The first unit, each a thousandth of the one before, in which a value is at least so large; and its factor."""
+    for power, unit in enumerate(units):
+        if value * 1000**power >= least or value == 0 or unit == units[-1]:
+            return unit, 1000.0**power
+    raise AssertionError(units)
+
+
 def bytes_unit(gigabytes: float) -> tuple[str, float]:
     """The unit in which a size is read best, and what to multiply gigabytes by to have it: GB, or smaller if tiny."""
-    scale = 1.0
-    for unit in ("GB", "MB", "kB"):
-        if gigabytes * scale >= 0.1 or gigabytes == 0:
-            return unit, scale
-        scale *= 1000
-    return "B", scale
+    return _unit(gigabytes, ("GB", "MB", "kB", "B"), 0.1)
 
 
-def seconds_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which a time is read best, and what to multiply seconds by to have it."""
-    scale = 1.0
-    for unit in ("s", "ms"):
-        if seconds * scale >= 0.1 or seconds == 0:
-            return unit, scale
-        scale *= 1000
-    return "us", scale
+def time_unit(seconds: float, least: float = 1.0) -> tuple[str, float]:
+    """The unit in which times up to so many seconds are read best, and what to multiply seconds by to have it."""
+    return _unit(seconds, ("s", "ms", "us", "ns"), least)
 
 
 def decimals(value: float, digits: int) -> int:
@@ -87,13 +85,3 @@ def _cell(value: Any, digits: int, places: int | None) -> str:
     if places is None or not math.isfinite(value):
         return significant(value, digits)
     return f"{value:.{places}f}"
-
-
-def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which times up to so many seconds are read best, and what to multiply seconds by to have it."""
-    scale = 1.0
-    for unit in ("s", "ms", "us"):
-        if seconds * scale >= 1 or seconds == 0:
-            return unit, scale
-        scale *= 1000
-    return "ns", scale

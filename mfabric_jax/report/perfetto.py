@@ -1,9 +1,10 @@
-"""Segments of an iteration as a trace for Perfetto or Chrome: a process per stage, a thread per track.
+"""Traces for Perfetto or Chrome: segments of an iteration, a process per stage and a thread per track; and replays.
 
 Format: "Trace Event Format" of Chromium, JSON object form. Slices are `X` events in microseconds; arrows (`s`, `f`)
 lead from a pass to the pass on another stage that it feeds. A thread of its own shows whole passes.
 """
 
+import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,11 @@ _ARGS = ("micro_batch", "block", "direction")
 _PASS = ("direction", "micro_batch", "place")
 DIGITS = 3  # of a microsecond: nanoseconds
 
+TRACKS = ("compute", "send", "receive")
+PATH = "critical path"
+
 Segments = Sequence[Mapping[str, Any]]
+Spans = Sequence[Mapping[str, Any]]
 Event = dict[str, Any]
 
 
@@ -59,10 +64,12 @@ def events(segments: Segments) -> Iterator[Event]:
     yield from _names(segments)
     for one in segments:
         args = {key: one[key] for key in _ARGS if one.get(key) is not None}
-        yield _slice(one, thread(one), one["label"], one["kind"], args)
+        place = one["stage"], THREADS.index(thread(one))
+        yield _slice(place, (one["start_s"], one["end_s"]), one["label"], one["kind"], args)
     for one in passes.values():
         args = {key: one[key] for key in ("micro_batch", "direction")}
-        yield _slice(one, "passes", f"{one['direction']} {one['micro_batch']}", "pass", args)
+        place, name = (one["stage"], THREADS.index("passes")), f"{one['direction']} {one['micro_batch']}"
+        yield _slice(place, (one["start_s"], one["end_s"]), name, "pass", args)
     yield from _arrows(passes)
 
 
@@ -80,14 +87,14 @@ def _names(segments: Segments) -> Iterator[Event]:
             yield _told("thread_sort_index", stage, number, sort_index=number)
 
 
-def _told(what: str, stage: int, number: int, **args: Any) -> Event:
-    return {"ph": "M", "name": what, "pid": stage, "tid": number, "args": args}
+def _told(what: str, process: int, thread: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
-def _slice(one: Mapping[str, Any], name: str, label: str, kind: str, args: Mapping[str, Any]) -> Event:
-    """A slice; ends are rounded, not lengths, so that neighbours do not overlap."""
-    start, end = rounded_us(one["start_s"]), rounded_us(one["end_s"])
-    where = {"pid": one["stage"], "tid": THREADS.index(name), "ts": start, "dur": round(end - start, DIGITS)}
+def _slice(place: tuple[int, int], times: tuple[float, float], label: str, kind: str, args: Mapping[str, Any]) -> Event:
+    """A slice of a process and thread; ends are rounded, not lengths, so that neighbours do not overlap."""
+    start, end = map(rounded_us, times)
+    where = {"pid": place[0], "tid": place[1], "ts": start, "dur": round(end - start, DIGITS)}
     return {"ph": "X", "name": label, "cat": kind} | where | {"args": dict(args)}
 
 
@@ -119,3 +126,52 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
         same = {"name": "send", "cat": "send", "id": number, "tid": THREADS.index("passes")}
         yield same | {"ph": "s", "pid": one["stage"], "ts": max(start, round(end - 1, DIGITS))}
         yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": rounded_us(fed["start_s"])}
+
+
+# -- a replayed graph of tasks: a process per rank, a thread for each thing at a time
+
+
+def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write spans as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
+
+    - `spans`: dicts of `rank` (-1: of the critical path), `track` (compute, send, receive, critical path), `name`,
+      `begin_s`, `end_s`, and `args`, what is shown beside.   - `config`: kept under "otherData".
+
+    Raises `InputError` for another extension than .json, or a place that cannot be written.
+    """
+    return write_events(list(span_events(spans)), path, config)
+
+
+def span_events(spans: Spans) -> Iterator[Event]:
+    """Names of processes and threads, and a slice for every span."""
+    ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for one in spans:
+        ranks.setdefault(one["rank"], []).append(one)
+    for rank in sorted(ranks):
+        process = rank + 1
+        yield _told("process_name", process, 0, name=PATH if rank < 0 else f"rank {rank}")
+        yield _told("process_sort_index", process, 0, sort_index=process)
+        thread = 0
+        for track in (*TRACKS, PATH):
+            for lane in in_lanes([one for one in ranks[rank] if one["track"] == track]):
+                yield _told("thread_name", process, thread, name=track)
+                yield _told("thread_sort_index", process, thread, sort_index=thread)
+                for one in lane:
+                    times = one["begin_s"], one["end_s"]
+                    yield _slice((process, thread), times, one["name"], track, one.get("args", {}))
+                thread += 1
+
+
+def in_lanes(spans: Spans) -> list[list[Mapping[str, Any]]]:
+    """Spans on as few lanes as keep them from overlapping."""
+    lanes: list[list[Mapping[str, Any]]] = []
+    free: list[tuple[float, int]] = []  # when each lane is free
+    for one in sorted(spans, key=lambda one: (one["begin_s"], one["end_s"])):
+        if free and free[0][0] <= one["begin_s"]:
+            _, lane = heapq.heappop(free)
+        else:
+            lane = len(lanes)
+            lanes.append([])
+        lanes[lane].append(one)
+        heapq.heappush(free, (one["end_s"], lane))
+    return lanes

@@ -1,102 +1,220 @@
-"""Which fabric is worth its money: by the dollars of the whole cluster first, by those of its network second.
+"""Which design to take: at most five of every model, the one with the cheapest tokens first, and what is not ranked.
 
-What does not fit the memory of its GPUs is never ranked, nor are dollars of GPUs that compute above their peak.
+What does not fit the memory of its GPUs or turns its switches more often than they may is never ranked, nor are prices
+of GPUs that would compute above their peak.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mfabric_jax.report.grid import REFERENCE, Grid, Series
-from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.report import grid, style
+from mfabric_jax.report.charts import Bar, Chart, Panel
+from mfabric_jax.report.grid import CLUSTER, COST, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
+from mfabric_jax.report.numerals import millions, significant, usable
 
-CLUSTER_WORTH, WORTH = "perf_per_cluster_dollar", "perf_per_dollar"
-TOKEN_USD, TOKEN_JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
-FITS, ACHIEVED = "fits", "achieved_over_peak"
-TOO_LARGE = "do not fit the memory of their GPUs"
-KINDS = {CLUSTER_WORTH: "of the whole cluster", WORTH: "of the network"}
-_ALIKE = 0.001  # relative difference below which two are equally good
-
-
-class Place(NamedTuple):
-    """A series at the bandwidth at which it is worth most, and how much that is."""
-
-    series: Series
-    gbps: float
-    worth: float
-
-
-def fits(row: Mapping[str, Any] | None) -> bool:
-    """Whether a row fits the memory of its GPUs, as far as that is known."""
-    return (row or {}).get(FITS) in (True, None)
+GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
+MOST = 5  # lines of a ranking
+_ORDERS = {  # the first column that holds numbers decides; what is best has the least, or the largest value
+    TOKEN_USD: (1, "dollars a token"),
+    WORTH: (-1, "performance per dollar of the network"),
+    TIME: (1, "iteration time"),
+    "seconds": (1, "seconds"),
+}
+_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST)
+_UNSURE = 0.1  # relative: docs/limits.md
+_SAME = 0.001  # relative
+_NO = (None, "none", "unnamed", "as set")
 
 
-def above_peak(row: Mapping[str, Any] | None) -> float | None:
+class Design(NamedTuple):
+    """Settings by name, and the means of what their rows hold, by column; NaN: not known."""
+
+    settings: dict[str, Any]
+    mean: dict[str, float]
+
+    @property
+    def place(self) -> str:
+        """The fabric, and the optical switch that it is built with."""
+        ocs = self.settings.get("ocs")
+        return f"{self.settings.get('fabric', '')}{'' if ocs in _NO else f' with {ocs}'}"
+
+    @property
+    def choice(self) -> str:
+        """What is chosen beside these."""
+        rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
+        gbps = self.settings.get(GBPS)
+        words = [f"{gbps:g} Gbps"] if gbps is not None else []
+        named = (v if isinstance(v, str) else f"{name} {grid.shown(v)}" for name, v in rest.items())
+        return ", ".join([*words, *named])
+
+    def __str__(self):
+        return ", ".join(filter(None, (self.place, self.choice)))
+
+
+class Ranking(NamedTuple):
+    """The best designs of a model as lines of a table, and remarks on them; `by` says what decides."""
+
+    by: str
+    lines: list[dict[str, Any]]
+    remarks: list[str]
+
+
+def possible(row: Mapping[str, Any]) -> bool:
+    """Whether a row fits its GPUs and turns its switches as often as they may, as far as that is known."""
+    return row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
+
+
+def above_peak(row: Mapping[str, Any]) -> float | None:
     """What the GPUs of a row achieve over their peak, where that is more than they can."""
-    achieved = usable((row or {}).get(ACHIEVED))
+    achieved = usable(row.get(ACHIEVED))
     return achieved if achieved is not None and achieved > 1 else None
 
 
-def by_worth(grid: Grid, model: str, column: str) -> list[Place]:
-    """Every series of a model that has a value and fits its GPUs, the one that is worth most first."""
-    found = []
-    for series in grid.series:
-        fitting = [gbps for gbps in grid.bandwidths if fits(grid.row(model, series, gbps))]
-        known = [Place(series, gbps, value) for gbps in fitting if (value := grid.value(model, series, gbps, column))]
-        found += [max(known, key=lambda place: place.worth)] if known else []
-    return sorted(found, key=lambda place: -place.worth)
+def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
+    """For every model ("" where rows have none) the column that decides, and its possible designs, the best first.
+
+    Rows that differ in nothing that was chosen are averaged. A design without a number in that column comes last.
+    """
+    rows = [row for row in _complete(rows) if possible(row)]
+    rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
+    if not rows:
+        return {}
+    names = [name for name in grid.shown_settings(rows, effective) if name not in ("model", *grid.COUNTERS)]
+    found: dict[str, list[Design]] = {}
+    keyed = [{"model": "", "fabric": None, **row} for row in rows]
+    for (model, fabric), own in grouped(keyed, "model", "fabric").items():
+        chosen = grid.independent(own, [name for name in names if name != "fabric"])  # what differs within a fabric
+        chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
+        for key, some in grouped(own, *chosen).items():
+            mean = {column: _mean(some, column) for column in _MEANS}
+            if any(mean[column] > 0 for column in _ORDERS):
+                settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
+                found.setdefault(str(model), []).append(Design(settings, mean))
+    ordered = {}
+    for model, every in found.items():
+        column = next(column for column in _ORDERS if any(one.mean[column] > 0 for one in every))
+        ordered[model] = column, sorted(every, key=lambda one, column=column: _rank(one, column))
+    return ordered
 
 
-def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterator[str]:
-    """The ranking by dollars of the whole cluster, then by those of its network; what is not ranked is named."""
-    own = [row for (name, _, _), row in grid.cells.items() if name == model]
-    if not any(map(fits, own)):
-        yield f"No ranking: its set-ups {TOO_LARGE}."
-        return
-    above = max((rate for row in own if (rate := above_peak(row))), default=None)
-    if above and not by_worth(grid, model, CLUSTER_WORTH):
-        why = f"it computes at {above:.0%} of the peak of the GPU that would be paid for"
-        yield f"No ranking by dollars of the whole cluster: {why}."
-    for column, kind in KINDS.items():
-        if places := by_worth(grid, model, column):
-            best, *others = places
-            line = f"Most per dollar {kind}: {label(best.series)} at {best.gbps:g} Gbps"
-            line += _a_million_tokens(grid, model, best) if column == CLUSTER_WORTH else ""
-            line += _over_reference(grid, model, best, column, label)
-            behind = [f"{label(one.series)} at {one.gbps:g} Gbps ({_less(one.worth / best.worth)})" for one in others]
-            line += f"; then {'; '.join(behind)}" if behind else ""
-            without = _not_ranked(grid, model, {one.series for one in places})
-            yield " ".join([f"{line}.", *(f"{why}: {', '.join(map(label, some))}." for why, some in without.items())])
+def _complete(rows: Rows) -> Rows:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
-def _not_ranked(grid: Grid, model: str, ranked: set[Series]) -> dict[str, list[Series]]:
-    """Other series, by why."""
-    found: dict[str, list[Series]] = {}
-    for series in grid.series:
-        if series not in ranked:
-            own = [row for gbps in grid.bandwidths if (row := grid.row(model, series, gbps))]
-            large = bool(own) and not any(map(fits, own))
-            found.setdefault("Too large for its GPUs" if large else "Without a price", []).append(series)
+def _mean(rows: Rows, column: str) -> float:
+    known = [value for row in rows if (value := usable(row.get(column))) is not None]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _rank(design: Design, column: str) -> float:
+    value = design.mean[column]
+    return _ORDERS[column][0] * value if value > 0 else math.inf
+
+
+def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
+    """The ranking of every model that has more than one design; of a model with several set-ups, that of these, too."""
+    found, best = {}, {}
+    for model, (column, every) in designs(rows, effective).items():
+        known = [one for one in every if _rank(one, column) < math.inf]
+        best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
+        if len(every) > 1:
+            shown = _shown(known)
+            found[model] = Ranking(_ORDERS[column][1], _lines(shown, column), list(_remarks(every, shown, column)))
+    for model, own in best.items():
+        if len(own) > 1 and len({column for column, _ in own.values()}) == 1:
+            ((column, _), *_) = own.values()
+            ranked = sorted(own, key=lambda label: _rank(own[label][1], column))[:MOST]
+            lines = _lines([own[label][1] for label in ranked], column)
+            named = [
+                {"set-up": label.removeprefix(model) or label} | line for label, line in zip(ranked, lines, strict=True)
+            ]
+            found[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], named, [])
     return found
 
 
-def _a_million_tokens(grid: Grid, model: str, place: Place) -> str:
-    """Dollars and energy of a million tokens, as far as they are known."""
-    usd, joules = (grid.value(model, place.series, place.gbps, column) for column in (TOKEN_USD, TOKEN_JOULES))
-    told = [f"{significant(usd, 3)} $"] if usd else []
-    told += [f"{significant(joules / 1000, 3)} kJ"] if joules else []
-    return f", {' and '.join(told)} a million tokens" if told else ""
+def _shown(known: Sequence[Design]) -> list[Design]:
+    """The best of every fabric, then with other switches while lines are left; of one place the best designs."""
+    chosen: list[Design] = []
+    several = len({one.place for one in known}) > 1
+    for kind in (_fabric, lambda one: one.place) if several else (str,):
+        for design in known:
+            if len(chosen) < MOST and kind(design) not in {kind(one) for one in chosen}:
+                chosen.append(design)
+    return [one for one in known if one in chosen]
 
 
-def _over_reference(grid: Grid, model: str, place: Place, column: str, label: Callable[[Series], str]) -> str:
-    """How much more that is than the fat-tree offers for a dollar at the same bandwidth."""
-    reference = grid.reference(model, place.gbps)
-    if reference is None or reference.fabric != REFERENCE or reference == place.series:
-        return ""
-    theirs = grid.value(model, reference, place.gbps, column)
-    several = sum(series.fabric == REFERENCE for series in grid.series) > 1
-    whose = f"that of {label(reference)}" if several else "the fat-tree's"
-    return f", {place.worth / theirs:.2f} times {whose} there" if theirs else ""
+def _fabric(design: Design) -> str:
+    return str(design.settings.get("fabric", ""))
 
 
-def _less(part: float) -> str:
-    return "the same" if 1 - part < _ALIKE else f"{1 - part:.1%} less"
+def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
+    """Lines of the table; a column without any number is left out."""
+    best = _rank(shown[0], column)
+    lines = [
+        {
+            "design": str(one) or "all rows",
+            "$/Mtok": one.mean[TOKEN_USD],
+            "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
+            "Mtok/s": one.mean[TOKENS] / 1_000_000,
+            "s": one.mean[TIME] if one.mean[TIME] > 0 else one.mean["seconds"],
+            "cluster M$": millions(one.mean[CLUSTER]),
+            "network M$": millions(one.mean[COST]),
+            "over best": "" if place == 0 else f"{_rank(one, column) / best - 1:+.1%}",
+        }
+        for place, one in enumerate(shown)
+    ]
+    known = {name for line in lines for name, value in line.items() if value == value}
+    return [
+        {name: None if value != value else value for name, value in line.items() if name in known} for line in lines
+    ]
+
+
+def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
+    """What the order does not say: a lead that is not sure, who is faster, who leads by the network alone."""
+    best = shown[0]
+    other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
+    if other is not None and abs(_rank(other, column) / _rank(best, column) - 1) < _UNSURE:
+        yield f"A lead below {_UNSURE:.0%} is less than flow level may be wrong by: look at packets, too."
+    timed = [one for one in every if one.mean[TIME] > 0]
+    fastest = min(timed, key=lambda one: one.mean[TIME], default=best)
+    if fastest.mean[TIME] < (1 - _SAME) * best.mean[TIME]:
+        yield f"Fastest is {fastest}: {significant(fastest.mean[TIME])} s an iteration."
+    worth = [one for one in every if one.mean[WORTH] > 0]
+    frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
+    if column == TOKEN_USD and frugal != best:
+        yield f"By dollars of the network alone {frugal} leads."
+    without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
+    if without := [place for place in without if place not in {one.place for one in shown}]:
+        yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
+
+
+def not_ranked(rows: Rows) -> list[str]:
+    """A sentence for each reason why rows are not ranked, with their number."""
+    above = sum(above_peak(row) is not None for row in rows)
+    reasons = {
+        "do not fit the memory of their GPUs": sum(row.get(FITS) not in (True, None) for row in rows),
+        "turn a switch more often than it may": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
+        "compute above the peak of the GPU that would be paid for": above if above < len(rows) else 0,
+    }
+    return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]
+
+
+def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
+    """Dollars of a million tokens: a bar for the best design of every fabric and switch; None where unknown."""
+    panels = []
+    for model, (column, every) in designs(rows, effective).items():
+        if column != TOKEN_USD or len(every) < 2:
+            continue
+        shown = _shown([one for one in every if one.mean[column] > 0])
+        bars, totals = [], []
+        for place, one in enumerate(shown):
+            price, look = one.mean[column], style.fabric(_fabric(one))
+            text = f"{significant(price, 3)} $"
+            bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
+            totals.append((price, f"{text}: {one.choice}"))
+        names = [one.place for one in shown]
+        panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
+    note = "The best design of every fabric and optical switch; less is better."
+    return Chart("What a token costs", note, [], panels) if panels else None

@@ -20,9 +20,8 @@ from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
-from mfabric_jax.report.journal import rows_so_far
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.text_files import mapping_in, read_mapping
+from mfabric_jax.text_files import mapping_in, parsed_json, read_mapping
 
 Row: TypeAlias = dict[str, Any]
 
@@ -116,8 +115,10 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     """
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
-    if not path.exists() and (found := rows_so_far(path)):
-        return found
+    if not path.exists() and journal_of(path).exists():
+        run, done, _ = read_journal(journal_of(path))
+        if run is not None:
+            return in_order(done), run["config"] | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
@@ -199,6 +200,34 @@ def _readable(path: Path) -> Iterator[None]:
     except (ValueError, NotImplementedError, csv.Error) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{str(path)!r} does not hold rows ({why}); give a file that `write_rows` made.") from error
+
+
+def journal_of(path: Path) -> Path:
+    """Where the journal of a rows file lies (see `report.kept`)."""
+    return path.with_name(f"{path.name}.journal")
+
+
+def read_journal(path: Path) -> tuple[dict[str, Any] | None, dict[int, list[Row]], int]:
+    """The run, its work, and the bytes up to the first line that does not hold any; no run where the first does not."""
+    run, done, good = None, {}, 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            held = parsed_json(line)
+            if not line.endswith(b"\n"):
+                break
+            if run is None:
+                run = {"config": dict(held["config"]), "files": dict(held["files"])}
+            else:
+                done[int(held["number"])] = [dict(row) for row in held["rows"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break
+        good += len(line)
+    return run, done, good
+
+
+def in_order(done: Mapping[int, list[Row]]) -> list[Row]:
+    """Rows by the numbers of their work."""
+    return [row for number in sorted(done) for row in done[number]]
 
 
 def sidecar(path: str | Path) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
-from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headlines
+from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 
 WIDTH = 100
 _GAP = "  "
@@ -62,15 +62,25 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
     return best
 
 
-def comparison(rows: Rows) -> str:
-    """What `mfabric compare` found: a block per model, a line per fabric.
+def ranking_cells(ranking: Ranking) -> list[list[str]]:
+    """The columns of a ranking as text of one width, their headings first."""
+    return [_printed(ranking.lines, column) for column in _ranked(ranking)]
 
-    First which fabric is worth its money, the whole cluster's and the network's. Iteration time in seconds at each
-    bandwidth; then, at the bandwidth nearest 400 Gbps, where the iteration goes, what the whole cluster costs and draws
-    and what the network does, and the performance per dollar of both relative to the fat-tree.
+
+def _ranked(ranking: Ranking) -> list[Column]:
+    return [Column(name, digits=3) for name in ranking.lines[0]]
+
+
+def comparison(rows: Rows) -> str:
+    """What `mfabric compare` found: a block per model.
+
+    First its ranking. Then a line per fabric: iteration time in seconds at each bandwidth; at the bandwidth nearest 400
+    Gbps where the iteration goes, what the whole cluster costs and draws, what its network does, and the performance
+    per dollar of both over the fat-tree's.
     """
-    grid = arrange(rows, _NEEDS)
-    return "\n\n".join(_block(grid, model) for model in grid.models)
+    grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
+    blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
+    return "\n\n".join([*blocks, *not_ranked(rows)])
 
 
 def _printed(rows: Rows, spec: Column) -> list[str]:
@@ -101,7 +111,7 @@ def _lines(columns: list[list[str]]) -> list[str]:
     return [heading, "-" * len(_GAP.join(cells[0] for cells in columns)), *body]
 
 
-def _block(grid: Grid, model: str) -> str:
+def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     detail = grid.detail_gbps(model)
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
@@ -116,18 +126,17 @@ def _block(grid: Grid, model: str) -> str:
         costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
     else:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
-    told = [fill(line, WIDTH) for line in headlines(grid, model, lambda series: series.named(series.fabric))]
-    return "\n".join([_heading(grid, model, detail), *told, plain(lines, columns)]) + costs
+    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *ranking.remarks, ""]
+    what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
+    return "\n".join([_heading(grid, model), "", *best, what, plain(lines, columns)]) + costs
 
 
-def _heading(grid: Grid, model: str, detail: float) -> str:
+def _heading(grid: Grid, model: str) -> str:
     """The model and what its rows have in common."""
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
-    what = f"at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    said = fill(": ".join(filter(None, (str(model), ", ".join(facts)))), WIDTH)
-    return f"{said}\n(iteration time in s by NIC bandwidth; {what})"
+    return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), WIDTH)
 
 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:

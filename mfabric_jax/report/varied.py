@@ -1,25 +1,34 @@
 """The charts of any rows: the result against every number that was varied, a design space, or bars by a name."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.compared import CLUSTER, COST, FRONT, TIME
+from mfabric_jax.report.compared import FRONT
 from mfabric_jax.report.fronts import Point, front
-from mfabric_jax.report.grid import Rows, grouped, lacks, nearest_to_detail, values_of
+from mfabric_jax.report.grid import (
+    CLUSTER,
+    COST,
+    NUMBER,
+    TIME,
+    Rows,
+    combinations,
+    grouped,
+    independent,
+    lacks,
+    metric,
+    nearest_to_detail,
+    numeric,
+    shown,
+    shown_settings,
+    textual,
+    values_in,
+)
 from mfabric_jax.report.numerals import millions, significant, usable
 
-_RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
-_INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
-_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # from what was chosen
-_NUMBER = "configuration"  # of a row of a sweep: no parameter
-COUNTERS = (*_INDICES, _NUMBER)
-COUNTED = 8  # values that a sentence names
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
 _MOST_POINTS = 1500  # of a panel, beside its front
@@ -33,53 +42,6 @@ _COSTS = {CLUSTER: "whole-cluster cost", **dict([_NETWORK])}
 Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: results
 
 
-# -- what columns hold
-
-
-def textual(rows: Rows) -> list[str]:
-    """Columns of names; truth values are names too."""
-    return [name for name in rows[0] if any(isinstance(row[name], str | bool) for row in rows)]
-
-
-def numeric(rows: Rows) -> list[str]:
-    """Columns of numbers."""
-    names = textual(rows)
-    return [name for name in rows[0] if name not in names and any(row[name] is not None for row in rows)]
-
-
-def unround(rows: Rows, name: str) -> bool:
-    """Whether numbers of a column have more than four digits: results have, settings have not."""
-    floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
-    return any(float(f"{value:.4g}") != value for value in floats)
-
-
-def metric(rows: Rows) -> str | None:
-    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
-    numbers = numeric(rows)
-    usual = (name for name in _RESULTS if name in numbers)
-    found = (name for name in numbers if unround(rows, name))
-    return next(itertools.chain(usual, found, numbers), None)
-
-
-def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
-    """What was chosen: columns before the result, and numbers that the configuration names. Indices are none."""
-    names, result = list(rows[0]), metric(rows)
-    before = names if result is None else names[: names.index(result)]
-    behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
-    indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
-    return [name for name in (*before, *behind) if name not in (*indices, *_FOLLOWS)]
-
-
-def values_in(rows: Rows, name: str) -> list[Any]:
-    """The values of a column, in order of first appearance, None left out."""
-    return [value for value in values_of(rows, name) if value is not None]
-
-
-def shown(value: Any) -> str:
-    """A setting as a reader wants it."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 # -- the result against each parameter
 
 
@@ -90,7 +52,7 @@ def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...
     panel, lines = _arranged(rows, names)
     found = []
     for name in numeric(rows) if result is not None else []:
-        if name in chosen and name not in (*skip, _NUMBER) and 2 <= len(values_in(rows, name)) <= _MOST_VALUES:
+        if name in chosen and name not in (*skip, NUMBER) and 2 <= len(values_in(rows, name)) <= _MOST_VALUES:
             held, where = _held(rows, name, chosen)
             cells = _cells(held, name, str(result), panel, lines)
             if any(len(line) > 1 for each in cells.values() for line in each.values()):
@@ -101,27 +63,14 @@ def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...
 def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
     """Which name has a panel for each value, and which together a line."""
     panel = "model" if "model" in names else None
-    if panel is None and names and _combinations(rows, names) > _MOST_LINES:
+    if panel is None and names and combinations(rows, names) > _MOST_LINES:
         panel = names[0]
     if panel is not None and len(values_in(rows, panel)) > _MOST_PANELS:
         panel = None
     lines = independent(rows, [name for name in names if name != panel])
-    while lines and _combinations(rows, lines) > _MOST_LINES:
+    while lines and combinations(rows, lines) > _MOST_LINES:
         lines.pop()
     return panel, lines
-
-
-def independent(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Those that differ and that the ones before them do not tell."""
-    kept: list[str] = []
-    for name in names:
-        if _combinations(rows, [*kept, name]) > _combinations(rows, kept):
-            kept.append(name)
-    return kept
-
-
-def _combinations(rows: Rows, names: Sequence[str]) -> int:
-    return len(grouped(rows, *names))
 
 
 def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
-from mfabric_jax.report.compared import cost_against_time, parts, time_against_bandwidth, worth_against_bandwidth
+from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
 from tests.report import synthetic
@@ -30,7 +30,7 @@ def points(panel):
 def test_a_point_for_every_row_in_the_look_of_its_fabric():
     rows = synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72"))
     rows[0] = rows[0] | {"iteration_s": float("inf")}  # no point
-    chart = time_against_bandwidth(arrange(rows))
+    chart = against_bandwidth(arrange(rows), TIME_OF)
     assert [panel.title for panel in chart.panels] == list(synthetic.MODELS)
     labels = {("mfabric", "own"): "mFabric, own", ("mfabric", "pooled"): "mFabric, pooled"}
     labels |= {("fat-tree", "own"): "Fat-tree", ("nvl72", "own"): "NVL72"}
@@ -45,13 +45,15 @@ def test_a_point_for_every_row_in_the_look_of_its_fabric():
 
 
 def test_cost_and_worth_show_priced_points_and_their_front_and_name_the_others():
-    rows = synthetic.rows(fabrics=("fat-tree", "mfabric", "nvl72"), **ONE)
-    worth, chart = (build(arrange(rows)) for build in (worth_against_bandwidth, cost_against_time))
-    wanted = synthetic.row("llama-moe", "mfabric", 400)["perf_per_dollar"] * 1e6
-    assert dict(worth.panels[0].curves[1].points)[400] == pytest.approx(wanted)
-    assert "Without a price: NVL72." in worth.note
-    assert [look.label for look in worth.key] == ["Fat-tree", "mFabric"]
-    assert "Without a price or a time: NVL72." in chart.note
+    rows = synthetic.whole_clusters(synthetic.rows(fabrics=("fat-tree", "mfabric", "nvl72"), **ONE))
+    price, energy = (against_bandwidth(arrange(rows), measure) for measure in (PRICE, ENERGY))
+    wanted = {r["nic_gbps"]: r["usd_per_million_tokens"] for r in rows if r["fabric"] == "mfabric"}
+    assert dict(price.panels[0].curves[1].points) == wanted
+    assert energy.panels[0].curves[0].points[0] == (100, rows[0]["joules_per_million_tokens"] / 1000)
+    assert "Without dollars a million tokens: NVL72." in price.note
+    assert [look.label for look in price.key] == ["Fat-tree", "mFabric"]
+    chart = cost_against_time(arrange(rows))
+    assert "Without price or a time: NVL72." in chart.note
     (panel,) = chart.panels
     found = {point for _, point in points(panel)}
     assert found == {(r["network_cost_usd"] / 1e6, r["iteration_s"]) for r in rows if r["fabric"] != "nvl72"}
@@ -67,6 +69,26 @@ def test_every_bandwidth_stands_beside_its_point_and_what_coincides_stands_once(
     rows += [row | {"fabric": "fat-tree"} for row in rows]
     figure = charts.figure(cost_against_time(arrange(rows)))
     assert sorted(text.get_text() for text in figure.axes[0].texts) == ["100", "200", "400", "800"]
+
+
+def test_of_a_crowd_only_the_front_is_written_and_no_text_leaves_the_axes():
+    figure = charts.figure(cost_against_time(arrange(synthetic.rows(**ONE))))
+    (axes,) = figure.axes
+    (panel,) = cost_against_time(arrange(synthetic.rows(**ONE))).panels
+    assert 0 < len(axes.texts) <= len(charts.front(panel.points)) < len(panel.points)
+    frame = axes.get_window_extent()
+    assert all(text.get_window_extent().y1 <= frame.y1 for text in axes.texts)
+
+
+def test_one_bandwidth_is_shown_as_bars_the_best_first():
+    rows = synthetic.whole_clusters(synthetic.rows(bandwidths=(400,), **ONE))
+    chart = against_bandwidth(arrange(rows), PRICE)
+    (panel,) = chart.panels
+    ranked = sorted(rows, key=lambda row: row["usd_per_million_tokens"])
+    assert panel.names == [style.FABRICS[row["fabric"]].label for row in ranked]
+    assert [bar.end for bar in panel.bars] == [row["usd_per_million_tokens"] for row in ranked]
+    assert (chart.title, chart.key, panel.curves) == ("Price of tokens at 400 Gbps", [], ())
+    assert charts.figure(cost_against_time(arrange(rows))).axes[0].texts[:] == []
 
 
 def test_parts_follow_each_other_and_say_their_share():
@@ -131,7 +153,9 @@ def test_colours_can_be_seen_in_both_themes():
 
 def test_names_are_no_formulas_and_nothing_is_still_a_figure():
     assert charts.figure(cost_against_time(arrange(synthetic.rows(fabrics=("nvl72",), **ONE)))).axes  # no price
-    figure = charts.figure(time_against_bandwidth(arrange([synthetic.row("llama-moe", "mfabric", 400) | DOLLARS])))
+    figure = charts.figure(
+        against_bandwidth(arrange([synthetic.row("llama-moe", "mfabric", g) | DOLLARS for g in (100, 400)]), TIME_OF)
+    )
     axes = figure.axes[0]
     assert axes.get_title(loc="left") == "$a$_b^2"
     assert not any(text.get_parse_math() for text in axes.texts)

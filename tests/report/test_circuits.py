@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.collections import LineCollection
 
-from mfabric_jax.report.figures import region
+from mfabric_jax.report.figures import region, save_all
 from mfabric_jax.report.figures.circuits import build_region
 from tests.mistakes import check_refused
 from tests.report import synthetic
@@ -44,3 +44,9 @@ def test_region_ignores_diagonals_may_be_empty_and_refuses_what_does_not_fit(tmp
         (np.ones((3, 3)), np.ones((3, 3)), ["a"], "must name all 3 servers"),
     ):
         check_refused(sentence, region, demand, circuits, path, servers=names)
+
+
+def test_one_server_alone_has_no_picture_of_a_region(tmp_path):
+    alone = {"alone": {"demand": np.zeros((1, 1)), "circuits": np.zeros((1, 1), int)}}
+    written = save_all(synthetic.rows(models=("qwen-moe",), bandwidths=(400,)), tmp_path, alone)
+    assert [path.name for path in written] == ["iteration_time.png", "breakdown.png", "pareto.png"]

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections import Counter
 
+import networkx
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -14,10 +15,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report.figures import cluster_layout as shown
-from mfabric_jax.report.figures import network_layout as graph_layout
+from mfabric_jax.report.figures import clusters as shown
 from mfabric_jax.report.figures.clusters import RAILS, build_fabric
-from mfabric_jax.report.figures.networks import build_graph
+from mfabric_jax.report.figures.networks import build_graph, layers
 from mfabric_jax.report.figures.parts import colours
 from tests.report.readable import assert_readable
 
@@ -94,15 +94,14 @@ def test_words_tell_the_counts_and_every_node_that_is_shown_carries_its_number()
         assert_counted(drawn, " | ".join(words(figure)), "domains" if name in ("nvl72", "mfabric-cpo") else "servers")
         if drawn.tree is not None:
             plan = shown.layout(drawn)
-            tiers = [plan.edges, plan.high, plan.cores][: shown.climbed(drawn.tree)]
-            numbers = Counter(str(number) for row in [plan.servers, *tiers] for number in row.at)
+            numbers = Counter(str(number) for row in [plan.servers, *plan.tiers] for number in row.at)
             assert numbers <= Counter(words(figure))
         if name in TREES:
             assert_lines_are_links(drawn, figure)
     for name in ("separate trees of three tiers", "such servers in two pods"):
         assert_lines_are_links(ODD[name](), build_fabric(ODD[name]()))
     plan = shown.layout(made("fat-tree", 4, radix=8))  # small: drawn whole
-    assert not any(row.dots for row in (plan.servers, plan.edges, plan.high, plan.cores))
+    assert not any(row.dots for row in (plan.servers, *plan.tiers))
 
 
 def assert_counted(drawn, told, place):
@@ -123,15 +122,14 @@ def assert_lines_are_links(drawn, figure):
     plan, first = shown.layout(drawn), drawn.gpus + drawn.servers
     joined = set(zip(drawn.network.tail.tolist(), drawn.network.head.tolist(), strict=True))
     wanted = Counter()
-    rows = (plan.edges, plan.high, plan.cores)
-    for (low, high), (_, count) in zip(itertools.pairwise(rows), drawn.tree.switches, strict=False):
+    for (low, high), (_, count) in zip(itertools.pairwise(plan.tiers), drawn.tree.switches, strict=False):
         for a, b in itertools.product(low.at, high.at):
             wanted[round(low.at[a], 6), round(high.at[b], 6)] += (first + a, first + count + b) in joined
         first += count
     found = Counter((round(start[0], 6), round(end[0], 6)) for start, end, _ in lines(figure))
     assert wanted <= found
     edge = shown.edge_table(drawn)
-    nics = sum(int(np.isin(edge[server], list(plan.edges.at)).sum()) for server in plan.servers.at)
+    nics = sum(int(np.isin(edge[server], list(plan.tiers[0].at)).sum()) for server in plan.servers.at)
     assert found.total() == wanted.total() + nics
 
 
@@ -141,10 +139,8 @@ def test_rails_meet_in_the_colour_of_their_number():
     coloured = [(end, colour.upper()) for _, end, colour in lines(figure) if colour.upper() in RAILS]
     assert len(coloured) == 8 * len(plan.servers.at)
     for rail, name in enumerate(RAILS):
-        switches = {round(left, 6) for number, left in plan.edges.at.items() if number % 8 == rail}
-        ends = {end[0] for end, colour in coloured if colour == name}
-        assert {min(switches, key=lambda left, end=end: abs(left - end)) for end in ends} == switches
-        assert all(min(abs(left - end) for left in switches) < 0.25 for end in ends)
+        switches = {round(left, 6) for number, left in plan.tiers[0].at.items() if number % 8 == rail}
+        assert {round(end[0], 6) for end, colour in coloured if colour == name} == switches
 
 
 def test_every_circuit_of_a_shown_region_is_a_line_and_parallel_ones_carry_their_number():
@@ -258,12 +254,10 @@ def test_a_link_of_one_direction_has_an_arrow_to_its_head_and_the_colour_of_its_
 def test_a_hierarchy_stands_in_layers_with_few_crossings():
     drawn = leaf_spine(4, 2, 4)
     kinds = [kind for kind, count in drawn.nodes for _ in range(count)]
-    pairs = np.unique(np.sort(np.stack([drawn.tail, drawn.head], axis=1), axis=1), axis=0)
-    layer = graph_layout.layers(kinds, graph_layout.hops(drawn.size, pairs), pairs)
-    names = np.array(drawn.names)
-    for level, start in enumerate(("h", "leaf", "spine")):
-        assert all(name.startswith(start) for name in names[layer == level])
-    leaf = [int(names[host][1:]) % 4 for host in graph_layout.ordered(layer, pairs)[0]]
+    graph = networkx.Graph(zip(drawn.tail.tolist(), drawn.head.tolist(), strict=True))
+    rows = [[drawn.names[node] for node in row] for row in layers(graph, kinds)]
+    assert [{name[0] for name in row} for row in rows] == [{"h"}, {"l"}, {"s"}]
+    leaf = [int(name[1:]) % 4 for name in rows[0]]
     assert len([1 for a, b in itertools.pairwise(leaf) if a != b]) == 3
 
 

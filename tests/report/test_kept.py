@@ -10,8 +10,8 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
-from mfabric_jax.report.journal import Journal, journal_of
-from mfabric_jax.report.kept import keeping
+from mfabric_jax.report.kept import Kept, keeping, opened_journal
+from mfabric_jax.report.rows import journal_of, jsonable
 from tests.mistakes import check_refused
 
 CONFIG = {"seed": 3, "models": ("llama-moe",), "delay_s": 0.025}
@@ -26,10 +26,9 @@ def path(request, tmp_path):
 
 def killed(path, numbers, config=CONFIG):
     """What a run leaves that is killed after this work, in this order."""
-    journal = Journal(path, config)
-    for number in numbers:
-        journal.add(number, WORK[number])
-    journal.close()
+    with opened_journal(path, jsonable(config)) as (journal, done):
+        for number in numbers:
+            Kept(journal, done).add(WORK[number], number)
 
 
 def go_on(path, config=CONFIG):

@@ -7,6 +7,7 @@ import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.report import charts, figures, style
+from mfabric_jax.report.compared import COMPARISONS
 from mfabric_jax.report.figures.clusters import build_fabric
 from mfabric_jax.report.figures.networks import build_graph
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart
@@ -50,8 +51,9 @@ def test_written_whole_and_the_same_each_time(tmp_path):
 
 
 def test_words_of_charts_and_heat_maps_do_not_lie_over_words():
-    rows = synthetic.both_uses(fabrics=[*synthetic.FABRICS, *synthetic.MORE], models=("llama-moe", "deepseek-r1"))
-    shown = [comparison.chart(arrange(rows)) for comparison in figures.FILES.values()]
+    made = synthetic.both_uses(fabrics=[*synthetic.FABRICS, *synthetic.MORE], models=("llama-moe", "deepseek-r1"))
+    rows = [row | {"tokens_per_s": 1e6 / row["iteration_s"]} for row in synthetic.whole_clusters(made)]
+    shown = [comparison.chart(arrange(rows)) for comparison in COMPARISONS.values()]
     shown += [failures_chart(failed_rows()), scoreboard_chart(board()), forecasts_chart(forecast_rows())]
     with style.look():
         for chart in shown:

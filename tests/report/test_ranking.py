@@ -1,106 +1,153 @@
-"""Which fabric is worth its money: the whole cluster's dollars come first, in the table, the page and its charts."""
+"""Which design is ranked first, against what rows say: cheapest tokens, then the network's worth, then time."""
 
+import itertools
 import re
 
+import pytest
+
 from mfabric_jax.report import comparison, html_report
-from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.ranking import by_worth, headlines
+from mfabric_jax.report.html.panels import _GLYPHS
+from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings, token_prices
+from mfabric_jax.report.style import FABRICS
 from tests.report import synthetic
 
-# Three fabrics at one bandwidth: time, network dollars, cluster dollars.
-THREE = {"fat-tree": (1.0, 10.0, 40.0), "topoopt": (1.39, 2.12, 32.12), "mfabric": (1.05, 5.0, 35.0)}
+MILLION = 1e6
 
 
-def rows(**changed):
-    found = []
-    for name, (seconds, network, cluster) in THREE.items():
-        row = {"model": "m", "fabric": name, "nic_gbps": 400, "iteration_s": seconds, "network_cost_usd": network}
-        row |= {"cluster_cost_usd": cluster, "perf_per_dollar": 1 / seconds / network}
-        row |= {"perf_per_cluster_dollar": 1 / seconds / cluster, "usd_per_million_tokens": seconds * cluster / 1000}
-        row |= dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
-        found.append(row | changed)
-    return found
+def row(fabric, ocs, gbps, degree, usd, seconds, **more):
+    settings = {"configuration": 0, "model": "m", "fabric": fabric, "ocs": ocs, "fits": True, "nic_gbps": gbps}
+    settings |= {"optical_degree": degree, "iteration_s": seconds, "cluster_cost_usd": 20 * MILLION}
+    prices = {"perf_per_dollar": 1 / seconds, "usd_per_million_tokens": usd, "joules_per_million_tokens": 2 * MILLION}
+    return settings | prices | {"turns_over_allowed": None} | more
 
 
-def test_the_order_turns_where_the_whole_cluster_is_paid_for():
-    grid = arrange(rows())
-    assert [one.series.fabric for one in by_worth(grid, "m", "perf_per_dollar")] == ["topoopt", "mfabric", "fat-tree"]
-    order = [one.series.fabric for one in by_worth(grid, "m", "perf_per_cluster_dollar")]
-    assert order == ["mfabric", "fat-tree", "topoopt"]
-    whole, network = headlines(grid, "m", lambda series: series.fabric)
-    # 36.75 of mFabric, 40 of the fat-tree, 44.65 of TopoOpt: 8.1 % and 17.7 % less.
-    assert whole == (
-        "Most per dollar of the whole cluster: mfabric at 400 Gbps, 0.0367 $ a million tokens, 1.09 times the "
-        "fat-tree's there; then fat-tree at 400 Gbps (8.1% less); topoopt at 400 Gbps (17.7% less)."
+ROWS = [
+    row("fat-tree", "none", 400.0, None, 0.5, 20.0),
+    row("fat-tree", "none", 800.0, None, 0.6, 9.0),
+    row("mfabric", "polatis", 400.0, 4, 0.4, 11.0),
+    row("mfabric", "polatis", 400.0, 6, 0.402, 10.0),
+    row("mfabric", "calient", 400.0, 6, 0.3, 10.0, turns_over_allowed=5.0),
+    row("mfabric", "calient", 400.0, 4, 0.45, 11.0),
+    row("mfabric", "rotornet", 400.0, 6, None, 8.0),
+    row("torus", "none", 400.0, None, 0.2, 30.0, fits=False),
+]
+
+
+def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
+    ((column, every),) = designs(ROWS, {}).values()
+    assert column == "usd_per_million_tokens"
+    assert [one.mean[column] for one in every[:-1]] == [0.4, 0.402, 0.45, 0.5, 0.6]
+    (ranking,) = rankings(ROWS, {}).values()
+    assert [(line["design"], line["$/Mtok"], line["over best"]) for line in ranking.lines] == [
+        ("mfabric with polatis, 400 Gbps, optical_degree 4", 0.4, ""),
+        ("mfabric with calient, 400 Gbps, optical_degree 4", 0.45, "+12.5%"),
+        ("fat-tree, 400 Gbps", 0.5, "+25.0%"),
+    ]
+    assert [ranking.lines[0][name] for name in ("kJ/Mtok", "s", "cluster M$")] == [2000, 11, 20]
+    assert ranking.remarks == [
+        "Fastest is mfabric with rotornet, 400 Gbps, optical_degree 6: 8.000 s an iteration.",
+        "By dollars of the network alone mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
+        "Without dollars a token: mfabric with rotornet.",
+    ]
+    assert not_ranked(ROWS) == [
+        "Not ranked: 1 rows that do not fit the memory of their GPUs.",
+        "Not ranked: 1 rows that turn a switch more often than it may.",
+    ]
+    (panel,) = token_prices(ROWS, {}).panels
+    assert panel.names == ["mfabric with polatis", "mfabric with calient", "fat-tree"]
+    assert [bar.end for bar in panel.bars] == [0.4, 0.45, 0.5]
+
+
+def test_repeats_of_a_design_are_averaged_and_one_design_is_no_choice():
+    rows = [ROWS[0] | {"sample": s, "usd_per_million_tokens": 0.4 + 0.1 * s} for s in (0, 1)]
+    ((column, every),) = designs([*rows, *(one | {"sample": 0} for one in ROWS[1:3])], {}).values()
+    assert sorted(one.mean[column] for one in every) == pytest.approx([0.4, 0.45, 0.6])
+    assert rankings(ROWS[:1], {}) == {}
+
+
+def test_what_computes_above_its_peak_is_ranked_only_where_all_do():
+    slow = [one | {"achieved_over_peak": 0.5} for one in ROWS[1:]]
+    fast = [ROWS[0] | {"achieved_over_peak": 1.2, "usd_per_million_tokens": None, "iteration_s": 0.1}]
+    (ranking,) = rankings(fast + slow, {}).values()
+    assert "fat-tree, 400 Gbps" not in str(ranking)
+    assert "Not ranked: 1 rows that compute above the peak of the GPU that would be paid for." in not_ranked(
+        fast + slow
     )
-    assert network.startswith("Most per dollar of the network: topoopt at 400 Gbps, 3.39 times the fat-tree's there;")
+    every = [one | {"achieved_over_peak": 2.9, "usd_per_million_tokens": None} for one in ROWS]
+    (ranking,) = rankings(every, {}).values()
+    assert ranking.by == "performance per dollar of the network"
+    assert ranking.lines[0]["design"].startswith("mfabric with rotornet")  # 1 / 8 s
 
 
-def test_what_does_not_fit_is_never_ranked(tmp_path):
-    some = [row | {"fits": row["fabric"] != "mfabric"} for row in rows()]
-    for line in headlines(arrange(some), "m", lambda series: series.fabric):
-        assert line.endswith("Too large for its GPUs: mfabric.")
-        assert "mfabric at" not in line
-    none = rows(fits=False)
-    (line,) = headlines(arrange(none), "m", lambda series: series.fabric)
-    assert line == "No ranking: its set-ups do not fit the memory of their GPUs."
-    page = html_report(none, {}, tmp_path / "a.html").read_text()
-    assert line in page
-    assert "Shortest iteration" not in page
-    space = [row | {"delay_s": delay} for delay in (0.1, 0.2) for row in none]
-    page = html_report(space, {"delay_s": "varies"}, tmp_path / "b.html").read_text()
-    assert "Not counted: 6 rows that do not fit the memory of their GPUs." in page
-    assert "most performance per dollar" not in page
+@pytest.mark.parametrize("lacking", ["usd_per_million_tokens", "iteration_s", "model"])
+def test_without_prices_other_columns_decide(lacking):
+    for rows in (
+        [one | {lacking: None} for one in ROWS],
+        [{k: v for k, v in one.items() if k != lacking} for one in ROWS],
+    ):
+        (ranking,) = rankings(rows, {}).values()
+        assert (ranking.by == "dollars a token") == (lacking != "usd_per_million_tokens")
+    assert rankings([{"a": 1.0, "b": "x"}], {}) == {}
+    assert token_prices([one | {"usd_per_million_tokens": None} for one in ROWS], {}) is None
 
 
-def test_dollars_of_gpus_that_compute_above_their_peak_are_not_ranked():
-    empty = {"perf_per_cluster_dollar": None, "usd_per_million_tokens": None, "achieved_over_peak": 2.9}
-    grid = arrange(rows(**empty))
-    whole, network = headlines(grid, "m", lambda series: series.fabric)
-    said = "it computes at 290% of the peak of the GPU that would be paid for"
-    assert whole == f"No ranking by dollars of the whole cluster: {said}."
-    assert network.startswith("Most per dollar of the network: topoopt")
+def test_several_set_ups_of_a_model_are_ranked():
+    more = [
+        one | {"model": "m:ep=8", "usd_per_million_tokens": (one["usd_per_million_tokens"] or 1) / 2} for one in ROWS
+    ]
+    *_, (model, ranking) = rankings([*ROWS, *more], {}).items()
+    assert model == "m, of 2 set-ups"
+    assert [(line["set-up"], line["over best"]) for line in ranking.lines] == [(":ep=8", ""), ("m", "+100.0%")]
 
 
-def test_every_series_stands_once_at_its_best_bandwidth():
-    both = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",)), usd_per_gpu=1_000)
-    for place in by_worth(arrange(both), "llama-moe", "perf_per_cluster_dollar"):
-        own = {r["nic_gbps"]: r["perf_per_cluster_dollar"] for r in both if r["fabric"] == place.series.fabric}
-        assert own[place.gbps] == place.worth == max(own.values())
+def test_what_was_chosen_is_named_not_what_follows_from_it():
+    rows = [
+        {"model": "m", "fabric": "mfabric", "memory_gb": 1.5 * s, "sequence": s, "micro_batch": b}
+        | {"iteration_s": 1.0 * b, "usd_per_million_tokens": 0.1 * s + b, "cluster_cost_usd": 1e6}
+        for s in (1024, 4096)
+        for b in (1, 2)
+    ]
+    ((_, every),) = designs(rows, {}).values()
+    assert [one.choice for one in every[:2]] == ["sequence 1024, micro_batch 1", "sequence 1024, micro_batch 2"]
 
 
-def test_the_table_shows_both_kinds_of_dollars():
-    made = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), fabrics=("fat-tree", "mfabric", "nvl72")))
-    text = comparison(made)
+def test_the_table_holds_every_fabric_at_its_best_bandwidth_and_five_at_most():
+    rows = synthetic.whole_clusters(synthetic.rows(fabrics=[*synthetic.FABRICS, *synthetic.MORE], models=["llama-moe"]))
+    lines = rankings(rows, {})["llama-moe"].lines
+    assert len(lines) == MOST
+    for line in lines:
+        own = [one for one in rows if line["design"].startswith(f"{one['fabric']}, ")]
+        assert line["$/Mtok"] == min(one["usd_per_million_tokens"] for one in own)
+    assert [line["$/Mtok"] for line in lines] == sorted(line["$/Mtok"] for line in lines)
+    text = comparison(rows)
     assert max(map(len, text.splitlines())) <= 100
-    head = " ".join(text.split())
-    assert head.index("Most per dollar of the whole cluster") < head.index("Most per dollar of the network")
-    lines = [line.split() for line in text.splitlines() if line.startswith("mfabric ")]
+    assert re.search(r"^fat-tree, 400 Gbps .* \+9\.4%$", text, re.M)
     # At 400 Gbps: 4.5 x 64 x 460 = 0.132 M$ of network and 50,000 x 64 more; 1.0945 s against 1.05325 s and 3.524 M$.
-    assert lines[-1] == ["mfabric", "64.0", "0.00365", "3.33", "1.02x", "6.40", "0.132", "2.35x"]
-    (nvl72,) = (line.split() for line in text.splitlines() if line.startswith("nvl72 ") and line.endswith("-"))
+    table = [line.split() for line in text.splitlines() if line.startswith("mfabric ")]
+    assert table[-1] == ["mfabric", "64.0", "0.00365", "3.33", "1.02x", "6.40", "0.132", "2.35x"]
+    nvl72 = next(line.split() for line in text.splitlines() if line.startswith("nvl72 ") and line.endswith("-"))
     assert nvl72 == ["nvl72", "64.0", *"---", "6.40", *"--"]
 
 
-def test_the_page_begins_with_whole_cluster_dollars(tmp_path):
+def test_a_page_begins_with_the_ranking_and_the_price_of_tokens(tmp_path):
     made = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), bandwidths=(100, 400)))
-    text = html_report(
-        made, {"not_known": ["whole-cluster price: no price of GPU X."]}, tmp_path / "a.html"
-    ).read_text()
-    assert [*re.findall("<h3>(.*?)</h3>", text)][:2] == [
-        "Whole-cluster cost against iteration time",
-        "Performance per whole-cluster dollar",
-    ]
-    assert "Most per dollar of the whole cluster: " in text
+    unknown = {"not_known": ["whole-cluster price: no price of GPU X."]}
+    text = html_report(made, unknown, tmp_path / "a.html").read_text()
+    headings = ["llama-moe: best by dollars a token", "Price of tokens against bandwidth"]
+    assert re.findall("<h3>(.*?)</h3>", text)[:2] == headings
     assert "whole-cluster price: no price of GPU X." in text
-
-
-def test_a_design_space_is_drawn_in_whole_cluster_dollars_where_they_are_known(tmp_path):
-    made = [row | {"delay_s": delay} for delay in (0.1, 0.2) for row in rows()]
-    text = html_report(made, {"delay_s": "varies"}, tmp_path / "a.html").read_text()
-    first = ["What a token costs", "Whole-cluster cost against iteration time"]
-    assert re.findall("<h3>(.*?)</h3>", text)[:2] == first
+    space = [one | {"delay_s": delay} for delay in (0.1, 0.2) for one in made]
+    text = html_report(space, {"delay_s": "varies"}, tmp_path / "a.html").read_text()
+    wanted = ["What a token costs", "Whole-cluster cost against iteration time"]
+    assert re.findall("<h3>(.*?)</h3>", text)[1:3] == wanted
     assert "delay_s has no effect on iteration_s: 0.1, 0.2 give the same wherever all else is equal." in text
-    without = [{name: value for name, value in row.items() if "cluster" not in name} for row in made]
+    without = [
+        {name: value for name, value in one.items() if "cluster" not in name and "tokens" not in name} for one in space
+    ]
     text = html_report(without, {}, tmp_path / "a.html").read_text()
-    assert re.findall("<h3>(.*?)</h3>", text)[0] == "Network cost against iteration time"
+    assert re.findall("<h3>(.*?)</h3>", text)[1] == "Network cost against iteration time"
+
+
+def test_every_marker_of_a_fabric_has_its_sign_on_a_page():
+    signs = [_GLYPHS[look.marker][look.hollow] for look in FABRICS.values()]
+    assert all(a != b for a, b in itertools.combinations(signs, 2))

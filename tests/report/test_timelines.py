@@ -1,14 +1,13 @@
 """The pictures of a block and of an iteration show their segments; how they look was judged by eye."""
 
-import itertools
-
 import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration, callouts
+from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration
 from tests.report import synthetic
+from tests.report.readable import assert_readable
 from tests.report.synthetic import segment
 
 
@@ -74,8 +73,7 @@ def test_a_block_has_a_bar_for_every_segment_and_names_all_of_them():
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["compute", "network", "reconfiguration"]
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
-    per_inch = 0.288 / 11.2
-    got = sorted((bar.get_x() * per_inch, (bar.get_x() + bar.get_width()) * per_inch) for bar in bars)
+    got = sorted((bar.get_x() / 1000, (bar.get_x() + bar.get_width()) / 1000) for bar in bars)
     np.testing.assert_allclose(got, sorted((s["start_s"], s["end_s"]) for s in segments), atol=1e-12)
     labels = [s["label"].removeprefix("forward ").removeprefix("backward ") for s in segments]
     assert sorted(text for note in axes.texts if (text := note.get_text())) == sorted([*labels, "forward", "backward"])
@@ -87,14 +85,11 @@ def test_a_block_has_a_bar_for_every_segment_and_names_all_of_them():
     assert one.get_y() + one.get_height() <= other.get_y()  # what overlaps in time lies on two lanes
 
 
-def test_names_outside_never_cover_each_other_and_stay_over_their_bar():
-    for seed in range(30):
+def test_names_of_a_block_never_cover_each_other():
+    for seed in range(10):
         random = np.random.default_rng(seed)
-        anchors = [float(x) for x in np.sort(random.uniform(0, 11, 12) ** random.choice([1, 0.3]))]
-        placed = [note for note in callouts(anchors, random.uniform(0.2, 1.5, 12).tolist(), 11.2) if note]
-        assert len(placed) >= LEVELS
-        assert all(0 <= note.low <= note.anchor <= note.high <= 11.2 for note in placed)
-        for note, other in itertools.permutations(placed, 2):
-            assert other.level != note.level or other.high <= note.low or note.high <= other.low
-    for anchors, levels in (([5.0, 5.2, 5.4], [2, 1, 0]), ([10.6, 10.8, 11.0], [0, 1, 2])):  # the latter at the edge
-        assert [note.level for note in callouts(anchors, [1.0] * 3, 11.2)] == levels  # no leader crosses a name
+        starts = np.sort(random.uniform(0, 1, 12) ** random.choice([1, 0.3]))
+        row = [segment(0, "compute", "experts", a, a + 0.003, label="x" * int(random.integers(3, 20))) for a in starts]
+        figure = build_block(row)
+        assert_readable(figure)
+        assert len(figure.axes[0].texts) > LEVELS

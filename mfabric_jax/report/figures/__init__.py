@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.report import charts, compared, style
+from mfabric_jax.report import charts, style
+from mfabric_jax.report.compared import COMPARISONS, compared_charts
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
-from mfabric_jax.report.figures.replayed import replay_picture as replay_picture
 from mfabric_jax.report.figures.shared_links import interleaving as interleaving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
@@ -17,20 +17,12 @@ from mfabric_jax.report.figures.studies import training as training
 from mfabric_jax.report.figures.studies import validation as validation
 from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
 from mfabric_jax.report.figures.timelines import gantt as gantt
+from mfabric_jax.report.figures.timelines import replay_picture as replay_picture
+from mfabric_jax.report.figures.trace import trace_drift as trace_drift
+from mfabric_jax.report.figures.trace import trace_foresight as trace_foresight
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
-from mfabric_jax.report.figures.trace_curves import trace_drift as trace_drift
-from mfabric_jax.report.figures.trace_curves import trace_foresight as trace_foresight
 from mfabric_jax.report.grid import Rows, arrange
-
-FILES = {
-    "iteration_time": compared.COMPARISONS["iteration time against bandwidth"],
-    "pareto": compared.COMPARISONS["network cost against iteration time"],
-    "breakdown": compared.COMPARISONS["parts of an iteration"],
-    "performance": compared.COMPARISONS["performance per network dollar"],
-    "cluster_cost": compared.COMPARISONS["whole-cluster cost against iteration time"],
-    "cluster_performance": compared.COMPARISONS["performance per whole-cluster dollar"],
-}
 
 
 def save_all(
@@ -45,18 +37,20 @@ def save_all(
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
-    written = [compared_picture(name, rows, folder / f"{name}.png") for name in FILES if FILES[name].there(rows)]
+    written = [compared_picture(name, rows, folder / f"{name}.png") for name in compared_charts(rows)[0]]
     for title, example in (regions or {}).items():
-        written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
+        if len(example["demand"]) > 1:  # one server alone sends to no other
+            written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
     for title, segments in (timelines or {}).items():
         written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
     return written
 
 
 def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
-    """One chart of a comparison, a key of `FILES`; returns the path written."""
-    grid = arrange(rows, FILES[name].needs)
-    return style.save(lambda: charts.figure(FILES[name].chart(grid)), path)
+    """One chart of a comparison, a key of `COMPARISONS`; returns the path written."""
+    comparison = COMPARISONS[name]
+    grid = arrange(rows, comparison.needs)
+    return style.save(lambda: charts.figure(comparison.chart(grid)), path)
 
 
 def _slug(title: str) -> str:

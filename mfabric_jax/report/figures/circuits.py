@@ -39,40 +39,35 @@ def ring(
 
     Few servers stand on an ellipse with these radii, many on a circle of the smaller one.
     """
-    size, small = len(count), min(radius)
-    disc = min(0.15, 0.16 * small, 0.8 * math.pi * small / size) if size <= DETAILED else 0.0
-    disc = 0.15 if size == 2 else disc
-    reach = np.array(radius) - disc if disc else np.full(2, small - 0.28)
+    size, small, few = len(count), min(radius), len(count) <= DETAILED
+    disc = 0.15 if size == 2 else min(0.15, 0.16 * small, 0.8 * math.pi * small / size)
+    reach = np.array(radius) - disc if few else np.full(2, small - 0.28)
     angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
     place = np.array(centre) + reach * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     pairs = np.argwhere(np.triu(count))
-    paths = [_path(place[i], place[j], np.array(centre), reach, bends=2 < size <= DETAILED) for i, j in pairs]
+    bends = few and size > 2
+    paths = [place[[i, j]] if not bends else _chord(place[i], place[j], np.array(centre), reach) for i, j in pairs]
     counts = [float(count[i, j]) for i, j in pairs]
-    _lines(axes, paths, counts, [colour(i, j) for i, j in pairs], size, small)
-    if not disc:
-        _dots(axes, place, np.array(centre), float(reach[0]), names)
-        return place
-    if size == 2 or small > 0.6:
+    most, crowd = max(counts, default=1), max(len(paths), 1)
+    thin = 1.1 if few else max(0.15, 0.8 * min(1.0, 70 * small / crowd))
+    widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
+    alpha = 1.0 if few else min(0.8, max(0.1, 700 / crowd))
+    parts.draw_segments(axes, paths, [colour(i, j) for i, j in pairs], widths, alpha=alpha, zorder=3)
+    if few and (size == 2 or small > 0.6):
         _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in place])
-    _discs(axes, place, np.array(centre), disc, names)
+    wide = 144 * disc if few else min(5.0, 72 * 2 * math.pi * small / size * 0.7)  # points
+    axes.plot(*place.T, "o", color=style.INK, markersize=wide, markeredgewidth=0, zorder=5)
+    _names(axes, place, (place - centre) / reach, names, disc if few else 0.0)
     return place
 
 
-def _path(start: np.ndarray, end: np.ndarray, centre: np.ndarray, radius: np.ndarray, bends: bool) -> np.ndarray:
-    """[points 2] of a line that bends away from the centre if it would come near it."""
-    middle, along = (start + end) / 2, end - start
-    aside, out = np.array([along[1], -along[0]]), middle - centre
-    if not bends or float(np.hypot(*(out / radius))) >= 0.3:
+def _chord(start: np.ndarray, end: np.ndarray, centre: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """[points 2] of a line that bends around the centre if it would come near it."""
+    middle, aside = (start + end) / 2, np.array([start[1] - end[1], end[0] - start[0]])
+    out = middle - centre
+    if float(np.hypot(*(out / reach))) >= 0.3:
         return np.stack([start, end])
     return parts.bow(start, middle + aside * math.copysign(_BOW, round(float(aside @ out), 9) or 1.0), end)
-
-
-def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], size: int, radius: float) -> None:
-    most, few = max(counts, default=1), size <= DETAILED
-    thin = 1.1 if few else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
-    widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
-    alpha = 1.0 if few else min(0.8, max(0.1, 700 / max(len(paths), 1)))
-    parts.draw_segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
 
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
@@ -85,32 +80,20 @@ def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box])
             parts.write(axes, *free, text, 6.5, bbox=box, zorder=4)
 
 
-def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names: Sequence[str]) -> None:
-    """Servers with their names, inside if short and else outside."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Circle
-
-    axes.add_collection(PatchCollection([Circle((x, y), disc) for x, y in place], facecolor=style.INK, zorder=5))
-    longest = max(map(len, names))
+def _names(axes: Axes, place: np.ndarray, out: np.ndarray, names: Sequence[str], disc: float) -> None:
+    """Names inside of discs if they are short, else outside of the circle; of dots (no disc) every so many."""
+    longest, size = max(map(len, names)), len(names)
     font = min(8.0, 72 * disc * 2 * 0.86 / (0.6 * longest), 72 * disc)
-    for (x, y), name in zip(place, names, strict=True):
+    step = 1 if disc else 1 << max(0, math.ceil(math.log2(size / (16 if np.ptp(place) > 1.6 else 8))))
+    for number in range(0, size, step):
+        x, y = place[number]
         if font >= _SMALLEST:
-            parts.write(axes, x, y, name, font, color="white", zorder=6)
-        elif longest > 3:
-            right, up = np.sign(np.round(np.array([x, y]) - centre, 1)).astype(int)
+            parts.write(axes, x, y, names[number], font, color="white", zorder=6)
+        elif not disc or longest > 3:
+            right, up = np.round(out[number]).astype(int) if disc else (0, 0)
             ha, va = ("center", "left", "right")[right], ("center", "bottom", "top")[up]
-            parts.write(axes, x + 1.2 * disc * right, y + 1.2 * disc * up, name, style.FONT, ha=ha, va=va, zorder=6)
-
-
-def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, names: Sequence[str]) -> None:
-    """Servers too many for discs: dots, and the name of every so many outside the circle."""
-    size = len(place)
-    marker: dict[str, Any] = {"color": style.INK, "linestyle": "", "zorder": 5, "markeredgewidth": 0}
-    axes.plot(*place.T, "o", markersize=min(5.0, 72 * 2 * math.pi * radius / size * 0.7), **marker)
-    for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / (16 if radius > 0.8 else 8))))):
-        out = (place[i] - centre) / radius
-        x, y = centre + out * (radius + 0.1 + 0.03 * abs(out[0]) * len(names[i]))
-        parts.write(axes, x, y, names[i], 7, zorder=6)
+            x, y = place[number] + out[number] * (1.2 * disc if disc else 0.1 + 0.03 * len(names[number]))
+            parts.write(axes, x, y, names[number], style.FONT if disc else 7, ha=ha, va=va, zorder=6)
 
 
 # -- one region

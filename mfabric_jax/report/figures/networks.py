@@ -1,9 +1,14 @@
-"""Any network as a picture: boxes with the names of its nodes, a line for every joined pair, capacities on lines."""
+"""Any network as a picture: boxes with the names of its nodes, a line for every joined pair, capacities on lines.
+
+networkx lays it out. Lengths of boxes are inches.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -12,9 +17,9 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
+from mfabric_jax.extras import extra
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
-from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
 from mfabric_jax.report.figures.parts import LINK
 from mfabric_jax.report.style import mixed
 
@@ -22,7 +27,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+ENDPOINTS = ("gpu", "host", "server")
+BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
 MOST_NODES = 500
+_SWEEPS, _PUSHES = 12, 400
+_CLOSE = 0.0001  # inches: boxes that overlap by less do not
+_FLAT = 0.25  # part of the links that may stay inside a layer
+_WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
+_MARGIN, _DOT = 0.3, 0.09
+_FONTS = (9.0, 8.0, 7.0, 6.0)
+_NAMED = 150  # nodes up to which names are tried, unless in layers
+_DEPTH = (0.8, 0.55)  # of a step: how far the whole third dimension leads to the right and up
+_STEP = 0.42  # between nodes that have places of their own
 _LINE_HEIGHT = 0.18
 _LABELLED = 30  # pairs up to which each line carries its capacity
 _COLOURS = {**dict.fromkeys(ENDPOINTS, LINK), "nvswitch": "#4D4D4D"}
@@ -182,6 +198,149 @@ def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Plac
         if free := style.free_place(parts.places_on(path), width, height, taken):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             parts.write(axes, *free, text, 7, zorder=2.5, bbox=box, color="#444444")
+
+
+# -- where nodes stand: in layers if the graph is a hierarchy, else as far apart as their links say
+
+
+@dataclass
+class Placed:
+    """Centres [N 2] and widths [N] of the boxes; no font: dots without names; `upright`: names run upwards."""
+
+    place: np.ndarray
+    width: np.ndarray
+    height: float
+    font: float
+    upright: bool = False
+
+    def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Lower left and upper right of all boxes and lines, with a margin, and wide enough for words."""
+        half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
+        every = np.concatenate([self.place - half, self.place + half, *paths])
+        low, high = every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
+        more = np.array([max(0.0, _NARROWEST - (high - low)[0]) / 2, 0.0])
+        return low - more, high + more
+
+
+def placed_boxes(
+    kinds: list[str], names: list[str], ends: np.ndarray, places: np.ndarray | None = None
+) -> tuple[Placed, bool]:
+    """Boxes with the largest font with which they fit, and whether they stand in layers.
+
+    `places` [N, 2 or 3]: where nodes stand, the third dimension going into the depth; else their links decide.
+    """
+    with extra("plot", "drawing figures"):
+        import networkx as nx
+    if places is not None:
+        own = np.asarray(places, dtype=float)
+        flat = own[:, :2]
+        if own.shape[1] == 3:
+            flat = flat + own[:, 2:] * _DEPTH / (np.ptp(own[:, 2]) + 1)
+        between = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+        return _spread(flat, names, ends, _STEP / between[between > 0].min(initial=1.0)), False
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(kinds)))
+    graph.add_edges_from(ends.tolist())
+    if rows := layers(graph, kinds):
+        return _in_rows(rows, names), True
+    far = dict(nx.all_pairs_shortest_path_length(graph))
+    most = 0.75 * max(max(of.values()) for of in far.values())
+    apart = {i: {j: far[i].get(j, max(1.5, most)) for j in graph} for i in graph}  # of parts that are not joined, too
+    drawn = nx.kamada_kawai_layout(graph, dist=apart) if len(graph) > 1 else {0: np.zeros(2)}
+    return _spread(np.array([drawn[node] for node in graph]), names, ends), False
+
+
+def layers(graph: Any, kinds: Sequence[str]) -> list[list[int]] | None:
+    """The nodes of each layer from below, by their distance from the endpoints; None for a graph that is no hierarchy.
+
+    Within a layer each node stands over the mean of its neighbours, so that few links cross.
+    """
+    import networkx as nx
+
+    ends = [node for node in graph if kinds[node] in ENDPOINTS]
+    if not 0 < len(ends) < len(graph):
+        return None
+    height = nx.multi_source_dijkstra_path_length(graph, set(ends))
+    height |= {node: BELOW[kind] for node, kind in enumerate(kinds) if kind in BELOW}
+    inside = sum(height.get(a) == height.get(b) and height.get(a, -1) >= 0 for a, b in graph.edges)
+    if len(height) < len(graph) or inside > _FLAT * graph.number_of_edges():
+        return None
+    rows = [[node for node in graph if height[node] == level] for level in sorted(set(height.values()))]
+    for sweep in range(_SWEEPS):
+        x = {node: (place + 0.5) / len(row) for row in rows for place, node in enumerate(row)}
+        for row in rows[:: 1 if sweep % 2 else -1]:
+            near = {node: [x[one] for one in graph[node] if height[one] != height[node]] for node in row}
+            mean = {node: round(sum(own) / len(own), 9) if own else x[node] for node, own in near.items()}
+            row.sort(key=lambda node, mean=mean: (mean[node], node))
+            x |= {node: (place + 0.5) / len(row) for place, node in enumerate(row)}
+    return rows
+
+
+def _boxes(names: Sequence[str], font: float) -> tuple[np.ndarray, float]:
+    """Widths and height of boxes around names."""
+    return np.array([max(0.26, (0.62 * len(name) * font + 7) / 72) for name in names]), (1.3 * font + 5) / 72
+
+
+def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
+    """A row for each layer, with the largest font, upright if need be, with which the longest fits; else dots."""
+    longest = max(map(len, rows))
+    for upright, font in product((False, True), _FONTS):
+        width, height = _boxes(names, font)
+        if upright:
+            width, height = np.full(len(names), height), float(width.max())
+        step = width.max() + (0.02 if upright else 0.1)
+        if longest * step <= _WIDEST:
+            break
+    else:
+        font, step = 0.0, min(2 * _DOT, _WIDEST / longest)
+        width, height = np.full(len(names), min(_DOT, 0.7 * step)), _DOT
+    broad = max(longest * step, 3.5)
+    rise, place = height + min(1.6, max(0.75, broad / 9)), np.zeros((len(names), 2))
+    for level, row in enumerate(rows):
+        own = len(row) * step
+        reach = max(own, min(broad, own + 0.35 * broad)) if len(row) > 1 else own
+        place[row, 0] = reach * ((np.arange(len(row)) + 0.5) / len(row) - 0.5)
+        place[row, 1] = level * rise
+    return Placed(place, width, height, font, upright and font > 0)
+
+
+def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
+    """Links about an inch long, boxes off each other; dots where names have no room."""
+    along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
+    span = np.maximum(np.ptp(free, axis=0), 0.001)
+    most = float((np.array([_WIDEST, _HIGHEST]) / span).min())
+    for font in _FONTS if len(names) <= _NAMED else ():
+        width, height = _boxes(names, font)
+        scale = min(most, max(least, 1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 0.001))
+        place = pushed_apart(free * scale, width + 0.16, height + 0.14)
+        fits = (np.ptp(place, axis=0) <= (_WIDEST + 1, _HIGHEST + 1)).all()
+        if fits and not (_overlaps(place, width + 0.04, height + 0.04) > 0.01).all(axis=2).any():
+            return Placed(place, width, height, font)
+    width = np.full(len(names), _DOT)
+    return Placed(pushed_apart(free * most, width, _DOT), width, _DOT, 0.0)
+
+
+def pushed_apart(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
+    """Boxes pushed off each other, each pair along the axis on which it overlaps less."""
+    place = place.copy()
+    first = np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[:, :, None]
+    for _ in range(_PUSHES):
+        over = _overlaps(place, width, height)
+        hit = (over > _CLOSE).all(axis=2, keepdims=True)
+        if not hit.any():
+            break
+        between = place[:, None] - place[None]
+        side = np.where(between == 0, first, np.sign(between))
+        along = over[:, :, :1] < over[:, :, 1:]
+        move = np.where(hit & np.concatenate([along, ~along], axis=2), side * over, 0.0)
+        place += 0.5 * move.sum(axis=1) / np.maximum(hit.sum(axis=1), 1)
+    return place
+
+
+def _overlaps(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
+    """[N N 2] by how much each box overlaps each other one along each axis; itself it does not."""
+    size = np.stack([np.add.outer(width, width) / 2, np.full((len(width),) * 2, height)], axis=2)
+    return np.where(np.eye(len(width), dtype=bool)[:, :, None], -1.0, size - np.abs(place[:, None] - place[None]))
 
 
 # -- nodes and words

@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import style
+from mfabric_jax.report import charts, style
+from mfabric_jax.report.numerals import time_unit
+from mfabric_jax.report.perfetto import PATH, in_lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
 Segments = Sequence[Mapping[str, Any]]
 
 _WIDE = 13.0
-LEVELS = 6  # of names above a track
 
 
 def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[Figure, list[Axes]]:
@@ -48,43 +51,23 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
-# -- one block: every bar is named, inside if there is room, else above with a leader
+# -- one block: every bar is named, inside if there is room, else above where that covers no other name
 
-_ROOM = 11.2  # inches of the time axis, about
 _BAR, _LINE, _GAP, _HEAD = 0.46, 0.19, 0.2, 0.45
+LEVELS = 3  # of names above the bars of a track
 _FONT = style.FONT - 1
 _WORDS = {"forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward"}
 _ORDER = ("compute", "network", "reconfiguration")
-_MARGIN = 0.05  # kept free around a name
-_TOUCHING = 0.000001  # bars that overlap by less lie on one lane
 
 
 class DrawnBar(NamedTuple):
-    """A segment of a block, in inches along the time axis."""
+    """A segment of a block, in milliseconds."""
 
-    track: str
     kind: str
     text: str
     direction: str | None
-    left: float
-    right: float
-
-    @property
-    def middle(self) -> float:
-        return (self.left + self.right) / 2
-
-    @property
-    def holds_name(self) -> bool:
-        return _inches(self.text) + 0.06 <= self.right - self.left
-
-
-class Callout(NamedTuple):
-    """A name above a track: its level, its ends and where its leader goes down."""
-
-    level: int
-    low: float
-    high: float
-    anchor: float
+    begin_s: float
+    end_s: float
 
 
 def block_timeline(segments: Segments, path: str | Path, title: str = "") -> Path:
@@ -94,118 +77,82 @@ def block_timeline(segments: Segments, path: str | Path, title: str = "") -> Pat
 
 def build_block(segments: Segments, title: str = "") -> Figure:
     """The figure itself."""
-    start = min((float(s["start_s"]) for s in segments), default=0.0)
-    per_inch = (max((float(s["end_s"]) for s in segments), default=0.0) - start) / _ROOM or 1.0
-    bars = [_bar(segment, start, per_inch) for segment in segments]
-    names = sorted({bar.track for bar in bars}, key=lambda t: (_ORDER.index(t) if t in _ORDER else len(_ORDER), t))
-    tracks = {name: _track(bars, name) for name in names}
-    tall = _HEAD + sum(_height(*track) + _GAP for track in tracks.values())
+    tracks: dict[str, list[DrawnBar]] = {}
+    for segment in segments:
+        tracks.setdefault(segment["track"], []).append(_bar(segment))
+    names = sorted(tracks, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    bars = [bar for own in tracks.values() for bar in own]
+    left, right = min((bar.begin_s for bar in bars), default=0.0), max((bar.end_s for bar in bars), default=1.0)
+    letter = 0.58 * _FONT / 72 * (right - left) / (_WIDE - 1.8)  # milliseconds as wide as a letter
+    lanes = {name: in_lanes([bar._asdict() for bar in tracks[name]]) for name in names}
+    named = {name: _names_above(tracks[name], letter, right) for name in names}
+    heights = {name: len(lanes[name]) * _BAR + (1 + max(named[name].values(), default=-1)) * _LINE for name in names}
+    tall = _HEAD + sum(heights.values()) + _GAP * len(names)
     figure, (axes,) = _canvas(segments, [tall], title)
-    axes.set_xlim(0, _ROOM)
-    _passes(axes, bars, tall)
+    axes.set(xlim=(left, right), xlabel="time [ms]")
+    _passes(axes, bars, tall, letter)
     top, ticks = _HEAD, []
-    for lanes, notes in tracks.values():
-        top += _height(lanes, notes)
-        ticks.append(top - len(lanes) * _BAR / 2)
-        _draw_track(axes, lanes, notes, top - len(lanes) * _BAR)
+    for name in names:
+        top += heights[name]
+        ticks.append(top - len(lanes[name]) * _BAR / 2)
+        _draw_track(axes, lanes[name], named[name], top - len(lanes[name]) * _BAR, letter)
         top += _GAP
     axes.set_yticks(ticks, names)
-    _milliseconds(axes, start, per_inch)
     kinds = [name for name in style.KINDS if any(bar.kind == name for bar in bars)]
     _key(figure, [style.kind(name) for name in [*kinds, *sorted({bar.kind for bar in bars} - set(kinds))]])
     return figure
 
 
-def _bar(segment: Mapping[str, Any], start: float, per_inch: float) -> DrawnBar:
+def _bar(segment: Mapping[str, Any]) -> DrawnBar:
     words = str(segment["label"]).split()
     directions = [_WORDS[word.lower()] for word in words if word.lower() in _WORDS]
     text = " ".join(word for word in words if word.lower() not in _WORDS) or str(segment["label"])
-    left, right = ((float(segment[key]) - start) / per_inch for key in ("start_s", "end_s"))
     direction = segment.get("direction") or next(iter(directions), None)
-    return DrawnBar(segment["track"], segment["kind"], text, direction, left, right)
+    begin, end = (units.to_ms(float(segment[key])) for key in ("start_s", "end_s"))
+    return DrawnBar(segment["kind"], text, direction, begin, end)
 
 
-def _inches(text: str) -> float:
-    """About how long a text is."""
-    return 0.58 * _FONT / 72 * len(text)
-
-
-def _track(bars: Sequence[DrawnBar], name: str) -> tuple[list[list[DrawnBar]], list[tuple[DrawnBar, Callout]]]:
-    """Bars of one track on as few lanes as keep them apart, and the names that do not fit inside them."""
-    lanes: list[list[DrawnBar]] = []
-    for bar in sorted((bar for bar in bars if bar.track == name), key=lambda b: (b.left, b.right)):
-        free = next((lane for lane in lanes if lane[-1].right <= bar.left + _TOUCHING), None)
-        if free is None:
-            lanes.append(free := [])
-        free.append(bar)
-    outside = [bar for lane in lanes for bar in lane if not bar.holds_name and bar.right > bar.left]
-    found = callouts([bar.middle for bar in outside], [_inches(bar.text) for bar in outside], _ROOM)
-    return lanes, [(bar, callout) for bar, callout in zip(outside, found, strict=True) if callout]
-
-
-def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> list[Callout | None]:
-    """For each name the lowest level on which it covers no other name; None without one.
-
-    A name stands over its anchor if it is alone; in a crowd it runs from there to the right, the leftmost highest, so
-    that no leader crosses a name; at the right edge it runs to the left.
-    """
-    placed: dict[int, Callout] = {}
+def _names_above(bars: Sequence[DrawnBar], letter: float, right: float) -> dict[DrawnBar, int]:
+    """The level above its track at which the name of every bar stands that has no room for it; names left out: none."""
+    levels: dict[DrawnBar, int] = {}
     taken: list[style.Box] = []
-    edge = [i for i, anchor in enumerate(anchors) if anchor + widths[i] > room]
-    inner = [i for i in range(len(anchors)) if i not in edge]
-    for index in (*sorted(edge, key=lambda i: anchors[i]), *sorted(inner, key=lambda i: -anchors[i])):
-        anchor, width = anchors[index], widths[index]
-        others = [(a, w) for i, (a, w) in enumerate(zip(anchors, widths, strict=True)) if i != index]
-        alone = all(abs(a - anchor) > (w + width) / 2 for a, w in others)
-        aside = 0.0 if alone else (width / 2 - _MARGIN) * (-1 if index in edge else 1)
-        centre = min(max(anchor + aside, width / 2), max(room - width / 2, width / 2))
-        levels = [(centre, level) for level in range(LEVELS)] if width <= room else []
-        if free := style.free_place(levels, width + _MARGIN, 1.0, taken):
-            placed[index] = Callout(int(free[1]), centre - width / 2, centre + width / 2, anchor)
-    return [placed.get(index) for index in range(len(anchors))]
+    for bar in sorted(bars, key=lambda bar: -bar.begin_s):  # the leftmost highest: no leader crosses a name
+        wide = letter * (len(bar.text) + 1)
+        if bar.end_s > bar.begin_s and wide > bar.end_s - bar.begin_s:
+            low = min((bar.begin_s + bar.end_s) / 2 - letter, right - wide)
+            if free := style.free_place([(low + wide / 2, level) for level in range(LEVELS)], wide, 1.0, taken):
+                levels[bar] = int(free[1])
+    return levels
 
 
-def _height(lanes: list[list[DrawnBar]], notes: list[tuple[DrawnBar, Callout]]) -> float:
-    return max((callout.level + 1 for _, callout in notes), default=0) * _LINE + len(lanes) * _BAR
+def _draw_track(axes: Axes, lanes: list, above: Mapping[DrawnBar, int], top: float, letter: float) -> None:
+    for number, lane in enumerate(lanes):
+        for bar in (DrawnBar(**own) for own in lane):
+            colour, height, upper = style.kind(bar.kind).colour, _BAR - 0.06, top + number * _BAR + 0.03
+            edge = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3}
+            axes.barh(upper + height / 2, bar.end_s - bar.begin_s, height, left=bar.begin_s, **edge)
+            middle, wide = (bar.begin_s + bar.end_s) / 2, letter * (len(bar.text) + 1)
+            if bar in above:
+                line = top - above[bar] * _LINE - 0.02
+                axes.plot([middle] * 2, [line, upper + 0.03], color=style.INK, linewidth=0.6, zorder=4)
+                low = min(middle - letter, axes.get_xlim()[1] - wide)
+                axes.text(low, line, bar.text, va="bottom", fontsize=_FONT, zorder=5)
+            elif wide <= bar.end_s - bar.begin_s:
+                inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
+                axes.text(middle, upper + height / 2, bar.text, **inside)
 
 
-def _draw_track(axes: Axes, lanes: list[list[DrawnBar]], notes: list[tuple[DrawnBar, Callout]], top: float) -> None:
-    tops = {bar: top + number * _BAR + 0.03 for number, lane in enumerate(lanes) for bar in lane}
-    for bar, upper in tops.items():
-        colour, height = style.kind(bar.kind).colour, _BAR - 0.06
-        edge = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3}
-        axes.barh(upper + height / 2, bar.right - bar.left, height, left=bar.left, **edge)
-        if bar.holds_name:
-            inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
-            axes.text(bar.middle, upper + height / 2, bar.text, **inside)
-    for bar, callout in notes:
-        line = top - callout.level * _LINE - 0.02
-        axes.plot([bar.middle] * 2, [line, tops[bar] + 0.06], color=style.INK, linewidth=0.6, zorder=4)
-        centre = (callout.low + callout.high) / 2
-        axes.text(centre, line, bar.text, ha="center", va="bottom", fontsize=_FONT, zorder=5)
-
-
-def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float) -> None:
+def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float, letter: float) -> None:
     """A heading over the forward and the backward pass, the latter on a tinted ground."""
-    directed = sorted((bar for bar in bars if bar.direction), key=lambda b: b.left)
-    for direction, group in itertools.groupby(directed, key=lambda b: str(b.direction)):
+    directed = sorted((bar for bar in bars if bar.direction), key=lambda bar: bar.begin_s)
+    for direction, group in itertools.groupby(directed, key=lambda bar: str(bar.direction)):
         run = list(group)
-        left, right = run[0].left, max(bar.right for bar in run)
+        left, right = run[0].begin_s, max(bar.end_s for bar in run)
         tint = "#f1efe6" if direction == "backward" else "#f3f7fb"
         axes.fill_between([left, right], 0.0, tall, color=tint, linewidth=0, zorder=0)
         axes.annotate("", (left, 0.3), (right, 0.3), arrowprops={"arrowstyle": "<->", "color": style.FAINT})
-        if _inches(direction) <= right - left:
+        if letter * len(direction) <= right - left:
             axes.text((left + right) / 2, 0.25, direction, ha="center", va="bottom", fontstyle="italic")
-
-
-def _milliseconds(axes: Axes, start: float, per_inch: float) -> None:
-    """Ticks at round milliseconds."""
-    from matplotlib.ticker import MaxNLocator
-
-    low, high = units.to_ms(start), units.to_ms(start + _ROOM * per_inch)
-    marks = [t for t in MaxNLocator(10).tick_values(low, high) if low <= t <= high]
-    axes.set_xticks([(units.ms(float(t)) - start) / per_inch for t in marks], [f"{t:g}" for t in marks])
-    axes.set_xlabel("time [ms]")
 
 
 # -- an iteration: most bars are thinner than a pixel, so they have neither edges nor names
@@ -296,3 +243,136 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
                 axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), linewidth=0, snap=False, **on_top)
         axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)
         top += _HEIGHT[lane]
+
+
+# -- a replayed graph of tasks: what ranks do when, the critical path through them, and what holds the makespan
+
+MOST_RANKS = 24
+_LANE = 0.24
+_COMMUNICATION = style.Look("Communication that no computation hides", style.KINDS["all-to-all"].colour)
+_LATENCY = style.Look("... of which latency", style.mixed(_COMMUNICATION.colour, 0.6))
+_COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
+_BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
+_LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
+_NOTHING = np.zeros((0, 3))
+
+
+def replay_picture(spans: Segments, held: Segments, path: str | Path, title: str = "") -> Path:
+    """Draw a replay; returns the path written.
+
+    - `spans`: as `write_task_trace` takes them; of many ranks some are shown, those of the critical path first.
+    - `held`: `what` and `holds_s`, parts of the makespan; those below 0 are left of 0. None: not drawn.
+
+    `InputError` for no spans, or a path that is no picture or cannot be written.
+    """
+    return style.save(lambda: build_replayed(spans, held, title), path)
+
+
+def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
+    """The figure itself."""
+    ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
+    if not ranks:
+        raise InputError("spans must hold at least one of a rank, got none.")
+    shown = shown_ranks(ranks, [one for one in spans if one["track"] == PATH])
+    if len(shown) < len(ranks):
+        title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
+    tall = _LANE * len(shown) + 0.4
+    parts_tall = 0.3 * len(held) + 0.3
+    figure = style.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if held else 0.0))
+    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+    if not held:
+        _draw_ranks(figure.subplots(), spans, shown)
+        return figure
+    above, below = figure.subplots(2, height_ratios=[tall, parts_tall])
+    _draw_ranks(above, spans, shown)
+    charts.draw_panel(below, _held_panel(held))
+    return figure
+
+
+def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
+    """All ranks; of many those that the critical path is longest on, and others evenly chosen."""
+    if len(ranks) <= MOST_RANKS:
+        return [*ranks]
+    spent: dict[int, float] = {}
+    for one in path:
+        for rank in {one["args"]["rank"], one["args"].get("to")} & {*ranks}:
+            spent[rank] = spent.get(rank, 0.0) + one["end_s"] - one["begin_s"]
+    first = sorted(spent, key=lambda rank: (-spent[rank], rank))[:MOST_RANKS]
+    others = [rank for rank in ranks if rank not in first]
+    places = np.linspace(0, len(others) - 1, MOST_RANKS - len(first)).round().astype(int)
+    return sorted([*first, *(others[place] for place in places)])
+
+
+def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    end_s = max(one["end_s"] for one in spans)
+    unit, factor = time_unit(end_s)
+    row = {rank: place for place, rank in enumerate(shown)}
+    moves, computes = ("send", "receive"), ("compute",)
+    drawn = (_LATENCY, moves, 1, 0.82), (_COMMUNICATION, moves, 2, 0.82), (_COMPUTE, computes, 3, 0.9)
+    times = _times(spans, row)
+    for look, tracks, order, tall in drawn:
+        for rank in shown:
+            begin, latency, end = np.concatenate([times.get((rank, track), _NOTHING) for track in tracks]).T
+            united = _united(begin + (latency if look is _COMMUNICATION else 0), end) * factor
+            bars = [(left, long) for left, long in united.tolist()]
+            place = row[rank] - tall / 2, tall
+            axes.broken_barh(bars, place, color=look.colour, linewidth=0, snap=False, zorder=order)
+    _draw_path(axes, [one for one in spans if one["track"] == PATH], row, factor)
+    axes.set_yticks(range(len(shown)), [f"rank {rank}" for rank in shown], fontsize=style.FONT - 2)
+    axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, end_s * factor), xlabel=f"time [{unit}]")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", zorder=0)
+    colours = [Patch(facecolor=look.colour, label=look.label) for look in (_COMPUTE, _COMMUNICATION, _LATENCY)]
+    key = [*colours, Line2D([], [], color=style.INK, linewidth=2, label="Critical path")]
+    axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+
+
+def _times(spans: Segments, ranks: Mapping[int, int]) -> dict[tuple[int, str], np.ndarray]:
+    """Begin, latency in front and end [N 3] of everything, by rank and track."""
+    found: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
+    for one in spans:
+        if one["rank"] in ranks:
+            times = one["begin_s"], one.get("latency_s", 0.0), one["end_s"]
+            found.setdefault((one["rank"], one["track"]), []).append(times)
+    return {key: np.array(times) for key, times in found.items()}
+
+
+def _united(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Begins and lengths [M 2] of the union of intervals; what takes no time is left out."""
+    order = np.argsort(begin)
+    begin, end = begin[order], end[order]
+    begin, end = begin[end > begin], end[end > begin]
+    reached = np.maximum.accumulate(end)
+    apart = np.concatenate([[True], begin[1:] > reached[:-1]])[: len(begin)]
+    last = np.append(np.flatnonzero(apart)[1:] - 1, len(begin) - 1)[: int(apart.sum())]
+    return np.stack([begin[apart], reached[last] - begin[apart]], axis=1)
+
+
+def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: float) -> None:
+    """A line through the ranks on which the critical path runs, where these are shown."""
+    x: list[float] = []
+    y: list[float] = []
+    for one in sorted(steps, key=lambda one: one["begin_s"]):
+        rank, to = one["args"]["rank"], one["args"].get("to")
+        x += [one["begin_s"] * factor, one["end_s"] * factor]
+        y += [row.get(end, np.nan) for end in (rank, rank if to is None else to)]
+    axes.plot(x, y, color=style.INK, linewidth=1.4, zorder=4, solid_joinstyle="round")
+
+
+def _held_panel(held: Segments) -> charts.Panel:
+    """A bar for each part of the makespan, the longest first; those below 0 to the left."""
+    total, others = sum(part["holds_s"] for part in held), itertools.cycle(_LINKS)
+    unit, factor = time_unit(total)
+    ranked = sorted(held, key=lambda part: -abs(part["holds_s"]))
+    bars, totals = [], []
+    for place, part in enumerate(ranked):
+        value = part["holds_s"] * factor
+        look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
+        bars.append(charts.Bar(look, place, min(0.0, value), max(0.0, value), ""))
+        totals.append((max(0.0, value), f"{part['holds_s'] / total:.1%}"))
+    below = "; parts hold for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
+    names = [part["what"] for part in ranked]
+    return charts.Panel("", f"what holds the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)

@@ -7,9 +7,9 @@ from typing import Any
 _MOST_NAMES = 12
 
 
-def words(value: Any) -> str:
-    """A value as text of a page."""
-    return escape(str(value))
+def words(*values: Any) -> str:
+    """Values as text of a page."""
+    return escape("".join(map(str, values)))
 
 
 def tag(name: str, *inside: str, **attributes: Any) -> str:
@@ -21,6 +21,11 @@ def tag(name: str, *inside: str, **attributes: Any) -> str:
         if value is not None and value is not False
     ]
     return f"<{name}{''.join(written)}>{''.join(inside)}</{name}>"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """Sentences as a list; nothing of none."""
+    return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
 
 
 def counted(rows: Sequence[Any]) -> str:

@@ -10,15 +10,15 @@ from typing import Any
 
 from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.grid import Rows
+from mfabric_jax.report import numerals
+from mfabric_jax.report.grid import Rows, numeric, unround
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.html._summary import summary
-from mfabric_jax.report.html._table import table
-from mfabric_jax.report.html.markup import tag, words
-from mfabric_jax.report.numerals import plain_scalar
+from mfabric_jax.report.html.markup import bullets, counted, tag, words
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
+_PLAIN = 1_000_000  # below it round numbers are written as they are
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _VIEWPORT = "width=device-width, initial-scale=1"
 
@@ -63,7 +63,7 @@ def _complete(rows: Rows) -> Rows:
 
 
 def _scalar(value: Any) -> Any:
-    value = plain_scalar(value)
+    value = numerals.plain_scalar(value)
     return value if value is None or isinstance(value, int | float) else _text(str(value))
 
 
@@ -81,19 +81,13 @@ def _page(
 ) -> str:
     title = _text(title or _title(rows, effective))
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
-    sections = [
-        *(
-            _section(words(heading), tag("ul", *(tag("li", words(line)) for line in said)))
-            for heading, said in answers.items()
-        ),
-        _section("Summary", summary(rows, effective)),
-        _section("Charts", panels.section(rows, effective)),
-        ""
-        if folder is None
-        else _section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")),
-        _section("Rows", table(rows), class_="rows"),
-        _section("Configuration", _fold("Effective configuration", effective) if effective else unknown),
-    ]
+    sections = [_section(words(heading), bullets(said)) for heading, said in answers.items()]
+    sections += [_section("Summary", summary(rows, effective)), _section("Charts", panels.section(rows, effective))]
+    if folder is not None:
+        sections.append(_section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")))
+    sections.append(_section("Rows", _table(rows), class_="rows"))
+    folded = _fold("Effective configuration", effective) if effective else unknown
+    sections.append(_section("Configuration", folded))
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
     body = tag(
         "body",
@@ -119,6 +113,58 @@ def _title(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 def _file(name: str) -> str:
     return (importlib.resources.files("mfabric_jax.report.html") / name).read_text(encoding="utf-8")
+
+
+# -- the rows; numbers carry their full value as data-sort
+
+
+def _table(rows: Rows) -> str:
+    """The rows as a table that a reader sorts and filters; what is alike in all rows stands above it."""
+    alike = [name for name in rows[0] if len(rows) > 1 and len({_key(row[name]) for row in rows}) == 1]
+    shown = [name for name in rows[0] if name not in alike]
+    if not shown:
+        alike, shown = [], list(rows[0])
+    numbers = set(numeric(rows))
+    cells = [[_cell(*pair, name in numbers) for pair in zip(*_column(rows, name), strict=True)] for name in shown]
+    body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
+    head = tag("tr", *(_heading(name, name in numbers) for name in shown))
+    field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
+    count = tag("output", counted(rows), id="count")
+    whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
+    tools = tag("div", field, count, class_="tools")
+    return _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
+
+
+def _alike(rows: Rows, names: list[str]) -> str:
+    if not names:
+        return ""
+    pairs = [tag("div", tag("dt", words(name)), tag("dd", words(_column(rows[:1], name)[1][0]))) for name in names]
+    return tag("p", "The same in every row:", class_="note") + tag("dl", *pairs, class_="alike")
+
+
+def _heading(name: str, number: bool) -> str:
+    button = tag("button", words(name).replace("_", "_<wbr/>"), type="button", disabled=True)
+    return tag("th", button, scope="col", aria_sort="none", class_="number" if number else None)
+
+
+def _column(rows: Rows, name: str) -> tuple[list[Any], list[str]]:
+    """The values of a column, and how they are written."""
+    values = [row[name] for row in rows]
+    if unround(rows, name):
+        return values, numerals.column(values)
+    return values, [f"{v:g}" if isinstance(v, float) and abs(v) < _PLAIN else numerals.column([v])[0] for v in values]
+
+
+def _cell(value: Any, text: str, number: bool) -> str:
+    if value is None or isinstance(value, str | bool):
+        whole = value if isinstance(value, str) and len(value) > 20 else None
+        return tag("td", words(text), class_="number" if number else None, title=whole)
+    sortable = None if value != value else repr(value).replace("inf", "Infinity")  # as JavaScript reads numbers
+    return tag("td", words(text), class_="number", data_sort=sortable)
+
+
+def _key(value: Any) -> tuple[type, Any]:
+    return type(value), "nan" if value != value else value
 
 
 # -- pictures of a folder

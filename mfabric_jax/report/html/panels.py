@@ -9,12 +9,11 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
-from mfabric_jax.report.best_designs import token_prices
 from mfabric_jax.report.charts import Chart, Panel
-from mfabric_jax.report.compared import COMPARISONS
-from mfabric_jax.report.grid import Rows, arrange
+from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.html.markup import tag, words
-from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.ranking import token_prices
 from mfabric_jax.report.varied import design_space, plainest, sensitivities
 
 PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
@@ -27,36 +26,20 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
-    drawn, why = _comparisons(rows)
-    if "network cost against iteration time" in (name for names in why.values() for name in names):
-        with contextlib.suppress(InputError):  # several results in one place: a design space
-            drawn.insert(0, design_space(rows, effective))
-            drawn = [*filter(None, [token_prices(rows, effective)]), *drawn]
-            why = {reason: [name for name in names if "cost" not in name] for reason, names in why.items()}
-    timed = not any("iteration time against bandwidth" in names for names in why.values())
-    drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if timed else ())
+    drawn, why, compared = [], [], False
+    try:
+        found, why = compared_charts(rows)
+        drawn, compared = list(found.values()), bool(found)
+    except InputError as reason:
+        if {TIME, "fabric"} <= rows[0].keys():
+            why = [f"No charts of a comparison: {reason}"]
+    if not compared:
+        with contextlib.suppress(InputError):  # no cell for every row: a design space
+            drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
+    drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
     drawn = drawn or [plainest(rows)]
-    left_out = [f"Left out: {', '.join(names)}: {reason}" for reason, names in why.items() if names]
     with style.look(**_RC, **charts.LITERAL):
-        return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in left_out)])
-
-
-def _comparisons(rows: Rows) -> tuple[list[Chart], dict[str, list[str]]]:
-    """The charts of a comparison; and reasons, each with the names of the charts that it prevents."""
-    drawn: list[Chart] = []
-    why: dict[str, list[str]] = {}
-    for name, comparison in COMPARISONS.items():
-        if not comparison.there(rows):
-            continue
-        try:
-            grid = arrange(rows, comparison.needs)
-            for column in comparison.needs:
-                if all(usable(row[column]) is None for row in grid.cells.values()):
-                    raise InputError(f"no row has a number in column {column}.")
-            drawn.append(comparison.chart(grid))
-        except InputError as reason:
-            why.setdefault(str(reason), []).append(name)
-    return drawn, why
+        return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in why)])
 
 
 def _markup(chart: Chart) -> str:
