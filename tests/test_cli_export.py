@@ -4,7 +4,7 @@ import pytest
 
 from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.tasks.formats.registry import read_tasks
-from tests.command_line import mistake, status
+from tests.command_line import status
 from tests.small import MODEL, row, small
 
 SMALL = ("export", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--set", "run.dtype=float64")
@@ -23,10 +23,3 @@ def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, a
     one = exported_iteration(small({"network.fabric": "mfabric"}))
     assert read_tasks(out).equals(one.graph)
     assert timed_iteration(one).iteration_s > seconds  # gradients hold the last send up
-
-
-def test_mistakes(capsys, never_computes):
-    assert "tasks.txt" in mistake(capsys, *SMALL, "--out", "tasks.txt")
-    assert "contention" in mistake(capsys, *SMALL, "--contention", "some")
-    pooled = mistake(capsys, *SMALL, "--ends", "gpu", "--contention", "all")
-    assert pooled.startswith("ends must be server for contention where the NICs of a server are pooled, got 'gpu'.")

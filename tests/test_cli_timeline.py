@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.simulation import example_timeline, resolve
-from tests.command_line import mistake, status
-from tests.small import MODEL, row, small
+from mfabric_jax.simulation import example_timeline
+from tests.command_line import status
+from tests.small import MODEL, small
 
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--set", "run.dtype=float64")
 SMALL = (*SMALL, "--preset", "paper", "--efficiency", "0.5", "--fabric", "mfabric")
@@ -49,21 +49,3 @@ def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, so
     slices = [one for one in trace["traceEvents"] if one["ph"] == "X" and one["name"] != "reconfigure"]
     assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(rows[0]["iteration_s"] * 1e6)
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_agrees_with_compare(solved):
-    compared, (segments, rows) = row(CASE), solved
-    assert len(rows) == resolve(CASE).job.pp
-    busiest = min(rows, key=lambda one: one["bubble_s"])
-    for part in (*PARTS, "iteration_s"):
-        np.testing.assert_allclose(busiest[part], compared[part], rtol=1e-9, atol=1e-9, err_msg=part)
-    for one in rows:
-        np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-12)
-        mine = [segment for segment in segments if (segment["stage"], segment["kind"]) == (one["stage"], "tp")]
-        length = sum(segment["end_s"] - segment["start_s"] for segment in mine)
-        np.testing.assert_allclose(length, one["tp_comm_s"], rtol=1e-9, atol=1e-9)
-
-
-def test_it_shows_one_case(capsys, never_computes):
-    several = mistake(capsys, *SMALL, "--nic-gbps", "100,400")
-    assert several == "timeline shows one case, got 2 that differ in network.nic_gbps; give one value of each."

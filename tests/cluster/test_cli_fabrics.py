@@ -116,18 +116,3 @@ def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for option, path in (("gpus", "job.parallel.gpus"), ("model", "model.name"), ("gpu", "gpu.name")):
         said = mistake(capsys, "draw", graph, "--out", out, f"--{option}", {"gpus": 8}.get(option, "H100-SXM"))
         assert said.startswith(f"{path} is not ")
-
-
-def test_mistakes(capsys, tmp_path):
-    for words, said in (
-        (("draw",), "draw needs a fabric first; allowed: fat-tree"),
-        (("draw", "fattree", "--out", "a.png"), "network.fabric must be fat-tree"),
-        (("draw", "mfabric", "--out", "a.png", "--fabric", "torus"), "network.fabric is mfabric (FABRIC); leave out"),
-        (("cluster", "--fabric", "fat-tree", "--routing", "split"), "circuits.routing is read by no case"),
-        (("cluster", "--routing", "split"), "circuits.routing is not read by cluster; how flows use equal paths is"),
-        (("cluster", "--trace", "x.npy"), "traffic.trace.path is not read by cluster; leave it out."),
-        (("cluster", "--graph", "x.json", "--nic-gbps", "100"), "network.nic_gbps is not used on a graph"),
-        (("cluster", "--servers", "8"), "option '--servers' is unknown (did you mean --set job.parallel.gpus=...?)."),
-        (("cluster", "--nic-gbps", "100,400"), "cluster shows one case, got 2 that differ in network.nic_gbps"),
-    ):
-        assert mistake(capsys, *words).startswith(said), words

@@ -8,7 +8,7 @@ from mfabric_jax.simulation import measured
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.results import FEW
 from tests.mistakes import refused as refused_by
-from tests.small import refused, row, small
+from tests.small import row, small
 
 ON = {"network.fabric": "fat-tree"}
 TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
@@ -78,15 +78,6 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
     seconds = row(small(ON | {KNOWN: 0.37}))["iteration_s"]
     for name in ("torus", "nvl72", "oversub-fat-tree"):
         assert rate(small({"network.fabric": name, TOOK: seconds})) == pytest.approx(0.37, rel=1e-9)
-
-
-def test_mistakes():
-    assert f"{TOOK} must be a number above 0" in refused({TOOK: -1})
-    assert "compute.measured needs iteration_s" in refused({"compute.measured.nic_gbps": 100.0})
-    assert "fabric 'fattree' is unknown (did you mean 'fat-tree'?)" in refused({"compute.measured.fabric": "fattree"})
-    weighs = {TOOK: 5.0, "compute.measured.fabric": "mfabric", "circuits.turn": "pays"}
-    assert "beside compute.measured.fabric mfabric, as it weighs computation, got pays" in refused(weighs)
-    assert "'fp8' has no known peak on the GPU A100" in refused({"job.precision.compute": "fp8"}, small())
 
 
 @pytest.mark.parametrize(

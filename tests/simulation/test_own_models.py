@@ -5,11 +5,9 @@ import pathlib
 
 import pytest
 
-from mfabric_jax import InputError, cases, load, report, resolve, simulate, workload
-from mfabric_jax.failures._failures import failures_of
+from mfabric_jax import cases, load, report, resolve, simulate, workload
 from mfabric_jax.simulation.results import effective
-from tests.command_line import mistake, status
-from tests.mistakes import check_refused
+from tests.command_line import status
 
 TINY = """
 blocks = 3
@@ -77,15 +75,6 @@ def test_what_a_case_says_of_the_model_wins(tiny):
     assert (one.job.architecture.top_k, one.job.architecture.blocks) == (4, 4)
     known = resolve(load(preset="paper", changes={"model.name": "mixtral-8x7b", "model.top_k": 1}))
     assert known.job.architecture.top_k == 1
-
-
-def test_mistakes(tiny, capsys):
-    stage = given(tiny, {"failures.stage": 2, "failures.kinds": ["link"]})
-    check_refused("failures.stage must be below", failures_of, stage)
-    with pytest.raises(InputError, match=r"^run\.dtype must be float32 or float64, got 'fp8'"):
-        given(tiny, {"run.dtype": "fp8"})
-    said = mistake(capsys, "timeline", "--model", tiny, "--set", "run.dtype=fp8")
-    assert said == "run.dtype must be float32 or float64, got 'fp8'."
 
 
 def test_the_traffic_command_takes_a_file(tiny, capsys):

@@ -7,7 +7,7 @@ from mfabric_jax import InputError, resolve
 from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.solving import simulate_scenario
-from tests.small import JOB, refused, row, scenario, small
+from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
@@ -62,16 +62,7 @@ def test_replicas_read_records_in_turn(tmp_path):
             np.testing.assert_allclose(share, want / want.sum(-1, keepdims=True), rtol=1e-12)
 
 
-def test_what_cannot_be():
-    assert "replicas must be at most the 8 of mixtral-8x7b (dp), got 9" in refused(JOB | {"run.replicas": 9}, small())
-    for value in ("every", 0):
-        assert f"run.replicas must be all or a whole number at least 1, got {value!r}" in refused(
-            {"run.replicas": value}
-        )
-    alike = "traffic.alike must be nothing beside several run.replicas, which are all alike then, got everything."
-    assert refused({"run.replicas": 2, "traffic.alike": "everything"}) == alike
-    run = "run.replicas must be 1 beside circuits.span.length run, got 2."
-    assert refused({"run.replicas": 2, "circuits.span.length": "run"}) == run
+def test_only_rows_are_of_several_replicas():
     two = small({"run.replicas": 2})
     for use, words in ((plans, "failures"), (example_timeline, "timeline"), (iteration_of, "function of numbers")):
         with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
