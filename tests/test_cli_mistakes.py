@@ -77,10 +77,7 @@ MISTAKES = {
         ("packet --runs nowhere", "runs must be a folder of packet-level runs (.json)"),
     ],
     "failures --model llama-moe --set run.dtype=float64": [
-        (
-            "--set failures.kinds=gpuu",
-            "failures.kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electr",
-        ),
+        ("--set failures.kinds=gpuu", "failures.kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electr"),
         ("--stage 2", "option '--stage' is unknown (did you mean --set failures.stage=...?)"),
         ("--out rows.txt", "extension '.txt' is unknown; allowed: .csv, .parquet."),
     ],

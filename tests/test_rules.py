@@ -95,7 +95,7 @@ def test_the_rule_finds_questions_about_fabrics():
 
 
 POWERS_OF_TEN = {  # with an exponent, outside of units.py and of a constant with a comment
-    ("mfabric_jax/report/figures/timelines.py", "1e-9"): "slack of neighbours in a drawing",
+    ("mfabric_jax/report/figures/timelines.py", "1e-9"): "slack of neighbours in a drawing"
 }
 COMMENTED_CONSTANT = re.compile(r"[A-Z][A-Z_]* = .*# \S")
 FACTORS = (1e9, 1e12, 1.25e8)  # never: these are units

@@ -1,6 +1,5 @@
 """`mfabric cluster` and `draw`: what they print and write, and one sentence for every mistake."""
 
-import csv
 import json
 
 import numpy as np
@@ -9,24 +8,13 @@ import pytest
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
-from tests.command_line import mistake, status
+from tests.command_line import header, line_of, mistake, status
 
 SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1")
 CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
 
 
 pytestmark = pytest.mark.usefixtures("command_line")
-
-
-def header(path):
-    with path.open() as file:
-        return next(csv.reader(file))
-
-
-def line_of(output, *words):
-    """The words of the one printed line that begins with these."""
-    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
-    return line[len(words) :]
 
 
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]

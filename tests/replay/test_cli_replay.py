@@ -88,10 +88,3 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, ca
     words = ("--picture", tmp_path / "still.png", "--out", tmp_path / "rows.csv")
     assert "picture needs a graph in which something takes time" in mistake(capsys, "replay", job, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["still.json"]
-
-
-def test_one_fabric_by_its_short_name_without_the_derivative(job, capsys):
-    assert status("replay", job, "--fabric", "rail-optimized", "--no-gradient", *ALONE) == 0
-    output = capsys.readouterr().out
-    assert "rail-optimized" in output
-    assert "holds_s" not in output

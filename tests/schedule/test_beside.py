@@ -202,7 +202,7 @@ def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, re
     settings = {"schedule": schedule, "chunks": chunks, "recompute": recompute, "sharding": "parameters"}
     workload = job(pp=2, dp=2, blocks=4, dense_blocks=1, micro_batches=2, **settings)
     where, walked = places(workload), timed(workload, seconds, latency_s=0.01).walked
-    region, seen = oracle.Region(0, recompute=recompute), set()
+    region, seen = oracle.Stage(0, recompute=recompute), set()
     for at in zip(*np.nonzero(where.present), strict=True):
         backward, moe = bool(where.backward[at]), bool(where.layer[at] >= 0)
         inner_s = seconds.moe_s if moe else seconds.dense_s

@@ -12,7 +12,7 @@ from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
-from tests.oracles.timeline import Region as Clock
+from tests.oracles.timeline import Stage as Clock
 from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule import jobs

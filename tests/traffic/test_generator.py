@@ -197,14 +197,8 @@ def test_generated_is_a_case_of_the_knobs():
 OUT_OF_RANGE = (
     ({"popularity": "zipf"}, "popularity 'zipf' is unknown; allowed: power-law, log-normal."),
     ({"skew": -1.0}, "skew must be finite and not negative, got -1.0."),
-    ({"row_noise": float("nan")}, "row_noise must be finite and not negative, got nan."),
-    ({"drift": "much"}, "drift must be a number, got 'much'."),
-    ({"half_life": 0.0}, "half_life must be finite and above 0, got 0.0."),
     ({"sparsity": 1.0}, "sparsity must be below 1, got 1.0."),
-    ({"persistence": 1.1}, "persistence must be at most 1, got 1.1."),
     ({"row_shared": 2.0}, "row_shared must be at most 1, got 2.0."),
-    ({"distinct": 0}, "distinct must be a whole number of at least 1, got 0."),
-    ({"rotation": 1.5}, "rotation must be a whole number of at least 0, got 1.5."),
     ({"sampled": 1}, "sampled must be true or false, got 1."),
     ({"hot_share": 0.5}, "hot_share 0.5 needs hot_experts or hot_ranks of at least 1, got 0."),
     ({"hot_experts": 1, "hot_ranks": 2}, "hot_ranks must be 0 beside hot_experts 1, got 2."),
@@ -213,7 +207,6 @@ OUT_OF_RANGE = (
     ({"sparsity": 0.9, "distinct": 2}, "sparsity 0.9 must leave at least 2 (distinct) of 8 experts, got 1."),
     ({"pair_sparsity": 0.9, "distinct": 2}, "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
     ({"hot_ranks": 5, "hot_share": 0.5}, "hot_ranks must be at most 4, got 5."),
-    ({"hot_experts": 9, "hot_share": 0.5}, "hot_experts must be at most 8, got 9."),
     ({"drift": 1e3}, "drift must be from 1e-12 to 10, got 1000."),
 )
 
@@ -234,14 +227,9 @@ def test_knobs_are_written_and_read(tmp_path):
     file.write_text('{"skew": 1.5}')
     assert Knobs.read(file) == Knobs(skew=1.5)
     for text, sentence in (
-        ("no", "is not JSON (Expecting value: line 1 column 1 (char 0)); give a file of knobs."),
-        ("[1]", "must hold knobs by name, got [1]."),
         ('{"skwe": 1}', "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
-        ('{"skew": -1}', "skew must be finite and not negative, got -1."),
         (json.dumps({"schema_version": 9}), "must be at most 1, got 9."),
     ):
         file.write_text(text)
         assert sentence in refused(Knobs.read, file)
-    said = refused(Knobs.read, tmp_path / "absent.json")
-    assert said.endswith("absent.json' (No such file or directory); give a .json file of knobs.")
     assert "cannot write" in refused(Knobs().write, file / "knobs.json")
