@@ -14,7 +14,6 @@ import pytest
 
 from mfabric_jax.flows import FlowList, FlowProblem, Outcome, completion_times
 from mfabric_jax.platforms import compiling_for
-from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.graphs import SHAPES, draw, exact, padded_graph
 from tests.mistakes import refused
@@ -103,24 +102,6 @@ def run(capacity, hops, size, after=None, start=0.0, lag=0.0, **terms):
     return completion_times(FlowProblem(np.array(capacity, float), hops, **terms), np.array(size), start, after, lag)
 
 
-def test_by_hand():
-    # Flow 0 computes for 2 s; 1 waits for it and 1/2 s more; it has the link for itself until 2 joins at 3. Then each
-    # has 1 B/s. 1 has 1 B left and ends at 4; 2 has 3 B left at 2 B/s. 3 has nothing to send: it ends as it begins, 1 s
-    # after 1 and 2. 4 begins 1 s after its start over a dead link: never ends; 5 waits for it and never begins.
-    got = run(
-        [2.0, 0.0],
-        [-1, 0, 0, 1, 1, -1],
-        [2.0, 2.0, 4.0, 0.0, 1.0, 1.0],
-        np.array([[0, 1], [1, 3], [2, 3], [4, 5]]),
-        np.array([0.0, 0.0, 3.0, 0.0, 9.0, 0.0]),
-        np.array([0.0, 0.5, 0.0, 1.0, 1.0, 0.0]),
-        cap=np.array([1.0, math.inf, math.inf, math.inf, math.inf, 1.0]),
-    )
-    np.testing.assert_array_equal(got.begin, [0, 2.5, 3, 6.5, 10, math.inf])
-    np.testing.assert_array_equal(got.finish, [2, 4, 5.5, 6.5, math.inf, math.inf])
-    assert got.outcome == Outcome.starved
-
-
 def test_a_flow_that_begins_as_another_ends_keeps_the_share_of_a_third():
     # 0, then 1, then 2 on a link that 3 shares: 3 has half throughout, whatever rounding makes of each end.
     sizes = np.random.default_rng(0).uniform(0.1, 1, (40, 3))
@@ -175,22 +156,6 @@ def test_no_flow_one_flow_and_nothing_to_wait_for():
         np.testing.assert_array_equal(times(got), [[0, 1], [0, 2], [0.5, 2.5]])
 
 
-def test_what_never_begins():
-    # A start that never comes; what has no weight; a cap of 0; and each of those who wait for them, with nothing to do.
-    got = run(
-        [1.0],
-        [0] * 6,
-        [1.0, 0.0, 1.0, 0.0, 1.0, 0.0],
-        np.array([[0, 1], [2, 3], [4, 5]]),
-        start=np.array([math.inf, 0, 0, 0, 0, 0]),
-        weight=np.array([1.0, 1, 0, 1, 1, 1]),
-        cap=np.array([math.inf] * 4 + [0, math.inf]),
-    )
-    np.testing.assert_array_equal(got.begin, [math.inf, math.inf, 0, math.inf, 0, math.inf])
-    np.testing.assert_array_equal(got.finish, math.inf)
-    assert got.outcome == Outcome.starved
-
-
 def test_nan_ends_in_an_outcome():
     for field in ("size", "start", "lag"):
         terms = {"size": np.ones(2), "start": np.zeros(2), "lag": np.zeros(2)}
@@ -241,23 +206,6 @@ def test_derivatives_against_differences(shape, engine):
         slopes.check(
             arrays.hops, {name: value * rng.uniform(0.4, 1.6, value.shape) for name, value in at.items()}, seed
         )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_is_its_loop(engine):
-    arrays = [padded_graph(dataclasses.replace(draw(3), **numbers_of(seed)), seed=seed) for seed in range(4)]
-    after = arrays[0].after
-    cases = [(one.hops, {name: jnp.asarray(getattr(one, name)) for name in TERMS}) for one in arrays]
-    assert_batch_is_its_loop(lambda hops, at: times_at(hops, after, at, engine), cases, rtol=1e-13)
-    slopes = jax.grad(lambda hops, at: jnp.sum(times_at(hops, after, at, engine)), argnums=1)
-    assert_batch_is_its_loop(slopes, cases, rtol=1e-10, atol=1e-12)
-
-
-def numbers_of(seed):
-    """Other numbers for the graph 3, in general position."""
-    rng = np.random.default_rng(seed)
-    count = len(draw(3).size)
-    return {name: [Fraction(x) for x in rng.uniform(0.5, 2, count)] for name in ("size", "start", "lag", "weight")}
 
 
 def test_derivatives_of_some_inputs_alone():
@@ -434,10 +382,6 @@ def test_large_problems_and_graphs_run_on_the_host_of_a_cpu():
 
 
 def test_what_is_refused():
-    said = refused(completion_times, problem(), 1.0, 0, np.array([[0, 1], [1, 0]]))
-    assert said == "after must have no cycle, but 2 wait for each other: 0 -> 1 -> 0." or "1 -> 0 -> 1" in said
-    assert refused(completion_times, problem(), 1.0, 0, [[0, 6]]) == "after must name flows 0..5, got 0..6."
-    assert refused(completion_times, problem(), 1.0, 0, [0.5]) == "after must be integers [D 2], got float64 [1]."
     assert "engine" in refused(completion_times, problem(), 1.0, engine="gpu")
     with compiling_for("cuda"):
         said = refused(jax.jit(lambda one: completion_times(problem(), one, engine="host").finish), 1.0)

@@ -100,37 +100,6 @@ def rates(capacity, hops, share=1.0, weight=1.0, cap=math.inf):
     return got, got.rate[: len(hops)], got.bottleneck[: len(hops)]
 
 
-LOCALS = [1, 2, 3, 5]  # flows on each link of a parking lot
-
-LOT = [[0, 1, 2, 3]] + [[link, -1, -1, -1] for link, n in enumerate(LOCALS) for _ in range(n)]
-
-
-def test_by_hand():
-    for capacity, hops, terms, want, held_by in (
-        # Flow 0 crosses both links, flow 1 only link 0, flow 2 only link 1. Link 1 fills first at 1/2: flows 0 and 2.
-        # Link 0 then has 3/2 left, all for flow 1.
-        ([2.0, 1.0], [[0, 1], [-1, 0], [1, -1]], {}, [0.5, 1.5, 0.5], [1, 0, 1]),
-        # The link with 5 locals fills first at 12 / 6 = 2 and holds the long flow at 2; the locals elsewhere share 10.
-        ([12.0] * 4, LOT, {}, [2.0] + [2.0 if n == 5 else 10 / n for n in LOCALS for _ in range(n)], None),
-        ([6.0], [[0], [0], [0]], {"weight": [1.0, 2.0, 3.0]}, [1, 2, 3], None),  # in proportion to weights
-        # Fair share 3 each; flow 0 stops at its cap 1, the other two take (9 - 1) / 2.
-        ([9.0], [[0], [0], [0]], {"cap": [1.0, math.inf, math.inf]}, [1, 4, 4], [-1, 0, 0]),
-        # Levels rise to 2. Flow 1 caps at 3, level 1 < 2; flow 0 then takes 8 - 3 = 5.
-        ([8.0], [[0], [0]], {"weight": [1.0, 3.0], "cap": [math.inf, 3.0]}, [5, 3], None),
-        # Flow 0 sends half over link 0 and half over link 1, flow 1 all over link 0. Link 0 carries r/2 + r = 1 at
-        # r = 2/3: both freeze there; link 1 carries 1/3 of its 3.
-        ([1.0, 3.0], [[0, 1], [0, -1]], {"share": [[0.5, 0.5], [1.0, 1.0]]}, [2 / 3, 2 / 3], [0, 0]),
-    ):
-        got, rate, bottleneck = rates(capacity, hops, **terms)
-        np.testing.assert_allclose(rate, want, rtol=1e-15)
-        assert held_by is None or bottleneck.tolist() == held_by
-        assert got.outcome == Outcome.solved
-    # Four links of 1 in a ring, flow f crosses f and f + 1: two flows a link, 1/2 each, in one round.
-    got, rate, _ = rates([1.0] * 4, [[f, (f + 1) % 4] for f in range(4)])
-    np.testing.assert_array_equal(rate, [0.5] * 4)
-    assert got.rounds == 1
-
-
 def test_edges_of_the_contract():
     #     no hop and a cap: the cap | no hop, no cap: infinite | zero capacity: 0 | weight 0 wins over all three
     hops = [[-1], [-1], [0], [-1], [-1], [0], [1]]
@@ -159,15 +128,11 @@ def test_nan_ends_in_an_outcome():
 def test_a_static_mistake_names_its_field():
     for terms, field in [
         (([-1.0], [[0]]), "capacity"),
-        ((1.0, [[0]]), "capacity"),
         (([1.0], [[1]]), "hops"),
-        (([1.0], [[-2]]), "hops"),
         (([1.0], [[0, 0]]), "hops"),
-        (([1.0], [0]), "hops"),
         (([1.0], [[0.0]]), "hops"),
         (([1.0], [[0]], 0.0), "share"),
         (([1.0], [[0]], 1.0, [-1.0]), "weight"),
-        (([1.0], [[0]], 1.0, [1.0, 1.0]), "weight"),
         (([1.0], [[0]], 1.0, 1.0, [-1.0]), "cap"),
     ]:
         assert re.search(field, refused(FlowProblem, *(np.asarray(t) for t in terms)))

@@ -79,27 +79,6 @@ def test_more_endpoints_than_bits_of_a_word():
     np.testing.assert_allclose(solve(*star), tree(*star), rtol=1e-9)
 
 
-# ------------------------------------------------------------------------------------------------ by hand
-def test_by_hand():
-    # Ports of 2 B/s. Endpoint 0 sends 2 bytes to itself and 2 to 1; endpoint 1 sends 4 to 1. Down-port 1 has two flows
-    # and so has up-port 0: all three get 1 B/s; at t = 2 both of 0's are done, 1 -> 1 has 2 bytes left at 2 B/s: 3.
-    got = solve(np.array([[2.0, 2], [0, 4]]), np.full(2, 2.0), np.full(2, 2.0))
-    np.testing.assert_array_equal(got, [[2, 2], [0, 3]])
-    # A dead port stops only its own flows: two live sources of 3 B/s send to three sinks: 1 B/s each (up-ports hold).
-    got = solve(np.ones((3, 3)), np.array([0.0, 3, 3]), np.array([3.0, 3, 3]))
-    np.testing.assert_array_equal(got, [[math.inf] * 3, [1] * 3, [1] * 3])
-    # A group holds its members: four endpoints, two racks whose up-links carry 1 B/s, the rest unlimited or ample. Each
-    # endpoint of rack 0 sends 1 byte to both of rack 1: four flows of 1/4 B/s, done at 4. Traffic inside rack 1 crosses
-    # its up-link too: 1 B/s.
-    size = np.zeros((4, 4))
-    size[:2, 2:] = 1
-    size[2, 3] = 1
-    ample = np.full(4, 10.0)
-    got = solve(size, ample, ample, np.array([1.0, 1.0]), np.array([math.inf, math.inf]))
-    np.testing.assert_allclose(got[:2, 2:], 4, rtol=1e-15)
-    assert got[2, 3] == 1
-
-
 def test_nan_spreads_and_rates_of_dead_ports():
     for position in range(3):
         star = [np.ones((3, 3)), np.ones(3), np.ones(3)]

@@ -42,16 +42,6 @@ def test_agrees_with_the_plain_kernel():
             np.testing.assert_allclose(one, expected, rtol=rtol, err_msg=f"{n} {groups}")
 
 
-def test_by_hand():
-    given = np.array([[2.0, 2.0], [0.0, 4.0]]), np.full(2, 2.0), np.full(2, 2.0)
-    np.testing.assert_array_equal(star_completion(*given, kernel=FUSED), [[2, 2], [0, 3]])
-    np.testing.assert_array_equal(star_rates(*given, kernel=FUSED), [[1, 1], [0, 1]])
-    alone = jax.vmap(functools.partial(star_completion, kernel=FUSED))(
-        np.array([[[6.0]], [[0.0]], [[1.0]]]), np.array([[3.0], [1.0], [0.0]]), np.full((3, 1), 2.0)
-    )
-    np.testing.assert_array_equal(alone, [[[3]], [[0]], [[math.inf]]])
-
-
 def test_nan_stays_in_its_instance():
     want = both(FUSED, *instances(3))[0]
     for position in range(3):

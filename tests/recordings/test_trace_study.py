@@ -187,10 +187,6 @@ def test_mistakes(trace, capsys):
     )
     said = command_line.mistake(capsys, *study, "--nic-gbps", "100,200")
     assert said.startswith("traces study shows one case, got 2 that differ in network.nic_gbps")
-    said = command_line.mistake(capsys, "traces", "study", trace)
-    assert said == "traces study needs --model, the model whose job the recording is read for."
-    said = command_line.mistake(capsys, "traces", "study", trace, *study[3:], "--out", "page.pdf")
-    assert said.startswith("report 'page.pdf': extension '.pdf' is unknown")
     said = command_line.mistake(capsys, *study, "--set", "compute.measured.iteration_s=1", "--efficiency", "0.5")
     assert "compute.rate" in said
     np.savez(trace.parent / "odd.npz", tokens=np.ones((1, 1, 1, 16, 17)))

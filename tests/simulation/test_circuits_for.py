@@ -15,7 +15,7 @@ from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, measured_decis
 from mfabric_jax.simulation.solving import given_of, program_of
 from mfabric_jax.traffic import Tokens, measured
 from tests.mistakes import check_refused
-from tests.small import row, scenario, small
+from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPANS = ("stage", "run")
@@ -81,6 +81,6 @@ def test_a_decision_is_timed_without_its_compilation():
 
 
 def test_a_timeline_may_keep_circuits_for_a_stage():
-    case = small(DRIFT | span("stage"))
-    _, stages = example_timeline(case.with_({"run.sample": 0}))
-    np.testing.assert_allclose(stages[0]["iteration_s"], row(case.with_({"run.sample": 0}))["iteration_s"], rtol=1e-9)
+    case = small(JOB | SKEWED | span("stage"))
+    _, stages = example_timeline(case)
+    np.testing.assert_allclose(stages[0]["iteration_s"], row(case)["iteration_s"], rtol=1e-9)

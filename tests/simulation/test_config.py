@@ -23,6 +23,7 @@ def batch(**sizes):
 
 
 CPO = {"network.fabric": "mfabric-cpo", "network.nic_gbps": 100.0}
+PASSES = {"network.fabric": "mfabric", "job.schedule": "dualpipe", "job.overlap": "passes"}
 MIXTRAL = {"model.name": "mixtral-8x7b"}
 LPT = "placement.longest-processing-time"
 LIMITED = {"model.name": "deepseek-r1", "job.per-server.node_limit": "model"}
@@ -103,7 +104,10 @@ MISTAKES = [  # what the sentence holds
         ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
         for shared in ("gradients", "parameters")
     ],
-    ({"job.overlap": "passes", "circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
+    (PASSES | {"circuits.span.length": "stage"}, "circuits.turn must be on-demand or span"),
+    (PASSES | {"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
+    (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
+    (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
     ({"job.recompute": "block", "circuits.turn": "pays"}, "job.recompute must be none or attention beside "),
     *[({"network.goodput": x}, "network.goodput must be a number above 0 and at most 1") for x in (0.0, 1.1, NAN)],
     *[({path: x}, f"{path} must be a number above 0") for path in ABOVE_0 for x in (0.0, -4.0, NAN, INF)],

@@ -103,9 +103,7 @@ def test_a_root_in_the_middle_of_the_group():
 def test_chunks_are_a_pipeline_and_hide_latency():
     graph = collective(5, Op.BROADCAST, root=0)
     last, _ = ends(graph, algorithms="broadcast=chain*6", alpha_s=0.25)
-    assert last[1::2] == pytest.approx(
-        [6.0, 7.25, 8.5, 9.75, 10.0]
-    )  # each ends 1 s + alpha later, the last one receives only
+    assert last[1::2] == pytest.approx([6.0, 7.25, 8.5, 9.75, 10.0])  # 1 s + alpha each, the last receives only
     last, _ = ends(graph, algorithms="broadcast=chain*6")
     assert last[1::2] == pytest.approx([6.0, 7.0, 8.0, 9.0, 9.0])
 
@@ -232,11 +230,7 @@ def two(first, second, **other):
         ({}, {"rank": 0}, r"^a collective must have one task of each rank, but .* are both of rank 0"),
         ({}, {"rank": 2}, r"^rank of task 1 \('b'\) must be one of its group 0, got 2\.$"),
         ({}, {"bytes": 9.0}, r"^bytes must be the same for all members of a collective \(ring\), .* 8 and .* 9\.$"),
-        (
-            {"op": Op.REDUCE},
-            {"op": Op.REDUCE},
-            r"^peer of task 0 \('a'\) must be its root, a rank of group 0, got -1\.$",
-        ),
+        ({"op": Op.REDUCE}, {"op": Op.REDUCE}, r"^peer of task 0 \('a'\) must be its root, a rank of group 0, got -1"),
         ({"op": Op.REDUCE, "peer": 0}, {"op": Op.REDUCE, "peer": 1}, "^peer must be the same"),
     ],
 )
@@ -289,10 +283,7 @@ def test_collectives_in_opposite_order_are_named():
     [
         ("all-reduce", "OP=ALGORITHM"),
         ("allreduce=ring", r"collective 'allreduce' is unknown \(did you mean 'all-reduce'\?\)"),
-        (
-            "all-reduce=pairwise",
-            "algorithm of all-reduce 'pairwise' is unknown.*; allowed: ring, rings, halving-doubling",
-        ),
+        ("all-reduce=pairwise", "algorithm of all-reduce 'pairwise' is unknown.*; allowed: ring, rings, halving-dou"),
         ("all-reduce:65536=ring", "OP:<BYTES=ALGORITHM"),
         ("all-reduce:<x=ring", "'x' in 'all-reduce:<x=ring' must be a whole number"),
         ("all-reduce=ring*0", "chunks must be a whole number of at least 1, got 0"),
@@ -312,17 +303,6 @@ def test_the_choice_depends_on_collective_and_size():
         around = {(0, 1), (1, 2), (2, 0)}
         pairs = set(zip(flows.src[flows.transfers].tolist(), flows.dst[flows.transfers].tolist(), strict=True))
         assert (pairs == around) == (bytes >= 100)
-
-
-def test_large_graphs_are_made_in_no_time():
-    groups = tuple(tuple(range(first, first + 64)) for first in range(0, 512, 64))
-    tasks = Tasks(512, groups)
-    for match in range(80):
-        for rank in groups[match % 8]:
-            what = {"op": Op.ALL_REDUCE, "group": match % 8, "bytes": 1.0, "match": match}
-            tasks.add(TaskKind.COLLECTIVE, rank, **what)
-    flows = lowered(tasks.graph())
-    assert flows.transfers.sum() == 80 * 64 * 126
 
 
 def on_lane(*rows, ranks=2):
@@ -472,9 +452,6 @@ def test_lanes_close_no_cycle_and_are_never_shared(seed):
         assert all(end <= next_begin for (_, end), (next_begin, _) in itertools.pairwise(busy))
 
 
-NOTHING = np.zeros((0, 2), np.int64)
-
-
 def test_it_goes_back_to_what_was_waited_for_last():
     # 0 (1 s) and 1 (2 s) before 2; 2 has a lag of 0.5 and takes 1; 3 is alone and short.
     after = np.array([[0, 2], [1, 2]])
@@ -494,10 +471,6 @@ def test_a_late_start_begins_the_path_and_equals_go_to_the_lowest():
     assert (late.flow.tolist(), late.released.tolist()) == ([3], [5])
     even = critical_path(after, np.zeros(4), np.array([0, 0, 1, 2.0]), np.array([1, 1, 2, 3.0]))
     assert even.flow.tolist() == [0, 2, 3]
-
-
-def test_no_flows_have_no_path():
-    assert critical_path(NOTHING, np.zeros(0), np.zeros(0), np.zeros(0)).flow.shape == (0,)
 
 
 def test_covered_time_counts_what_overlaps_once():
@@ -543,7 +516,7 @@ def test_tasks_are_collected_in_order():
         (
             TaskKind.COMPUTE,
             {"seconds": -1.0},
-            r"^seconds of task 0 \('odd'\) must be a number from 0 to 1e\+09, got -1.0.$",
+            r"^seconds of task 0 \('odd'\) must be a number from 0 to 1e\+09, got -1",
         ),
         (TaskKind.COMPUTE, {"seconds": np.nan}, "^seconds of task 0"),
         (TaskKind.SEND, {}, r"^peer of task 0 \('odd'\) must be in 0..1, got -1.$"),

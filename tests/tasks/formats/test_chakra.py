@@ -55,18 +55,8 @@ def test_every_kind_of_node(tmp_path):
     graph, kind, remarks = read_with_remarks(put(tmp_path, nodes, nodes, pack=gzip.compress))
     assert (kind, graph.ranks, graph.tasks) == ("Chakra", 2, 18)
     assert graph.name[:9] == ("n0", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10")
-    K = TaskKind
-    kinds = [
-        K.COMPUTE,
-        K.COLLECTIVE,
-        K.COLLECTIVE,
-        K.MARKER,
-        K.COMPUTE,
-        K.COMPUTE,
-        K.COMPUTE,
-        K.COLLECTIVE,
-        K.COLLECTIVE,
-    ]
+    compute, collective = TaskKind.COMPUTE, TaskKind.COLLECTIVE
+    kinds = [compute, *[collective] * 2, TaskKind.MARKER, *[compute] * 3, *[collective] * 2]
     assert graph.kind[:9].tolist() == kinds
     np.testing.assert_allclose(graph.seconds[:9], [3e-6, 0, 0, 0, 2e-6, 5e-6, 4e-6, 0, 0])
     # of an all-gather each rank's part is said: both have 20 bytes at the end
@@ -109,12 +99,8 @@ def test_communicators_of_a_file_and_of_metadata(tmp_path):
     assert graph.groups == ((1,), (0, 2))
     assert graph.group.tolist() == [1, -1, 1]
     (tmp_path / "mine.json").write_text(json.dumps({"4": [0, 1, 2]}))
-    check_refused(
-        "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
-        read_tasks,
-        path,
-        communicators=tmp_path / "mine.json",
-    )
+    mine = tmp_path / "mine.json"
+    check_refused("as many collectives on all its ranks, got 1 on rank 0", read_tasks, path, communicators=mine)
     check_refused("or a folder of one set", read_tasks, tmp_path)
 
 
@@ -135,10 +121,8 @@ def test_operations_take_the_time_of_the_roofline(tmp_path):
         node(3, COMP, num_ops=0),
     ]
     path = put(tmp_path, nodes)
-    assert (
-        "2 computations have operations and no duration: they take no time without tflops."
-        in read_with_remarks(path).remarks
-    )
+    said = "2 computations have operations and no duration: they take no time without tflops."
+    assert said in read_with_remarks(path).remarks
     # 2 TFLOP/s, 100 GB/s: 1000 operations at 2e12; 10 at 1 operation a byte, 1e11.
     graph = read_tasks(path, tflops=2.0, memory_gigabytes_per_s=100.0)
     np.testing.assert_allclose(graph.seconds, [5e-10, 1e-10, 0])
@@ -187,16 +171,11 @@ def test_the_feeder_s_json(tmp_path):
         ([node(1, 8, x=1)], "^node 1 of .* must have a type from 0 to 7, got 8"),
         ([node(1, COMP, x=1), node(1, COMP)], "^node 1 of .* has the id of another node"),
         ([node(1, SEND, comm_size=8)], "^node 1 of .* must say comm_dst and comm_size"),
-        ([node(1, SEND, comm_dst=1)], "must say comm_dst and comm_size"),
         ([node(1, SEND, comm_dst=2, comm_size=8)], "from 0 to 1 for comm_dst, got '2'"),
         ([node(1, SEND, comm_dst=1, comm_size=-8)], "for comm_size, got '-8'"),
-        ([node(1, SEND, comm_dst=1, comm_size="much")], "for comm_size, got 'much'"),
         ([node(1, SEND, comm_dst=1, comm_size=8, comm_src=1)], "must have its own rank, 0, for comm_src, got 1"),
         ([node(1, RECV, comm_src=1, comm_size=8)], "^node 1 of .* receives from rank 1, which does not send it"),
-        (
-            [node(1, COLL, comm_type=7, comm_size=8)],
-            "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
-        ),
+        ([node(1, COLL, comm_type=7, comm_size=8)], "as many collectives on all its ranks, got 1 on rank 0 and 0 on"),
         ([node(1, COLL, comm_type=10, comm_size=8)], "comm_type from 0 to 9, got 10"),
         ([node(1, COLL)], "none of its nodes has"),
     ],
@@ -339,12 +318,12 @@ def test_waits_across_ranks_become_messages(tmp_path):
     assert within_ranks(graph).graph is graph
 
 
-@pytest.mark.parametrize(("order", "said"), [([0, 1, 1, 0], "in the same order"), ([0, 1, 0], "in the same order")])
-def test_collectives_out_of_order_or_without_members_are_refused(tmp_path, order, said):
+@pytest.mark.parametrize("order", [[0, 1, 1, 0], [0, 1, 0]])
+def test_collectives_out_of_order_or_without_members_are_refused(tmp_path, order):
     tasks = Tasks(2, groups=((0, 1),))
     for place, match in enumerate(order):
         tasks.add(TaskKind.COLLECTIVE, place // 2, op=Op.ALL_REDUCE, group=0, bytes=1.0, match=match)
-    check_refused(said, write_tasks, tasks.graph(), tmp_path / "x.et")
+    check_refused("in the same order", write_tasks, tasks.graph(), tmp_path / "x.et")
 
 
 def test_members_of_an_all_to_all_have_bytes_of_their_own(tmp_path):

@@ -29,8 +29,8 @@ STRANGE = [
     b"3.5",
     b"[[",
     b" ",
-    b"\n",
 ]
+STRANGE += [b"\n"]
 
 
 def damaged(data, draw):
