@@ -12,11 +12,7 @@ from tests.command_line import header, line_of, mistake, status
 
 SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1")
 CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
-
-
 pytestmark = pytest.mark.usefixtures("command_line")
-
-
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
 OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]

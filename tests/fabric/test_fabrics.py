@@ -131,8 +131,6 @@ def test_mistakes_in_a_file(tmp_path, given, sentence):
 
 
 MODEL = "mixtral-8x7b"  # 4 servers a region
-
-
 DEGREE = "network.mfabric.optical_degree"
 
 

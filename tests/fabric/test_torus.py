@@ -125,8 +125,6 @@ def test_circuits():
 
 
 LEGAL = [[0, 2, 1], [2, 0, 1], [1, 1, 0]]  # degrees 3, 3, 2
-
-
 ILLEGAL = {
     "not symmetric": [[0, 2, 1], [1, 0, 1], [1, 1, 0]],
     "a server joined to itself": [[1, 1, 0], [1, 0, 1], [0, 1, 0]],

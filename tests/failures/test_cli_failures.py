@@ -11,8 +11,6 @@ FAILURES = ("failures", "--preset", "paper", "--model", "llama-moe", "--set", "r
 HOURS = 730.0  # of a month
 
 pytestmark = pytest.mark.usefixtures("command_line")
-
-
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
 FAILURE_COLUMNS += ["at", "iterations"]

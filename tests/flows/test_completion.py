@@ -14,7 +14,7 @@ from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.instances import draw, padded
 from tests.mistakes import refused
-from tests.oracles.fluid import completion
+from tests.oracles.graph import completion
 
 F, L, H = 12, 8, 4
 solve = eqx.filter_jit(completion_times)

@@ -245,14 +245,8 @@ def test_one_core_is_enough():
 
 
 BOTH = pytest.mark.parametrize("engine", ["host", "device"])
-
-
 TABLE = np.array([[0, -1], [-1, -1], [0, 1], [-1, -1], [1, -1], [1, 0]])
-
-
 CAP = np.array([np.inf, 1.0, np.inf, np.inf, 1.5, np.inf])
-
-
 AFTER = np.array([[0, 1], [1, 2], [1, 4], [2, 3], [4, 3], [3, 5]])
 
 

@@ -23,12 +23,12 @@ from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
 from tests.flows import graphs
 from tests.flows.instances import draw, padded
 from tests.flows.stars import instances
-from tests.oracles import circuits, dense, fluid, graph, max_min
-from tests.oracles.fluid import completion
+from tests.oracles import circuits, dense, graph, max_min
+from tests.oracles.graph import completion
 from tests.oracles.greedy import greedy
 from tests.oracles.moves import moves_around
 from tests.oracles.threshold import bisected
-from tests.oracles.timeline import Stage, stage_order, timeline
+from tests.oracles.timeline import Stage, timeline
 from tests.oracles.transition import kkt_residual, objective, slsqp
 from tests.oracles.tree import tree
 
@@ -75,7 +75,7 @@ def finish_times(solve):
     for seed in range(30):
         instance, arrays = drawn(seed)
         got = solve(arrays.problem(), arrays.size, arrays.start).finish
-        yield got, fluid.completion(*instance.flow_terms(), instance.size, instance.start)
+        yield got, graph.completion(*instance.flow_terms(), instance.size, instance.start)
 
 
 def plain_finish_times(solve):
@@ -205,11 +205,6 @@ def test_searches_are_told_apart():
     assert all(RING not in ends for ends in moves.values())
 
 
-def test_every_schedule_has_an_order_of_its_own():
-    orders = [stage_order(name, 0, 2, 4, chunks) for name, chunks in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))]
-    assert all(first != second for first, second in itertools.combinations(orders, 2))
-
-
 def test_the_timeline_sees_every_assumption():
     block = {"attention": 2, "inner": 4, "tp": 1, "exchange": [(2, 3), (3, 2)], "switch": (True, True), "ahead": False}
 
@@ -259,13 +254,6 @@ def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
     finish = np.zeros((4, 4))
     finish[tuple(pairs.T)] = [float(t) for t in exact]
     np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_flows_that_wait_for_nothing_are_the_exact_simulation(seed):
-    one = draw(seed, 10, 5, 3)
-    _, finish = graph.run(*one.flow_terms()[:2], one.size, start=one.start, weight=one.weight, cap=one.cap)
-    assert finish == completion(*one.flow_terms(), one.size, one.start)
 
 
 def test_flows_that_wait_by_hand():

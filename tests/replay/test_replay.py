@@ -470,8 +470,6 @@ FILES = (
     "htsim_cm/incast.cm",
     "goal/schedgen_allreduce_ring_16r_16MiB.goal",
 )
-
-
 FABRICS = ("fat-tree", "rail-optimized", "mfabric")
 
 

@@ -63,8 +63,6 @@ def alone(workload, seconds=SECONDS, **more):
 PAIR = job(pp=2, blocks=2, micro_batches=2)
 SCORES = 2 * (500_000 / 2) * 2 * 249  # FLOPs a token
 ATTENTION = 2 * 996_000 + SCORES
-
-
 HEAD_S = 2.0 * (2 * 1000 * VOCAB) / ATTENTION  # 2 x 1,000 x 500 FLOPs a token, at attention's rate
 
 

@@ -258,26 +258,6 @@ def test_parts_arrive_when_circuits_and_packets_brought_them():
     assert late > 2
 
 
-def even(pipeline):
-    """Slots of one dense block a place: 2 s forward and 4 s backward, no time between stages."""
-    shape = (*pipeline.order.kind.shape, 3)
-    here, nothing = np.zeros(shape, bool), np.zeros((*shape, 2))
-    here[..., 0] = True
-    blocks = Blocks(here, np.zeros(shape, bool), nothing, nothing, nothing > 0, nothing[..., 0] > 0, None, nothing)
-    compute = Compute(*(np.full(pipeline.stages, x) for x in (1.5, 100.0, 0.5, 0.0)))
-    zero = np.zeros(pipeline.stages)
-    draw = Draw(pipeline.order, blocks, compute, zero, np.full(nothing.shape, 9.0), np.asarray(1.0), np.zeros(()))
-    return slots_of(batch([draw]), False, "none")
-
-
-@pytest.mark.parametrize("pipeline", [*SMALL[:2], SMALL[3]])
-def test_bubbles_of_even_stages(pipeline):
-    # All M micro-batches through all V chunks, and P - 1 times one forward and one backward block.
-    got = even(pipeline)
-    blocks = pipeline.batches * pipeline.chunks + pipeline.stages - 1
-    np.testing.assert_allclose(np.asarray(got.end).max(), 6 * blocks, rtol=RTOL)
-
-
 def bubbles(schedule, shape, forward, inputs, weights):
     """What every stage waits until the last is through, and from its own first pass to its own last, where all blocks
     take equally long and nothing is sent."""
@@ -300,8 +280,6 @@ def bubbles(schedule, shape, forward, inputs, weights):
 
 
 EVEN = (1.0, 1.0, 1.0)
-
-
 SCORES = (1.0, 1.25, 0.75)  # attention scores have no weights: B > F > W
 
 
@@ -392,8 +370,6 @@ DRAWN = [
     (Pipeline("interleaved", 2, 4, 2, True), Rules(comm_cores=0.25)),
     (Pipeline("1f1b", 2, 3), Rules(True, recompute="block")),
 ]
-
-
 DRAWS_OF_EACH, DEPTH = 8, 3
 
 
@@ -454,14 +430,8 @@ def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():
 
 
 SIZES = [*itertools.product(("1f1b", "gpipe"), range(1, 6), range(1, 7), (1,))]
-
-
 GROUPS = itertools.product(range(1, 5), (1, 2, 3), range(1, 5))
-
-
 SIZES += [("interleaved", stages, groups * stages, chunks) for stages, groups, chunks in GROUPS]
-
-
 KIND = {"F": FORWARD, "B": BACKWARD}
 
 

@@ -27,8 +27,6 @@ from tests.small import MODEL, configured, row, rows, scenario, several, small
 
 module = importlib.import_module("mfabric_jax.simulation.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-
-
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 CONTRACT = ["model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "network_cost_usd", "perf_per_dollar"]
 FABRICS = ("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree")

@@ -270,11 +270,7 @@ def test_topoopt_is_wired_for_the_mean_traffic():
 OWN = Transport(
     name="own", payload_bytes=3000, header_bytes=1000, pacing=0.8, ack_bytes=400, startup_s=1e-4, store_and_forward=True
 )
-
-
 PAYLOAD, PACE, ACKS, PACKET = 0.75, 0.8, 0.1, 4000
-
-
 LINE = units.gbps(100.0)
 
 
@@ -345,8 +341,6 @@ def test_a_transport_decides_goodput():
 
 # Two GPUs with a port each on one switch; the second is in a server of two GPUs.
 UP, DOWN, INSIDE = ("nic up", "nic down", "nvswitch up")
-
-
 NETWORK = network_of(
     [
         (UP, np.array([0, 1]), np.array([3, 3]), np.full(2, 100.0)),

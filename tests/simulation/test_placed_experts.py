@@ -122,14 +122,8 @@ def test_a_limit_to_groups_is_none_for_a_model_without_groups():
 
 
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
-
-
 SPREAD |= {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.3}
-
-
 THREE = SPREAD | {"run.replicas": 3}
-
-
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 
 

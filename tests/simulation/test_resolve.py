@@ -108,8 +108,6 @@ WAYS = {
     "servers": TREE | {"job.dispatch": "per-server", "placement.longest-processing-time.redundant_experts": 8},
     "random": {"circuits.predict.predictor": "random", "circuits.routing": "relay"},
 }
-
-
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 

@@ -64,17 +64,9 @@ def test_ranks_that_send_when_they_are_done_by_hand():
 
 
 TREE = {"network.fabric": "fat-tree"}
-
-
 EVEN = JOB | TREE | {"traffic.knobs": "balanced"}
-
-
 ONCE = {"job.dispatch": "per-server"}
-
-
 REACHED = 1 - math.comb(4, 2) / math.comb(8, 2)  # of a token with 2 of 8 experts on 2 servers, each of these
-
-
 COPIES = 2 * REACHED / 2  # over selections
 
 
@@ -100,8 +92,6 @@ def test_what_is_dropped_is_said_and_not_sent():
 
 
 ONE = JOB | {"network.fabric": "fat-tree"}
-
-
 COUNTED = {"job.head": True, "job.optimizer_step": True}
 
 
@@ -130,8 +120,6 @@ def test_a_gpu_whose_memory_is_not_known_takes_no_step(tmp_path):
 
 
 REGION = JOB | {"circuits.policy": "uniform", "traffic.generated.skew": 0.5}
-
-
 ALWAYS = {"circuits.turn": "always"}
 
 

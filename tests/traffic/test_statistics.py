@@ -247,8 +247,6 @@ TRUTH = Knobs(
     jitter=0.03,
     sampled=True,
 )
-
-
 SHAPE = Shape(layers=16, micro_batches=2, ranks=4, experts=16, selections=20_000)
 
 

@@ -223,13 +223,9 @@ def test_tokens_that_do_not_fit():
 
 
 endpoints = st.integers(0, 2**40)
-
-
 groups_of = st.integers(1, 9).flatmap(
     lambda n: st.lists(st.lists(endpoints, min_size=n, max_size=n, unique=True), min_size=1, max_size=4)
 )
-
-
 amounts = st.sampled_from([0.0, 1.0, 3.5, 1e9])
 
 
@@ -428,8 +424,6 @@ def test_a_mistake_gets_a_sentence():
 
 
 COUNTS = nps.arrays(np.int32, (4, 8), elements=st.integers(0, 1000))
-
-
 build, inside = jax.jit(rank_bytes), jax.jit(inside_bytes, static_argnums=1)
 
 
@@ -479,8 +473,6 @@ SERVERS, EACH = 6, 20
 
 # What 20 draws add up to, as ever: policies trained on these draws are judged on the same ones.
 SUMS = {"zipf": 62.02493, "hot": 103.9643, "sparse": 325.8541, "block": 6654.462, "dense": 607.6647}
-
-
 SUMS |= {"lognormal": 1720.09, "skewed": 303.8411}
 
 

@@ -277,8 +277,6 @@ top_k = 6
 expert_hidden = 1536
 vocab = 128000
 """
-
-
 DEGREES = "ep = 16\ntp = 1\npp = 4\ndp = 4\n"
 
 
