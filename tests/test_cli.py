@@ -207,6 +207,7 @@ def test_as_a_program_in_a_poor_terminal():
     assert done.stderr == "mfabric: compare does not take 'surplus'; --help lists what it takes.\n"
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves():
     command = [sys.executable, "-u", "-m", "mfabric_jax.cli", "traffic", "--model", "llama-moe"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as program:

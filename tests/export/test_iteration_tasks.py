@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.export._export import timed_iteration
+from mfabric_jax.export import timed_iteration
 from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.schedule.as_tasks import TRAFFIC

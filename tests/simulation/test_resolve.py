@@ -127,6 +127,9 @@ def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
         np.testing.assert_allclose(busiest[name], want[name], rtol=1e-9, atol=1e-9, err_msg=name)
     for stage in stages:
         np.testing.assert_allclose(sum(stage[name] for name in PARTS), stage["iteration_s"], rtol=1e-12)
+        drawn = [one for one in segments if one["stage"] == stage["stage"] and one["kind"] in ("tp", "cp")]
+        length = sum(one["end_s"] - one["start_s"] for one in drawn)
+        np.testing.assert_allclose(length, stage["tp_comm_s"], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(max(one["end_s"] for one in segments), want["iteration_s"], rtol=1e-12)
     (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
     np.testing.assert_allclose(broken["healthy_s"], want["iteration_s"], rtol=1e-12)
@@ -164,7 +167,7 @@ AXES = {  # of more rows than are timed one by one
     "efficiency": ({}, {"compute.efficiency": (0.2, 0.3, 0.4), "network.nic_gbps": (100.0, 200.0, 400.0)}),
     "delay": ({}, {"circuits.delay_s": (0.0, 0.01, 0.4), "circuits.each_s": (0.0, 0.2), "network.goodput": (0.5, 1.0)}),
     "degree": (NARROW, {"network.mfabric.optical_degree": (1, 2, 4), "network.nic_gbps": (100.0, 300.0, 800.0)}),
-    "sample": ({"run.iterations": 3}, {"run.sample": (None, 0, 2), "network.link_delay_s": (0.0, 1e-4)}),
+    "sample": ({"run.iterations": 2}, {"run.sample": (None, 0, 1), "network.link_delay_s": (0.0, 1e-4)}),
     "span": ({"circuits.span.length": "run", "circuits.decision_s": 0.02}, {"circuits.delay_s": (0.0, 0.1)}),
     "pays": ({"circuits.turn": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
     "tree": (TREE, {"network.nic_gbps": (100.0, 200.0, 400.0), "gpu.nvlink_gigabytes_per_s": (300.0, 900.0)}),

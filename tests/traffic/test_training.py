@@ -338,28 +338,6 @@ def test_a_hierarchical_all_reduce_is_three_loops(groups, servers, local, data):
         np.testing.assert_allclose([row[2] for row in found], [row[2] for row in expected], rtol=1e-12)
 
 
-def _as_servers(members):
-    members = np.asarray(members)
-    return members.reshape(*members.shape[:-1], 2, 3)
-
-
-def test_a_batch_of_groups_is_its_groups():
-    # The groups overlap, and the last is the first again: its flows stay separate.
-    rng = np.random.default_rng(0)
-    members = np.stack([rng.permutation(9)[:6] for _ in range(4)])
-    members = np.concatenate([members, members[:1]])
-    size, start = rng.integers(0, 5, 5).astype(float), rng.integers(0, 3, 5).astype(float)
-    for build, sizes in (
-        (all_to_all, rng.integers(0, 3, (5, 6, 6))),
-        (lambda members, size, **more: ring_all_reduce(members, size, rings=2, **more), size),
-        (lambda members, size, **more: hierarchical_all_reduce(_as_servers(members), size, **more), size),
-    ):
-        batch = build(members, sizes, start=start)
-        alone = [build(m, b, start=t) for m, b, t in zip(members, sizes, start, strict=True)]
-        assert rows(batch) == rows(together(*alone))
-        assert batch.labels == alone[0].labels
-
-
 def test_point_to_point_broadcasts_and_drops():
     got = point_to_point([0, 1, 2], 2, [[5], [0]], start=[1, 2, 3])
     assert rows(got) == [(0, 2, 5, 1, "point-to-point"), (1, 2, 5, 2, "point-to-point")]
