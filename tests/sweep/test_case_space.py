@@ -265,8 +265,6 @@ def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():
     assert len(json.dumps(one)) < 5000
 
 
-
-
 def test_what_a_case_does_not_read_is_no_value_of_its_row():
     axes = {"network.fabric": ["fat-tree", "mfabric"], "network.mfabric.optical_degree": [2, 4], "run.seed": [0, 1]}
     results = simulate(cases(small(), axes))
