@@ -159,19 +159,11 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
 
 def assert_iteration(got, total, parts):
     """The parts of the busiest stage."""
-    want = parts[int(got.stage)]
+    want = dict(parts[int(got.stage)])
     assert sum(want.values()) >= max(sum(one.values()) for one in parts) * (1 - RTOL)
-    assert_parts(
-        got,
-        total=total,
-        compute=want["compute"],
-        tp=want["tp"],
-        ep=want["ep"],
-        dp=want["dp"],
-        late=want["reconfig"],
-        bubble=total - sum(want.values()),
-    )
-    return want["reconfig"]
+    late = want.pop("reconfig")
+    assert_parts(got, total=total, late=late, bubble=total - late - sum(want.values()), **want)
+    return late
 
 
 @pytest.mark.parametrize("optical", [True, False])
