@@ -144,14 +144,3 @@ def test_knobs_and_a_table_are_printed_and_written(capsys, run, tmp_path):
         np.testing.assert_allclose([float(recorded), float(fitted)], [row["recorded"], row["fitted"]], 1e-3, 6e-4)
         if row["error"] is not None:
             assert float(error[0]) == pytest.approx(100 * row["error"], abs=0.06)
-
-
-def test_the_published_folders(capsys, shared_data):
-    for name in ("olmoe_routing", "laer_moe"):
-        assert status("info", shared_data / name) == 0
-        assert capsys.readouterr().out.count(", recorded ") == 2
-    assert status("info", shared_data / "smartmoe_gate_trace", "--records", "4901-5001") == 0
-    said = capsys.readouterr().out
-    assert "iteration 11, layer 24, micro-batch 4, source rank 16, expert 32" in said
-    for title in survey.TITLES.values():
-        assert f"\n{title} " in said
