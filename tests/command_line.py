@@ -1,5 +1,7 @@
 """The command line in this process, as a shell sees it."""
 
+import csv
+
 from mfabric_jax import cli
 
 
@@ -20,3 +22,15 @@ def mistake(capsys, *words):
     assert output.err.startswith("mfabric: "), output.err
     assert output.err.endswith(".\n"), output.err
     return output.err.removeprefix("mfabric: ").strip()
+
+
+def header(path):
+    """The columns of a file of rows."""
+    with path.open() as file:
+        return next(csv.reader(file))
+
+
+def line_of(output, *words):
+    """The words behind these in the one printed line that begins with them."""
+    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
+    return line[len(words) :]

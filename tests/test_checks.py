@@ -1,13 +1,187 @@
-"""A mistake is one sentence that names the field, the value and what is allowed; what is right comes back."""
+"""Files that are whole or as they were: names, links, permissions, what is in the way."""
+
+import json
+import os
+import stat
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
+from mfabric_jax import InputError, units
+from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import not_negative, number, one_of, part, positive, whole
+from mfabric_jax.fabric import Prices, read_graph
+from mfabric_jax.parts import SweepFolder
+from mfabric_jax.policies import load
+from mfabric_jax.report import Asked, query, read_rows, write_rows
+from mfabric_jax.sweep import read_sweep
+from mfabric_jax.text_files import DEEPEST, read_mapping
+from mfabric_jax.traffic import Knobs
+from mfabric_jax.tuned_file import entries, forget
+from mfabric_jax.validation import read_runs
 from tests.mistakes import check_refused, refused
+
+ALLOWED = (".csv",)
+
+
+def write(path, text="new"):
+    with replacing(path) as (part,):
+        part.write_text(text)
+
+
+def test_a_link_goes_on_to_lead_to_the_file(tmp_path):
+    real, link, dangling = tmp_path / "far" / "real.csv", tmp_path / "link.csv", tmp_path / "dangling.csv"
+    real.parent.mkdir()
+    real.write_text("old")
+    link.symlink_to(real)
+    dangling.symlink_to(tmp_path / "far" / "other.csv")
+    for path in (link, dangling):
+        write(path)
+        assert path.is_symlink()
+        assert path.read_text() == "new"
+    assert real.read_text() == "new"
+    assert sorted(file.name for file in (tmp_path / "far").iterdir()) == ["other.csv", "real.csv"]
+
+
+def test_permissions_stay_and_new_files_have_those_of_any(tmp_path):
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    old.write_text("old")
+    for mode in (0o640, 0o755, 0o600):
+        old.chmod(mode)
+        write(old)
+        assert stat.S_IMODE(old.stat().st_mode) == mode
+    before = os.umask(0o027)
+    try:
+        write(new)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(new.stat().st_mode) == 0o640
+
+
+def test_names_of_any_length_that_the_system_takes(tmp_path):
+    for name in ("x" * 251 + ".csv", "é" * 125 + ".csv"):
+        assert check_file("file", tmp_path / name, ALLOWED) == ".csv"
+        write(tmp_path / name)
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
+
+
+def test_what_cannot_be_a_file_is_said_before(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name, sentence in (
+        ("x" * 300 + ".csv", r"file .* cannot be used \(File name too long\); give another name"),
+        ("folder.csv", r"file .*folder.csv' is a folder; give a .csv file"),
+        ("pipe.csv", r"file .*pipe.csv' is no plain file; give a .csv file"),
+        ("rows.txt", r"extension '.txt' is unknown; allowed: .csv"),
+        ("rows", r"has no extension; allowed: .csv"),
+    ):
+        check_refused(sentence, check_file, "file", tmp_path / name, ALLOWED)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder.csv", "pipe.csv"]
+
+
+def test_what_goes_wrong_leaves_nothing(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(file) as (part,):
+        part.write_text(str(1 / 0))
+    assert [one.name for one in tmp_path.iterdir()] == ["rows.csv"]
+    assert file.read_text() == "old"
+
+
+DEEP = {".json": '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", ".toml": "a = " + "[" * 9999 + "]" * 9999}
+
+
+def nested(times):
+    return "[" * times + "]" * times
+
+
+def test_what_is_right_is_read(tmp_path):
+    for name, text in (("a.TOML", 'a = [1, "x"]\n[b]\nc = 1e3'), ("a.json", '\ufeff{"a": [1, "x"], "b": {"c": 1e3}}')):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert read_mapping(tmp_path / name, "things") == {"a": [1, "x"], "b": {"c": 1000}}
+    (tmp_path / "a.txt").write_text("{}")
+    assert read_mapping(tmp_path / "a.txt", "things", ".json") == {}
+    (tmp_path / "deep.json").write_text('{"a": ' + nested(DEEPEST - 1) + "}")
+    assert read_mapping(tmp_path / "deep.json", "things")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.json", '{"a": 1, "b": {"c": 1, "c": 1}}', r"is not JSON \(it says 'c' twice\); give a file of things"),
+        ("a.toml", "a = 1\na = 2", r"is not TOML \(Cannot overwrite a value"),
+        ("a.json", DEEP[".json"], r"is not JSON \(it is nested more than 100 deep\)"),
+        ("a.json", '{"a": ' + nested(DEEPEST) + "}", r"is not JSON \(it is nested more than 100 deep\)"),
+        ("a.toml", DEEP[".toml"], r"is not TOML \(it is nested more than 100 deep\)"),
+        ("a.toml", ".".join("a" * 300) + " = 1", r"is not TOML \(it is nested more than 100 deep\)"),
+        ("a.json", "[1]", r"must hold things by name, got \[1\]"),
+        ("a.json", b'{"a": "\xff"}', r"is not JSON \(it is not text in UTF-8, from byte 7 on\)"),
+        ("a.json", '{"a": "\\ud800"}', r"is not JSON \(.*surrogates not allowed"),
+        ("a.json", '{"a": ["b\\u0000"]}', r"is not JSON \(it holds a zero byte\)"),
+        ("a.json", '{"a": 1' + "0" * 5000 + "}", r"is not JSON \(Exceeds the limit"),
+        ("a.yaml", "a: 1", r"things .*a.yaml': extension '.yaml' is unknown .*; allowed: .toml, .json"),
+        ("a.json", " " * 1001, "is too large, above 1,000 bytes; give a .toml or .json file of things"),
+        ("a" * 300 + ".json", None, r"cannot read .* \(File name too long\); give a .toml or .json file of things"),
+        ("a\0.json", None, r"cannot read .* \(embedded null byte\)"),
+        ("none.json", None, r"cannot read .* \(No such file or directory\)"),
+    ],
+)
+def test_what_is_wrong_is_said(name, content, sentence, tmp_path):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    largest = 1000 if name == "a.json" and len(content) == 1001 else 1 << 20
+    check_refused(sentence, read_mapping, path, "things", largest=largest)
+
+
+def test_a_device_without_end_is_not_read_to_its_end():
+    if os.path.exists("/dev/zero"):
+        check_refused("is too large", read_mapping, "/dev/zero", "things", ".json", 1000)
+
+
+DEEP_OR_TWICE = [(DEEP[".json"], "nested more than 100 deep"), ('{"gbps": [1], "gbps": [2]}', "says 'gbps' twice")]
+
+
+@pytest.mark.parametrize(("text", "sentence"), DEEP_OR_TWICE)
+def test_every_file_is_read_by_it(text, sentence, tmp_path, monkeypatch):
+    file = tmp_path / "a.json"
+    file.write_text(text)
+    for reader in (Prices.read, read_graph, Knobs.read, read_sweep):
+        assert sentence in refused(reader, file), reader
+    assert sentence in refused(read_runs, tmp_path)
+    (tmp_path / "sweep.json").write_text(text)
+    assert sentence in refused(SweepFolder.read, tmp_path)
+    write_rows([{"a": 1.0}], tmp_path / "rows.csv", {})
+    (tmp_path / "rows.config.json").write_text(text)
+    assert sentence in refused(read_rows, tmp_path / "rows.csv")
+    assert sentence in refused(query, [tmp_path / "rows.csv"], Asked())
+    (tmp_path / "one.policy").write_text(text + "\n")
+    assert "is no policy file" in refused(load, tmp_path / "one.policy")
+    monkeypatch.setenv("MFABRIC_TUNED", str(file))
+    forget()
+    assert sentence in refused(entries)
+    forget()
+
+
+@pytest.mark.parametrize("footer", ["[1]", "no JSON", DEEP[".json"], b"\xff"])
+def test_the_footer_of_a_parquet_file(footer, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"a": [1.0]}).replace_schema_metadata({b"mfabric": footer})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    said = refused(read_rows, tmp_path / "rows.parquet")
+    assert said.startswith(f"the footer of {str(tmp_path / 'rows.parquet')!r} ")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '["ab", "cd"]', "null", json.dumps([["parts", 1]])])
+def test_a_sweep_of_a_list(text, tmp_path):
+    (tmp_path / "sweep.json").write_text(text)
+    assert "must hold settings of a sweep by name" in refused(SweepFolder.read, tmp_path)
+
 
 NAN, INF = float("nan"), float("inf")
 
@@ -104,3 +278,51 @@ def test_parts_and_single_numbers():
     assert number("field", np.float32(1)) == 1
     for value in ([1, 2], np.ones(2), [1, [2, 3]], "1", True):
         check_refused("^field must be a number, got ", number, "field", value)
+
+
+FACTOR = {
+    "gbps": 1e9 / 8,
+    "tbps": 1e12 / 8,
+    "gigabytes_per_s": 1e9,
+    "gigabytes": 1e9,
+    "tflops": 1e12,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "ps": 1e-12,
+    "to_us": 1e6,
+    "to_ps": 1e12,
+    "to_gbps": 8 / 1e9,
+    "to_ms": 1e3,
+    "to_gigabytes": 1e-9,
+}
+
+
+def test_every_conversion_is_here():
+    public = [name for name, value in vars(units).items() if callable(value) and name.islower()]
+    assert sorted(public) == sorted(FACTOR)
+
+
+def test_numbers_and_arrays():
+    for name, factor in FACTOR.items():
+        convert = getattr(units, name)
+        got = convert(3.0)
+        assert type(got) is float
+        assert got == pytest.approx(3 * factor, rel=1e-15)
+        assert convert(0) == 0
+        np.testing.assert_allclose(convert(np.asarray([1.0, 2.0])), [factor, 2 * factor], rtol=1e-15)
+
+
+def test_whole_gigabytes_come_back_whole():
+    assert [units.to_gigabytes(units.gigabytes(size)) for size in range(1, 2000)] == [*range(1, 2000)]
+
+
+def test_traced_arrays():
+    for dtype in (jnp.float32, jnp.float64):
+        arrays = jax.jit(lambda x: {name: getattr(units, name)(x) for name in FACTOR})(jnp.asarray([1.0, 2.0], dtype))
+        for name, array in arrays.items():
+            assert array.dtype == dtype
+            np.testing.assert_allclose(array, [FACTOR[name], 2 * FACTOR[name]], rtol=1e-6)
+    slopes = jax.jit(jax.jacfwd(lambda x: {name: getattr(units, name)(x) for name in FACTOR}))(2.0)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(slope, FACTOR[name], rtol=1e-15)

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, and one sentence for every mistake."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -12,16 +13,22 @@ import pytest
 import mfabric_jax
 from mfabric_jax import cases, commands, load, resolve, simulate
 from mfabric_jax.commands import shared
+from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.report import read_rows
+from mfabric_jax.simulation import example_timeline
+from mfabric_jax.tasks.formats.registry import read_tasks
 from mfabric_jax.workload import share_table
 from tests.command_line import mistake, status
-from tests.small import MODEL, configured, small
+from tests.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 SMALL = ("compare", "--model", MODEL, "--fabric", "fat-tree,mfabric", "--nic-gbps", "100", "--micro-batches", "2")
+
 SMALL = (*SMALL, "--preset", "paper", "--efficiency", "0.5", "--set", "run.dtype=float64")
+
 FABRICS = ["fat-tree", "mfabric"]
+
 ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]
 
 
@@ -148,11 +155,11 @@ def test_traffic(capsys):
     assert output.out.startswith(f"{MODEL}: 128 GPUs = DP 1 x TP 4 x PP 4 x EP 8, 17 micro-batches of 8 x 4096 tokens")
     assert ", a region (an EP group's servers) of 4\n" in output.out
     given = {"model.name": MODEL, "job.parallel.dp": 1, "job.batch.micro_batches": 17, "job.head": True}
-    for row in share_table(resolve(load(preset="paper").with_(given)).job):
-        (line,) = [line.split() for line in output.out.splitlines() if line.startswith(f"{row['parallelism']} ")]
-        assert line[2] == f"{100 * row['share']:.1f}%"
-        assert " ".join(line[3:]) == row["measured"]
-        np.testing.assert_allclose(float(line[1]), row["bytes_per_iteration"] / 1e9, rtol=0.02)
+    for kind in share_table(resolve(load(preset="paper").with_(given)).job):
+        (line,) = [line.split() for line in output.out.splitlines() if line.startswith(f"{kind['parallelism']} ")]
+        assert line[2] == f"{100 * kind['share']:.1f}%"
+        assert " ".join(line[3:]) == kind["measured"]
+        np.testing.assert_allclose(float(line[1]), kind["bytes_per_iteration"] / 1e9, rtol=0.02)
     assert "arXiv 2501.03905" in output.out
     assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
     assert "\nA region is two servers, one pair: every policy " in capsys.readouterr().out
@@ -209,6 +216,7 @@ def test_as_a_program_in_a_poor_terminal():
     assert done.stderr == "mfabric: compare does not take 'surplus'; --help lists what it takes.\n"
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves():
     command = [sys.executable, "-u", "-m", "mfabric_jax.cli", "traffic", "--model", "llama-moe"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as program:
@@ -217,3 +225,59 @@ def test_a_reader_who_leaves():
         program.stdout.close()
         assert program.stderr.read() == b""
         assert program.wait(60) == 1
+
+
+TIMELINE = ("timeline", *SMALL[1:3], "--fabric", "mfabric", *SMALL[5:])
+TIMELINE_SETTINGS = {"circuits.packets_wait": "true", "job.parts": "2", "job.overlap_gradients": "true"}
+OWN = [word for path, value in TIMELINE_SETTINGS.items() for word in ("--set", f"{path}={value}")]
+TIMELINE_CASE = small(
+    {"network.fabric": "mfabric", "circuits.packets_wait": True, "job.parts": 2, "job.overlap_gradients": True}
+)
+PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
+
+
+@pytest.fixture(scope="module")
+def solved(as_users_have_it):
+    """Segments and rows of one job, solved once."""
+    return example_timeline(TIMELINE_CASE)
+
+
+def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
+    out, picture = tmp_path / "t.json", tmp_path / "g.png"
+    assert status(*TIMELINE, *OWN, "--out", out, "--picture", picture) == 0
+    output = capsys.readouterr()
+    assert output.err.split() == [str(out), str(picture)]
+    heading, job, columns, _, *lines = output.out.splitlines()
+    _, rows = solved
+    seconds = f"an iteration of {rows[0]['iteration_s']:.4g} s"
+    assert heading == f"{MODEL} on mfabric at 100 Gbps: {seconds}; seconds of every pipeline stage"
+    assert job.startswith(f"{MODEL}: 1024 GPUs = DP 8 x TP 4 x PP 4 x EP 8, 2 micro-batches of 8 x 4096 tokens, ")
+    assert columns.split() == ["stage", "compute", "TP", "EP", "DP", "reconf", "bubble"]
+    shown = [[float(word) for word in line.split()] for line in lines]
+    want = [[one["stage"], *(one[part] for part in PARTS)] for one in rows]
+    np.testing.assert_allclose(shown, want, rtol=1e-3, atol=1e-3 * rows[0]["iteration_s"])
+    trace = json.loads(out.read_text())
+    resolved = trace["otherData"]["resolved"]
+    assert (resolved["model.name"], resolved["network.nic_gbps"]) == (MODEL, 100)
+    assert {path: str(resolved[path]).lower() for path in ("circuits.packets_wait", "job.overlap_gradients")} == {
+        path: TIMELINE_SETTINGS[path] for path in ("circuits.packets_wait", "job.overlap_gradients")
+    }
+    slices = [one for one in trace["traceEvents"] if one["ph"] == "X" and one["name"] != "reconfigure"]
+    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(rows[0]["iteration_s"] * 1e6)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+EXPORT = ("export", *TIMELINE[1:])
+
+
+def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, as_users_have_it):
+    out = tmp_path / "tasks.json"
+    assert status(*EXPORT, "--contention", "none", "--out", out) == 0
+    output = capsys.readouterr()
+    seconds = row(small({"network.fabric": "mfabric"}))["iteration_s"]
+    assert f"\ncompare: {seconds:.6g} s\n" in output.out
+    assert f"contention none: {seconds:.6g} s, as compare has it" in output.out
+    assert output.err.split() == [str(out)]
+    one = exported_iteration(small({"network.fabric": "mfabric"}))
+    assert read_tasks(out).equals(one.graph)
+    assert timed_iteration(one).iteration_s > seconds  # gradients hold the last send up

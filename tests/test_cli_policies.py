@@ -51,21 +51,7 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
     assert (folder / "policies_under_forecasts.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):
-    words = ["--policies", "uniform,greedy", "--workloads", "zipf,hot", "--servers", "4", "--routings", "split"]
-    words += ["--instances", "3", "--out", folder / "board.csv", "--figures", folder]
-    assert status("policies", "bench", *words) == 0
-    said = capsys.readouterr()
-    rows, config = report.read_rows(folder / "board.csv")
-    assert len(rows) == 2 * 2
-    assert (config["command"], config["complete"], config["instances"]) == ("policies bench", True, 3)
-    head, names, *_ = said.out.splitlines()
-    assert head == "4 servers, routing split, forecast error 0"
-    assert names.split() == ["policy", "mean", "median", "p90", "zipf", "hot", "decisions/s"]
-    assert (folder / "policies.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
+def test_a_scoreboard_that_is_stopped_keeps_its_rows_and_goes_on_to_a_table_and_a_figure(folder, capsys, monkeypatch):
     from mfabric_jax import learning
 
     def interrupted(config, *, progress, start):
@@ -80,7 +66,12 @@ def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
     rows, config = report.read_rows(folder / "part.csv")
     assert (len(rows), config["complete"]) == (3, False)
     monkeypatch.setattr(learning, "scoreboard", lambda config, *, progress, start: scoreboard(config, start=start))
-    assert status("policies", "bench", *words, "--out", folder / "part.csv") == 0
+    capsys.readouterr()
+    assert status("policies", "bench", *words, "--out", folder / "part.csv", "--figures", folder) == 0
+    head, names, *_ = capsys.readouterr().out.splitlines()
+    assert head == "4 servers, routing split, forecast error 0"
+    assert names.split() == ["policy", "mean", "median", "p90", "zipf", "decisions/s"]
+    assert (folder / "policies.png").read_bytes().startswith(b"\x89PNG")
     whole, config = report.read_rows(folder / "part.csv")
     assert (whole[:3], [row["sigma"] for row in whole], config["complete"]) == (rows, [0, 1, 2, 3], True)
 

@@ -1,7 +1,5 @@
 """`mfabric sweep` and `mfabric query`."""
 
-import shutil
-
 import pytest
 
 from mfabric_jax import cases, simulate
@@ -57,16 +55,3 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     assert "iteration_s_mean" in capsys.readouterr().out
     assert main(["query", out, "--where", "iteration_s < 0"]) == 0
     assert "no row fulfils this" in capsys.readouterr().out
-
-
-def test_a_damaged_file_is_refused_by_query_and_report_and_made_again(space, tmp_path, capsys):
-    out = tmp_path / "rows"
-    assert main(["sweep", str(space), "--out", str(out)]) == 0
-    shutil.copy(out / "rows-00000.parquet", out / "rows-00001.parquet")
-    for words in (["query", str(out)], ["report", str(out), "--out", str(tmp_path / "page.html")]):
-        assert main(words) == 2
-        assert "rows-00001.parquet' holds the rows of rows-00000.parquet" in capsys.readouterr().err
-    assert main(["sweep", str(space), "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert "rows-00001.parquet holds the rows of rows-00000.parquet, it was copied or renamed; it is made" in said.err
-    assert "4 of them now" in said.out

@@ -62,10 +62,6 @@ def run_blocks(page, capsys, most_lines=None):
                     ran += words[0] == "mfabric"
 
 
-def test_the_readme_begins_as_it_says(as_a_user, capsys):
-    run_blocks("README", capsys, most_lines=1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if {k for k, _ in BLOCK.findall(text)} & RUN])
 def test_blocks_run(page, as_a_user, capsys):

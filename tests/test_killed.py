@@ -53,7 +53,7 @@ def process():
     return run
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["compare", pytest.param("failures", marks=pytest.mark.slow)])
 def test_a_kill_costs_the_work_in_hand_and_no_bytes(command, process, tmp_path):
     killed, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
     start, out = COMMANDS[command], " --out"

@@ -23,18 +23,8 @@ AT_TOP = {"mfabric_jax", "experiments", "benchmarks", "tests", "docs", "pyprojec
 AT_TOP |= {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "Makefile"}
 ABOUT = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 ABOUT |= {"licenses/mfabric_jax/traffic/data/NOTICE"}
-COMPARE = (
-    "compare",
-    "--models",
-    "llama-moe",
-    "--fabrics",
-    "fat-tree,mfabric",
-    "--nic-gbps",
-    "100",
-    "--preset",
-    "paper",
-)
-COMPARE = (*COMPARE, "--micro-batches", "1", "--set", "run.dtype=float64", "--out")
+COMPARE = "compare --models llama-moe --fabrics fat-tree,mfabric --nic-gbps 100 --preset paper --micro-batches 1"
+COMPARE = (*COMPARE.split(), "--set", "run.dtype=float64", "--out")
 
 
 def run(*words, **how):

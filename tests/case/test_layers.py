@@ -4,7 +4,10 @@ import pytest
 
 from mfabric_jax.case import Case, cases, load, presets
 from mfabric_jax.case.layers import Layer, flags_layer, layers_of, merged, preset_layers
-from mfabric_jax.case.paths import flat, get
+from mfabric_jax.case.old import GONE, WHERE
+from mfabric_jax.case.paths import flat, get, settings
+from tests.docs_case import MADE, PART, made_again
+from tests.docs_tables import ROOT
 from tests.mistakes import refused
 
 
@@ -122,3 +125,22 @@ def test_a_layer_keeps_what_is_no_setting():
     assert isinstance(layer, Layer)
     assert (dict(layer.sweep), list(layer.random), layer.stated) == ({"draws": 3}, ["circuits.delay_s"], {})
     assert flat(Case())["network.nic_gbps"] == 400
+
+
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+WITH_PARTS = [name for name, text in PAGES.items() if PART.search(text)]
+
+
+@pytest.mark.parametrize("page", WITH_PARTS)
+def test_what_the_tree_makes_of_a_page_stands_there(page):
+    assert made_again(PAGES[page]) == PAGES[page], "python -m tests.docs_case --write"
+
+
+def test_every_part_stands_on_a_page():
+    assert {name for page in WITH_PARTS for name in PART.findall(PAGES[page])} == set(MADE)
+
+
+def test_nothing_is_missing():
+    assert [path for path in settings() if f"`{path}`" not in PAGES["case"]] == []
+    assert [name for name in presets() if f"`{name}`" not in PAGES["case"]] == []
+    assert [name for name in (*WHERE, *GONE) if f"| `{name}` |" not in PAGES["from_0.1"]] == []

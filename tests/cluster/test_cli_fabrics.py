@@ -1,6 +1,5 @@
 """`mfabric cluster` and `draw`: what they print and write, and one sentence for every mistake."""
 
-import csv
 import json
 
 import numpy as np
@@ -9,26 +8,11 @@ import pytest
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
-from tests.command_line import mistake, status
+from tests.command_line import header, line_of, mistake, status
 
 SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1")
 CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
-
-
 pytestmark = pytest.mark.usefixtures("command_line")
-
-
-def header(path):
-    with path.open() as file:
-        return next(csv.reader(file))
-
-
-def line_of(output, *words):
-    """The words of the one printed line that begins with these."""
-    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
-    return line[len(words) :]
-
-
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
 OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
@@ -116,18 +100,3 @@ def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for option, path in (("gpus", "job.parallel.gpus"), ("model", "model.name"), ("gpu", "gpu.name")):
         said = mistake(capsys, "draw", graph, "--out", out, f"--{option}", {"gpus": 8}.get(option, "H100-SXM"))
         assert said.startswith(f"{path} is not ")
-
-
-def test_mistakes(capsys, tmp_path):
-    for words, said in (
-        (("draw",), "draw needs a fabric first; allowed: fat-tree"),
-        (("draw", "fattree", "--out", "a.png"), "network.fabric must be fat-tree"),
-        (("draw", "mfabric", "--out", "a.png", "--fabric", "torus"), "network.fabric is mfabric (FABRIC); leave out"),
-        (("cluster", "--fabric", "fat-tree", "--routing", "split"), "circuits.routing is read by no case"),
-        (("cluster", "--routing", "split"), "circuits.routing is not read by cluster; how flows use equal paths is"),
-        (("cluster", "--trace", "x.npy"), "traffic.trace.path is not read by cluster; leave it out."),
-        (("cluster", "--graph", "x.json", "--nic-gbps", "100"), "network.nic_gbps is not used on a graph"),
-        (("cluster", "--servers", "8"), "option '--servers' is unknown (did you mean --set job.parallel.gpus=...?)."),
-        (("cluster", "--nic-gbps", "100,400"), "cluster shows one case, got 2 that differ in network.nic_gbps"),
-    ):
-        assert mistake(capsys, *words).startswith(said), words

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.export._export import timed_iteration
+from mfabric_jax.export import timed_iteration
 from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.schedule.as_tasks import TRAFFIC
@@ -48,14 +48,8 @@ def finish(one, contention="none", **lower):
 
 CASES = {
     "own NICs": ("fat-tree", {"network.link_delay_s": 1e-4}),
-    "oversubscribed": (
-        "oversub-fat-tree",
-        {"job.schedule": "zb-h1", MICRO_BATCHES: 3, "job.overlap_gradients": True},
-    ),
-    "circuits": (
-        "mfabric",
-        {"job.precision.combine": 4.0, "circuits.decision_s": 2e-4, "circuits.packets_wait": True},
-    ),
+    "oversubscribed": ("oversub-fat-tree", {"job.schedule": "zb-h1", MICRO_BATCHES: 3, "job.overlap_gradients": True}),
+    "circuits": ("mfabric", {"job.precision.combine": 4.0, "circuits.decision_s": 2e-4, "circuits.packets_wait": True}),
     "relayed": (
         "mfabric",
         {"job.parallel.ep": 8, "model.experts": 8, MICRO_BATCHES: 1}
@@ -63,10 +57,7 @@ CASES = {
         | {"network.nics": 3, "network.mfabric.optical_degree": 2},
     ),
     "split": ("mfabric", {"circuits.routing": "split"}),
-    "best path": (
-        "mfabric",
-        {"circuits.routing": "best-path", "network.nics": 3, "network.mfabric.optical_degree": 1},
-    ),
+    "best path": ("mfabric", {"circuits.routing": "best-path", "network.nics": 3, "network.mfabric.optical_degree": 1}),
     "pairs": ("mfabric", {MICRO_BATCHES: 3, "job.passes.comm_cores": 0.1}),
 }
 

@@ -147,37 +147,23 @@ RATE = f"capacity_bytes_per_s of {LINK} must be"
 MISSING = object()
 REFUSED = [
     (("directed",), MISSING, "directed must be true or false, but it is missing"),
-    (("directed",), 1, "directed must be true or false, got 1"),
-    (("multigraph",), None, "multigraph must be true or false, got None"),
     (("nodes",), MISSING, "a graph must have nodes, got ['directed', 'links']"),
     (("links",), MISSING, "a graph must have edges or links, got ['directed', 'nodes']"),
     (("direct",), True, "field of the graph 'direct' is unknown (did you mean 'directed'?); allowed: directed"),
     (("edges",), [], "a graph must have edges or links, got both"),
     (("nodes",), {"a": 1}, "nodes must be a list of objects"),
-    (("links",), [["a", "b"]], "links must be a list of objects"),
     (("nodes", 1, "id"), MISSING, "node 1 has no id"),
-    (("nodes", 1, "id"), None, "id of node 1 must be text, a number or a list of them, got None"),
     (("nodes", 1, "id"), "b", "id of a node must be its own, but two nodes are called 'b'"),
     (("nodes", 1, "knd"), "gpu", "field of node 1 (a) 'knd' is unknown (did you mean 'kind'?); allowed: id, kind"),
     (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be written 'gpu', where flows start and end, got 'GPUs'"),
-    (("nodes", 1, "kind"), 3, "kind of node 1 (a) must be a word, got 3"),
     (("links", 1, "source"), MISSING, "link 1 has no source"),
-    (("links", 1, "target"), MISSING, "link 1 has no target"),
-    (("links", 1, "target"), True, "target of link 1 must be text, a number or a list of them, got True"),
     (("links", 1, "target"), "c", "link 1 (s -> c) names a node that is not in nodes: 'c'"),
     (("links", 1, "capacity"), 400, f"{LINK}: capacity has no unit; give capacity_bytes_per_s or capacity_gbps"),
-    (("links", 1, "latncy_s"), 1, f"field of {LINK} 'latncy_s' is unknown (did you mean 'latency_s'?); allowed"),
     (("links", 1, "capacity_bytes_per_s"), MISSING, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got n"),
     (("links", 1, "capacity_gbps"), 8, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got both"),
     (("links", 1, "capacity_bytes_per_s"), -1, f"{RATE} finite and not negative, got -1"),
-    (("links", 1, "capacity_bytes_per_s"), float("nan"), f"{RATE} finite and not negative, got"),
-    (("links", 1, "capacity_bytes_per_s"), float("inf"), f"{RATE} finite and not negative, got"),
-    (("links", 1, "capacity_bytes_per_s"), "7", f"{RATE} a number, got '7'"),
-    (("links", 0, "capacity_gbps"), True, "capacity_gbps of link 0 (a -> s) must be a number, got True"),
     (("links", 1, "latency_s"), -1.0, f"latency_s of {LINK} must be finite and not negative, got -1.0"),
-    (("links", 1, "latency_s"), 1e300, f"latency_s of {LINK} must be from 1e-12 to 1e+09, got 1e+300"),
     (("links", 1, "target"), "s", "link 1 (s -> s) joins a node to itself"),
-    (("links", 1, "kind"), "", f"kind of {LINK} must be a word, got ''"),
 ]
 
 
@@ -205,17 +191,9 @@ def test_multigraph_false_has_no_parallel_links():
     assert len(graph_of(data | {"multigraph": True}).tail) == 6
 
 
-def test_what_is_no_graph(tmp_path):
+def test_what_is_no_graph():
     for data in (None, [], "graph"):
         assert "a graph must be an object with nodes and edges, got" in refused(graph_of, data)
-    said = refused(read_graph, tmp_path / "none.json")
-    assert said.startswith("cannot read ")
-    assert "(No such file or directory); give a .json file of a graph's nodes and edges." in said
-    for text in (b"{", b"\xff\xfe"):
-        (tmp_path / "bad.json").write_bytes(text)
-        said = refused(read_graph, tmp_path / "bad.json")
-        assert "bad.json' is not JSON " in said
-        assert "; give a file of a graph's nodes and edges." in said
 
 
 def test_what_cannot_be_written():

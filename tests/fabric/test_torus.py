@@ -2,11 +2,16 @@
 
 import itertools
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import cluster, cluster_cost, get
+from mfabric_jax.fabric import Circuits, cluster, cluster_cost, get
+from mfabric_jax.fabric.circuits import round_robin
 from mfabric_jax.fabric.registry import cost_table
+from mfabric_jax.fabric.rings import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time
@@ -91,3 +96,81 @@ def test_mistakes():
     said = "torus needs as many NICs in each of its 6 directions, got nics 8"
     assert said in refused(cluster, "torus", 8, 400.0, nics=8)
     assert "torus has no circuits" in refused(cluster, "torus", 8, 400.0, regions=np.zeros((1, 8, 8), int))
+
+
+def test_steps():
+    for servers, rings, ascending, totient in [
+        (8, 2, [1, 3], [1, 3]),
+        (8, 3, [1, 3, 5], [1, 3, 1]),  # 5 is 3 the other way
+        (6, 2, [1, 5], [1, 1]),
+        (16, 3, [1, 3, 5], [1, 3, 7]),  # 16^(1/3) = 2.52: 2.52, then 7.56
+        (32, 3, [1, 3, 5], [1, 3, 9]),  # 3.17: 3.17, then 9.52
+        (2, 3, [1, 1, 1], [1, 1, 1]),
+        (1, 2, [1, 1], [1, 1]),
+    ]:
+        assert ascending_steps(servers, rings) == ascending, (servers, rings)
+        assert totient_steps(servers, rings) == totient, (servers, rings)
+
+
+def test_circuits():
+    ring = [[0, 1, 0, 0, 0, 1], [1, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 1, 0], [0, 0, 0, 1, 0, 1]]
+    np.testing.assert_array_equal(ring_circuits(6, [1]), [*ring, [1, 0, 0, 0, 1, 0]])
+    np.testing.assert_array_equal(ring_circuits(6, [5]), ring_circuits(6, [1]))
+    np.testing.assert_array_equal(ring_circuits(2, [1, 1]), [[0, 4], [4, 0]])
+    assert not ring_circuits(1, [1]).any()
+    eight = ring_circuits(8, [1, 3, 5])
+    np.testing.assert_array_equal(eight[0], [0, 1, 0, 2, 0, 2, 0, 1])
+    assert (eight == eight.T).all()
+    assert (eight.sum(axis=1) == 6).all()
+
+
+LEGAL = [[0, 2, 1], [2, 0, 1], [1, 1, 0]]  # degrees 3, 3, 2
+ILLEGAL = {
+    "not symmetric": [[0, 2, 1], [1, 0, 1], [1, 1, 0]],
+    "a server joined to itself": [[1, 1, 0], [1, 0, 1], [0, 1, 0]],
+    "a negative count": [[0, -1, 1], [-1, 0, 1], [1, 1, 0]],
+    "more circuits at a server than its optical degree": [[0, 2, 2], [2, 0, 1], [2, 1, 0]],
+}
+
+
+@eqx.filter_jit
+def checked(count, degree):
+    return Circuits(count).checked(degree).count
+
+
+def test_legal_circuits_pass_unchanged():
+    for kind in (int, float):
+        count = jnp.asarray(LEGAL, kind)
+        for got in (checked(count, jnp.asarray(3)), Circuits(count).checked(3).count):
+            np.testing.assert_array_equal(got, count)
+            assert got.dtype == count.dtype
+    half = jnp.asarray([[0, 0.5], [0.5, 0]])  # of a relaxation
+    assert Circuits(half).checked(0.5).count is not None
+    Circuits(LEGAL).checked(jnp.asarray([3, 3, 2]))  # every server may have its own degree
+
+
+def test_the_broken_rule_is_named_under_jit_too():
+    for rule, count in ILLEGAL.items():
+        with pytest.raises(Exception, match=f"circuits: {rule}"):
+            Circuits(count).checked(3)
+        with pytest.raises(Exception, match=f"circuits: {rule}"):
+            jax.block_until_ready(checked(jnp.asarray(count), jnp.asarray(3)))
+    for count, degree in ((LEGAL, jnp.asarray([3, 3, 1])), ([[0, 0.5], [0.5, 0]], 0.4)):
+        with pytest.raises(Exception, match="more circuits at a server than its optical degree"):
+            Circuits(jnp.asarray(count)).checked(degree)
+
+
+def test_other_shapes_are_a_sentence():
+    for shape in ((3,), (2, 3), (2, 2, 2), ()):
+        assert f"count must be [S S], got {list(shape)}" in refused(Circuits, np.zeros(shape, int))
+
+
+def test_round_robin_lets_every_pair_meet_once():
+    for servers in range(1, 12):
+        rounds = round_robin(servers)
+        assert rounds.shape == (servers - 1 + servers % 2, servers, servers)
+        np.testing.assert_array_equal(rounds, rounds.transpose(0, 2, 1))
+        np.testing.assert_array_equal(rounds.sum(0), 1 - np.eye(servers))
+        partners = rounds.sum(2)
+        assert partners.max(initial=0) <= 1  # a matching: one rests if odd
+        np.testing.assert_array_equal((partners == 0).sum(0), servers % 2)

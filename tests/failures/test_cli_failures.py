@@ -1,31 +1,16 @@
 """`mfabric failures`: what it prints and writes."""
 
-import csv
-
 import numpy as np
 import pytest
 
 from mfabric_jax.commands.failures import _months, _swaps
 from mfabric_jax.report import read_rows
-from tests.command_line import status
+from tests.command_line import header, line_of, status
 
 FAILURES = ("failures", "--preset", "paper", "--model", "llama-moe", "--set", "run.dtype=float64")
 HOURS = 730.0  # of a month
 
 pytestmark = pytest.mark.usefixtures("command_line")
-
-
-def header(path):
-    with path.open() as file:
-        return next(csv.reader(file))
-
-
-def line_of(output, *words):
-    """The words of the one printed line that begins with these."""
-    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
-    return line[len(words) :]
-
-
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
 FAILURE_COLUMNS += ["at", "iterations"]

@@ -9,8 +9,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from tests.flows.instances import SMALL, Arrays, Instance, padded
+from tests.flows.instances import Arrays, Instance, dice, padded
 from tests.oracles.graph import run
+from tests.oracles.timeline import stage_order
 
 FLOWS, LINKS, HOPS, PAIRS = 42, 12, 4, 130  # the shape that all graphs are padded to; a graph has at most 40 flows
 
@@ -57,20 +58,14 @@ def diamonds(rng):
 def pipeline(rng):
     """One forward, one backward: computations of a stage one by one, activations and gradients sent on."""
     stages, batches = int(rng.integers(2, 4)), int(rng.integers(1, 4))
-    orders = []
-    for stage in range(stages):
-        ahead = min(stages - 1 - stage, batches)
-        order = [("F", m) for m in range(ahead)]
-        for m in range(batches - ahead):
-            order += [("F", m + ahead), ("B", m)]
-        orders.append(order + [("B", m) for m in range(batches - ahead, batches)])
+    orders = [stage_order("1f1b", stage, stages, batches) for stage in range(stages)]
     shape, sent, at = Shape([], []), {}, [0] * stages
     last: list[list[int]] = [[] for _ in range(stages)]
     while any(at[stage] < 2 * batches for stage in range(stages)):
         for stage in range(stages):
             if at[stage] == 2 * batches:
                 continue
-            way, batch = orders[stage][at[stage]]
+            way, batch, _ = orders[stage][at[stage]]
             first = stage == 0 if way == "F" else stage == stages - 1
             if not first and (way, stage, batch) not in sent:
                 continue
@@ -109,14 +104,7 @@ def draw(seed, edges=True):
     rng = np.random.default_rng(seed)
     shape = SHAPES[seed % len(SHAPES)](rng)
     tied, odd = (edges and rng.random() < 0.5 for _ in range(2))
-
-    def number(high=8):
-        if tied:
-            return SMALL[rng.integers(len(SMALL))] * (high // 8)
-        return Fraction(int(rng.integers(2**15, 2**20)) * high, 2**20)
-
-    def sometimes(chance, value, otherwise):
-        return value if rng.random() < chance else otherwise
+    number, sometimes = dice(rng, tied)
 
     def path(what):
         if what != "transfer":

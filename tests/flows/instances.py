@@ -26,12 +26,8 @@ class Instance:
         return self.capacity, self.paths, self.weight, self.cap
 
 
-def draw(seed, flows, links, hops, edges=True):
-    """An instance with up to `hops` hops a flow. `edges`: with ties, zero capacities, absent and empty flows; else
-    numbers in general position: no two alike, so the answer is smooth around them."""
-    rng = np.random.default_rng(seed)
-    tied = edges and rng.random() < 0.5
-    zeros = edges and rng.random() < 0.5
+def dice(rng, tied):
+    """Functions that draw a number up to `high`, of few values if `tied`, and one of two values by chance."""
 
     def number(high=8):
         if tied:
@@ -41,6 +37,17 @@ def draw(seed, flows, links, hops, edges=True):
     def sometimes(chance, value, otherwise):
         return value if rng.random() < chance else otherwise
 
+    return number, sometimes
+
+
+def draw(seed, flows, links, hops, edges=True):
+    """An instance with up to `hops` hops a flow. `edges`: with ties, zero capacities, absent and empty flows; else
+    numbers in general position: no two alike, so the answer is smooth around them."""
+    rng = np.random.default_rng(seed)
+    tied = edges and rng.random() < 0.5
+    zeros = edges and rng.random() < 0.5
+
+    number, sometimes = dice(rng, tied)
     capacity = [sometimes(0.1 * zeros, Fraction(0), number(64)) for _ in range(links)]
     paths = []
     for _ in range(flows):

@@ -14,7 +14,7 @@ from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.instances import draw, padded
 from tests.mistakes import refused
-from tests.oracles.fluid import completion
+from tests.oracles.graph import completion
 
 F, L, H = 12, 8, 4
 solve = eqx.filter_jit(completion_times)
@@ -57,25 +57,6 @@ def finish(capacity, hops, size, start=0.0, weight=1.0, cap=math.inf):
 
 def ends(*problem, **terms):
     return np.asarray(finish(*problem, **terms).finish)[: len(problem[1])]
-
-
-def test_by_hand():
-    for capacity, hops, size, start, want, events in (
-        # 1 B/s each until the smaller of 1 and 3 bytes is gone at t = 1; the other then has 2 left at 2 B/s: t = 2.
-        ([2.0], [[0], [0]], [1.0, 3.0], 0.0, [1, 2], 2),
-        ([3.0], [[0], [0], [0]], 1.0, 0.0, [1, 1, 1], 1),  # flows that end together are one event
-        # Flow 0 (4 bytes) is alone until t = 1: 2 bytes left. Then both get 1 B/s: flow 1 (1 byte) ends at 2, flow 0
-        # has 1 byte left at 2 B/s and ends at 2.5.
-        ([2.0], [[0], [0]], [4.0, 1.0], [0.0, 1.0], [2.5, 2], None),
-        ([2.0], [[0], [0]], [2.0, 2.0], [1.0, 10.0], [2, 11], None),  # the link idles between flows
-        # An end slows another flow. A crosses both links, B link 0, C link 1. Until t = 1/2: A and B 1/2 on link 0, C
-        # takes 3/2. Then B is gone (1/4 byte); A rises to 1 (link 0) and C falls to 1. A (3/4 left) ends at 5/4; C
-        # moved 3/4 + 3/4, the other 7.5 bytes go at 2: 5/4 + 15/4 = 5.
-        ([1.0, 2.0], [[0, 1], [0, -1], [1, -1]], [1.0, 0.25, 9.0], 0.0, [1.25, 0.5, 5], None),
-    ):
-        got = finish(capacity, hops, size, start)
-        np.testing.assert_array_equal(got.finish[: len(hops)], want)
-        assert events is None or got.events == events
 
 
 def test_a_flow_that_starts_when_another_ends():

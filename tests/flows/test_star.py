@@ -1,14 +1,19 @@
 """Completion times and rates of stars and two-level trees: a NumPy simulation, the general engine, and by hand."""
 
+import functools
 import math
 import re
+import types
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
+from mfabric_jax import platforms
+from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion, star_rates
+from mfabric_jax.flows.kernels import usual
 from mfabric_jax.flows.star import as_problem
 from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
@@ -17,6 +22,7 @@ from tests.mistakes import refused
 from tests.oracles.tree import tree
 
 solve = jax.jit(star_completion)
+
 batched = jax.jit(jax.vmap(star_completion))
 
 
@@ -77,27 +83,6 @@ def test_more_endpoints_than_bits_of_a_word():
     size[-1], size[:, -1] = rng.uniform(0.1, 1, (2, 33))
     star = [size, *rng.uniform(1, 2, (2, 33)), *(rng.uniform(0.3, 1, (2, 3)) * 11)]
     np.testing.assert_allclose(solve(*star), tree(*star), rtol=1e-9)
-
-
-# ------------------------------------------------------------------------------------------------ by hand
-def test_by_hand():
-    # Ports of 2 B/s. Endpoint 0 sends 2 bytes to itself and 2 to 1; endpoint 1 sends 4 to 1. Down-port 1 has two flows
-    # and so has up-port 0: all three get 1 B/s; at t = 2 both of 0's are done, 1 -> 1 has 2 bytes left at 2 B/s: 3.
-    got = solve(np.array([[2.0, 2], [0, 4]]), np.full(2, 2.0), np.full(2, 2.0))
-    np.testing.assert_array_equal(got, [[2, 2], [0, 3]])
-    # A dead port stops only its own flows: two live sources of 3 B/s send to three sinks: 1 B/s each (up-ports hold).
-    got = solve(np.ones((3, 3)), np.array([0.0, 3, 3]), np.array([3.0, 3, 3]))
-    np.testing.assert_array_equal(got, [[math.inf] * 3, [1] * 3, [1] * 3])
-    # A group holds its members: four endpoints, two racks whose up-links carry 1 B/s, the rest unlimited or ample. Each
-    # endpoint of rack 0 sends 1 byte to both of rack 1: four flows of 1/4 B/s, done at 4. Traffic inside rack 1 crosses
-    # its up-link too: 1 B/s.
-    size = np.zeros((4, 4))
-    size[:2, 2:] = 1
-    size[2, 3] = 1
-    ample = np.full(4, 10.0)
-    got = solve(size, ample, ample, np.array([1.0, 1.0]), np.array([math.inf, math.inf]))
-    np.testing.assert_allclose(got[:2, 2:], 4, rtol=1e-15)
-    assert got[2, 3] == 1
 
 
 def test_nan_spreads_and_rates_of_dead_ports():
@@ -179,3 +164,138 @@ def test_slope_of_rates():
     np.testing.assert_allclose(slope[0, 1], [0, 1, 0])
     np.testing.assert_allclose(slope[0, 2], [0, -1, 0])
     np.testing.assert_allclose(jax.jacfwd(lambda port: star_rates(size, port, down))(up)[0, 2], [1, 0, 0])
+
+
+FUSED = "fused:1"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def both(kernel, *stars):
+    finish = jax.vmap(functools.partial(star_completion, kernel=kernel))(*stars)
+    return finish, jax.vmap(functools.partial(star_rates, kernel=kernel))(*stars)
+
+
+def test_agrees_with_the_plain_kernel():
+    # The plain kernel sees the same inputs, rounded, in float64. Up to 64 events round bytes left at 6e-8; "twelve
+    # decades" is left to float64. 33 ports have two words of bits each; groups are of 4 and of 3 ports.
+    for n, groups, dtype, rtol in (
+        (3, None, np.float64, 1e-9),
+        (8, 2, np.float64, 1e-9),
+        (6, 2, np.float64, 1e-9),
+        (33, None, np.float64, 1e-9),
+        (8, None, np.float32, 1e-4),
+    ):
+        stars = [x[:8] if n > 8 else x for x in instances(n, groups)]
+        stars = [x[: -4 if dtype == np.float32 else None].astype(dtype) for x in stars]
+        got = both(FUSED, *stars)
+        assert got[0].dtype == dtype
+        for one, expected in zip(got, both("xla:0", *(x.astype(np.float64) for x in stars)), strict=True):
+            np.testing.assert_allclose(one, expected, rtol=rtol, err_msg=f"{n} {groups}")
+
+
+def test_nan_stays_in_its_instance():
+    want = both(FUSED, *instances(3))[0]
+    for position in range(3):
+        stars = instances(3)
+        stars[position][0].flat[0] = math.nan
+        got = both(FUSED, *stars)[0]
+        assert np.isnan(got[0]).all()
+        np.testing.assert_array_equal(got[1:], want[1:])
+
+
+def test_derivatives_are_those_of_the_plain_kernel():
+    size, up, down = (jnp.asarray(x[0]) for x in instances(3))
+
+    def slope(kernel):
+        return jax.grad(lambda up: star_completion(size, up, down, kernel=kernel).max())(up)
+
+    np.testing.assert_allclose(slope(FUSED), slope("xla:1"), rtol=1e-9)
+    assert np.any(np.asarray(slope(FUSED)) != 0)
+
+
+def lowered(n, batch, platform, dtype=np.float32, **kernel):
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in [(batch, n, n), (batch, n), (batch, n)]]
+    solve = jax.jit(jax.vmap(functools.partial(star_completion, **kernel)))
+    try:
+        return solve.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
+    except ImportError as error:  # a jaxlib that needs the CUDA plugin to lower
+        pytest.skip(f"this jaxlib cannot lower Triton kernels without a GPU: {error}")
+
+
+def test_a_platform_has_its_kernel():
+    # A GPU has one program for each instance, whatever their number; a CPU has chunks, 4 of 256 here.
+    for n, dtype in ((1, np.float64), (12, np.float32), (64, np.float32), (64, np.float64)):
+        text = lowered(n, 5, "cuda", dtype)
+        assert "triton" in text
+        assert "stablehlo.while" not in text
+    assert "triton" not in lowered(8, 1024, "cpu")
+    assert "tensor<4x8x8x256xf32>" in lowered(8, 1024, "cpu")
+    # 128 endpoints are too many for its registers: the whole batch runs in step.
+    text = lowered(128, 300, "cuda")
+    assert "triton" not in text
+    assert "tensor<1x128x128x300xf32>" in text
+    assert str(usual("cpu", 8)) == "xla:256"
+    assert [str(usual("tpu", n)) for n in (8, 64)] == ["xla:256", "xla:64"]  # no GPU, so no Triton
+    assert "triton" not in lowered(8, 5, "tpu")
+    assert [str(usual("cuda", n)) for n in (8, 32, 64, 128)] == ["fused:1", "fused:1", "fused:4", "xla:0"]
+
+
+def test_an_unknown_kernel_is_refused():
+    stars = [x[0] for x in instances(3)]
+    for kernel in ("pallas", "fused", "fused:3", "xla", "xla:-1", "xla:1.5"):
+        assert f"got {kernel!r}" in refused(star_completion, *stars, kernel=kernel)
+    big = np.ones((65, 65)), np.ones(65), np.ones(65)
+    assert refused(star_rates, *big, kernel="fused:8") == "kernel fused:8 is for at most 64 endpoints, got 65."
+
+
+def test_a_gpu_that_triton_does_not_know_has_the_plain_kernel(monkeypatch):
+    for capability, kernel in (("7.0", "xla:0"), ("7.5", "xla:0"), ("8.0", "fused:1"), ("10.0", "fused:1")):
+        device = types.SimpleNamespace(compute_capability=capability, platform="gpu")
+        monkeypatch.setattr(platforms, "device", lambda device=device: device)
+        assert str(usual("cuda", 16)) == kernel
+
+
+def test_no_instances():
+    none = np.ones((0, 3, 3)), np.ones((0, 3)), np.ones((0, 3))
+    for kernel in ("auto", "xla:1", FUSED):
+        assert both(kernel, *none)[0].shape == (0, 3, 3)
+
+
+HOPS = jnp.array([[0, 1], [0, 2], [1, 2]])
+CAPACITY = jnp.array([1.0, 2.0, 3.3])
+ALIKE = jnp.ones((3, 3))
+
+
+def rates(capacity):
+    return max_min_rates(FlowProblem(capacity, HOPS)).rate.sum()
+
+
+def times(capacity):
+    return completion_times(FlowProblem(capacity, HOPS), jnp.array([3.0, 4.0, 5.0])).finish.sum()
+
+
+def star_times(up):
+    return star_completion(ALIKE, up, jnp.ones(3)).sum()
+
+
+def rates_of_star(up):
+    return star_rates(ALIKE, up, 9 * jnp.ones(3)).sum()
+
+
+@pytest.mark.parametrize("of", [rates, times, star_times, rates_of_star])
+def test_a_second_derivative_is_refused_and_a_first_is_not(of):
+    assert np.any(jax.jit(jax.grad(of))(CAPACITY))
+    for second in (jax.hessian(of), jax.jacrev(jax.grad(of)), jax.jit(jax.jacfwd(jax.jit(jax.grad(of))))):
+        assert "have first derivatives alone" in refused(second, CAPACITY)
+
+
+def test_steps_down_a_slope_are_differentiated_past_it_alone():
+    """What is stopped is no second derivative: rates change by 0.5, 1, 0 for a unit of capacity."""
+
+    def after(capacity):
+        slope = jax.lax.stop_gradient(jax.grad(rates)(jax.lax.stop_gradient(capacity)))
+        return rates(capacity - 0.1 * slope)
+
+    np.testing.assert_allclose(jax.jit(jax.grad(after))(CAPACITY), [0.5, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(rates))(CAPACITY[None]), [[0.5, 1, 0]], atol=1e-6)
+    assert "alone" in refused(jax.grad(lambda c: rates(c - 0.1 * jax.grad(rates)(c))), CAPACITY)

@@ -53,21 +53,3 @@ def test_times_of_a_table_have_one_unit_and_one_scale(jobs, capsys):
     assert "alone [ms]  mean [ms]  p99 [ms]  shift [ms]" in head
     assert [line.split()[4] for line in lines] == ["2.000", "1001.000"]
     assert all(len(cell.partition(".")[2]) == 3 for line in lines for cell in line.split()[4:8])
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((), "a .toml or .json file of jobs"),
-        (("missing.toml",), "missing.toml"),
-        (("FILE", "--ways", "cassinni"), "did you mean 'cassini'"),
-        (("FILE", "--skip", "4"), "skip must be below"),
-        (("FILE", "--placements", "2"), "placements need a fabric"),
-        (("FILE", "--adjust", "0.5"), "adjust must be from 0"),
-    ],
-)
-def test_a_mistake_is_one_sentence(words, sentence, jobs, capsys):
-    assert status("jobs", *(jobs if word == "FILE" else word for word in words)) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1

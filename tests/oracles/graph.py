@@ -50,6 +50,11 @@ def run(capacity, paths, size, after=(), start=None, lag=None, weight=None, cap=
         now = then
 
 
+def completion(capacity, paths, weight=None, cap=None, size=(), start=None):
+    """Finish time of each flow where none waits for another."""
+    return run(capacity, paths, size, start=start, weight=weight, cap=cap)[1]
+
+
 def rates(running, capacity, paths, weight, cap):
     """Rate of each running flow."""
     crossed = sorted({link for f in running for link, _ in paths[f]})

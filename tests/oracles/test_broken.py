@@ -8,24 +8,27 @@ import functools
 import importlib
 import inspect
 import itertools
+import math
 import sys
 import types
+from fractions import Fraction
 from unittest.mock import patch
 
 import jax
 import numpy as np
+import pytest
 from numba.core import config
 
 from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
 from tests.flows import graphs
 from tests.flows.instances import draw, padded
 from tests.flows.stars import instances
-from tests.oracles import circuits, dense, fluid, max_min
+from tests.oracles import circuits, dense, graph, max_min
+from tests.oracles.graph import completion
 from tests.oracles.greedy import greedy
 from tests.oracles.moves import moves_around
-from tests.oracles.pipeline import one_f_one_b
 from tests.oracles.threshold import bisected
-from tests.oracles.timeline import Region, stage_order, timeline
+from tests.oracles.timeline import Stage, timeline
 from tests.oracles.transition import kkt_residual, objective, slsqp
 from tests.oracles.tree import tree
 
@@ -72,7 +75,7 @@ def finish_times(solve):
     for seed in range(30):
         instance, arrays = drawn(seed)
         got = solve(arrays.problem(), arrays.size, arrays.start).finish
-        yield got, fluid.completion(*instance.flow_terms(), instance.size, instance.start)
+        yield got, graph.completion(*instance.flow_terms(), instance.size, instance.start)
 
 
 def plain_finish_times(solve):
@@ -163,7 +166,9 @@ def test_stars():
 
 # ------------------------------------------------------------------------------------------- what oracles see
 DEMAND = [[0, 9, 2, 1], [3, 0, 5, 0], [1, 4, 0, 8], [6, 1, 1, 0]]
+
 DEGREE, PORT = [2] * 4, [2.0] * 4
+
 RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 
 
@@ -200,23 +205,13 @@ def test_searches_are_told_apart():
     assert all(RING not in ends for ends in moves.values())
 
 
-def test_the_pipeline_sees_every_time_and_the_order():
-    forward, backward = [[1, 2], [3, 1]], [[2, 4], [6, 2]]
-    end, _ = one_f_one_b(forward, backward, 1)
-    assert end != one_f_one_b(forward, backward, 2)[0]
-    assert end != one_f_one_b([[1, 2], [4, 1]], backward, 1)[0]
-    assert end != one_f_one_b(forward, [[2, 5], [6, 2]], 1)[0]
-    orders = [stage_order(name, 0, 2, 4, chunks) for name, chunks in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))]
-    assert all(first != second for first, second in itertools.combinations(orders, 2))
-
-
 def test_the_timeline_sees_every_assumption():
     block = {"attention": 2, "inner": 4, "tp": 1, "exchange": [(2, 3), (3, 2)], "switch": (True, True), "ahead": False}
 
     def end(send=1, delay=5, settings=(), **changed):
         passes = itertools.product("FB", range(2), range(2), [0])
         blocks = {name: [block | changed] for name in passes}
-        regions = [Region(delay, **dict(settings)) for _ in range(2)]
+        regions = [Stage(delay, **dict(settings)) for _ in range(2)]
         return timeline(blocks, "1f1b", 2, 2, 1, [send, 0], regions)
 
     ends = {"plain": end(), "send": end(send=2), "delay": end(delay=6)}
@@ -239,3 +234,96 @@ def test_the_conditions_of_a_fit_see_a_worse_one():
         assert objective(wrong, x, y, weight) > least * (1 + 1e-6)
         assert kkt_residual(wrong, x, y, weight) > 1e-4
     assert kkt_residual(1.01 * matrix, x, y, weight) > 1e-3  # columns do not sum to 1
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+@pytest.mark.parametrize("seed", range(10))
+def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
+    rng = np.random.default_rng(seed)
+    size, (up, down) = rng.integers(0, 4, (4, 4)), rng.integers(1, 4, (2, 4))
+    pairs = np.argwhere(size)
+    paths = [[(int(i), Fraction(1)), (4 + int(j), Fraction(1))] for i, j in pairs]
+    capacity, racks = [*up, *down], []
+    if groups:
+        racks = list(rng.integers(1, 4, (2, groups)))
+        capacity += [*racks[0], *racks[1]]
+        for path, (i, j) in zip(paths, pairs, strict=True):
+            path += [(8 + int(i) // 2, Fraction(1)), (10 + int(j) // 2, Fraction(1))]
+    capacity, sizes = [Fraction(int(c)) for c in capacity], [Fraction(int(size[i, j])) for i, j in pairs]
+    exact = completion(capacity, paths, size=sizes)
+    finish = np.zeros((4, 4))
+    finish[tuple(pairs.T)] = [float(t) for t in exact]
+    np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
+
+
+def test_flows_that_wait_by_hand():
+    # Computation 0 ends at 2, 1 follows 1/2 s later, alone at 2 B/s. From 3 on 2 shares the link, each
+    # has 1 B/s: 1 has 1 left at 3 and ends at 4, 2 has 3 left, at 2 B/s until 5.5. 3 has nothing to send and ends as it
+    # begins, after the later of 1 and 2, and 1 s more; 4 starts late and never ends; 5 waits for it in vain.
+    begin, finish = graph.run(
+        capacity=[2, 0],
+        paths=[[], [(0, 1)], [(0, 1)], [(1, 1)], [(1, 1)], []],
+        size=[2, 2, 4, 0, 1, 1],
+        after=[(0, 1), (1, 3), (2, 3), (4, 5)],
+        start=[0, 0, 3, 0, 9, 0],
+        lag=[0, Fraction(1, 2), 0, 1, 1, 0],
+        cap=[1, math.inf, math.inf, math.inf, math.inf, 1],
+    )
+    assert begin == [0, Fraction(5, 2), 3, Fraction(13, 2), 10, math.inf]
+    assert finish == [2, 4, Fraction(11, 2), Fraction(13, 2), math.inf, math.inf]
+
+
+def test_one_micro_batch_walks_through_the_pipeline_and_back():
+    # f = 1, 2, 3, then b = 6, 5, 4, and four sends of 10.
+    given = {"inner": 0, "exchange": None}
+    blocks = {("F", p, 0, 0): [given | {"attention": p + 1, "tp": 0}] for p in range(3)}
+    blocks |= {("B", p, 0, 0): [given | {"attention": 0, "tp": p + 4}] for p in range(3)}
+    _, end = timeline(blocks, "1f1b", 3, 1, 1, [10] * 3, [Stage(9) for _ in range(3)])
+    assert max(end.values()) == 1 + 2 + 3 + 6 + 5 + 4 + 4 * 10
+    assert end["F", 2, 0, 0] == 1 + 10 + 2 + 10 + 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_dense_is_the_exact_simulation_of_its_shares(seed):
+    rng = np.random.default_rng(seed)
+    flows, links = 8, 5
+    hops = np.array([rng.permutation(links)[:3] for _ in range(flows)])
+    hops[rng.random(hops.shape) < 0.3] = -1
+    share, size = rng.integers(1, 5, hops.shape), rng.integers(0, 6, flows)
+    capacity, start = rng.integers(1, 9, links), rng.integers(0, 3, flows)
+    paths = [
+        [(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
+        for row in zip(hops, share, strict=True)
+    ]
+    whole, sizes, starts = ([Fraction(int(x)) for x in values] for values in (capacity, size, start))
+    exact = completion(whole, paths, size=sizes, start=starts)
+    table = dense.matrix(hops, share / 4, links)
+    np.testing.assert_allclose(dense.completion(capacity, table, size, start), [float(t) for t in exact], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "batches", "chunks"),
+    [("1f1b", 4, 8, 1), ("gpipe", 4, 8, 1), ("interleaved", 4, 8, 2), ("interleaved", 3, 3, 4)],
+)
+def test_bubbles_are_those_of_the_literature(schedule, stages, batches, chunks):
+    # (P - 1) (f + b) of a stage, over V where a stage's work is cut into V chunks; f + b of a chunk is 2 + 4.
+    one = {"attention": 2, "inner": 0, "tp": 0, "exchange": None}
+    names = [(kind, p, m, c) for kind in "FB" for p in range(stages) for m in range(batches) for c in range(chunks)]
+    regions = [Stage(0) for _ in range(stages)]
+    _, end = timeline({name: [one] for name in names}, schedule, stages, batches, chunks, [0] * stages, regions)
+    assert max(end.values()) == 6 * (batches * chunks + stages - 1)
+
+
+def test_a_timeline_by_hand():
+    # Forward: gate at 3, switch until 8, circuits [8, 10], packets [3, 4]; experts until 14; [14, 15]. Backward:
+    # inactive again from 15 to 20, circuits [20, 22]; experts until 30, [30, 31], attention until 36.
+    one = {"attention": 2, "inner": 4, "tp": 1, "exchange": [(2, 1), (1, 0)], "switch": (True, False), "ahead": False}
+    blocks = {("F", 0, 0, 0): [one], ("B", 0, 0, 0): [one | {"ahead": True}]}
+    records, end = timeline(blocks, "1f1b", 1, 1, 1, [0], [Stage(5)])
+    assert end == {("F", 0, 0, 0): 15, ("B", 0, 0, 0): 36}
+    assert [row[0]["paid"] for row in records.values()] == [5, 5]
+    # In two parts: there at 9 and 10, experts [9, 11], [11, 13], combine from 11 on: [11, 11.5], [13, 13.5].
+    assert timeline(blocks, "1f1b", 1, 1, 1, [0], [Stage(5, parts=2)])[1]["F", 0, 0, 0] == 13.5
+    # All of the forward pass once more before the backward pass: 2 + 1, then 1 + 4 + 2; the switch turns meanwhile.
+    again = timeline(blocks, "1f1b", 1, 1, 1, [0], [Stage(5, recompute="block")])[1]
+    assert again["B", 0, 0, 0] == 15 + 3 + 2 + 7 + 2 + 8 + 1 + 5

@@ -88,30 +88,3 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, ca
     words = ("--picture", tmp_path / "still.png", "--out", tmp_path / "rows.csv")
     assert "picture needs a graph in which something takes time" in mistake(capsys, "replay", job, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["still.json"]
-
-
-def test_one_fabric_by_its_short_name_without_the_derivative(job, capsys):
-    assert status("replay", job, "--fabric", "rail-optimized", "--no-gradient", *ALONE) == 0
-    output = capsys.readouterr().out
-    assert "rail-optimized" in output
-    assert "holds_s" not in output
-
-
-def test_mistakes(job, tmp_path, capsys):
-    broken = tmp_path / "broken.cm"
-    broken.write_text("Nodes 2\n")
-    for words, said in [
-        ((), "replay needs a graph of tasks first"),
-        ((tmp_path / "none.json",), "cannot read"),
-        ((broken,), "broken.cm"),
-        ((job, "--fabrics", "fattree"), "network.fabric must be fat-tree"),
-        ((job, "--routing", "ecmp"), "circuits.routing"),
-        ((job, "--link-delay-s", 0), "--set network.link_delay_s=..."),
-        ((job, "--model", "llama-moe"), "model.name is not read by replay; leave it out."),
-        ((job, "--graph", "own.json", "--nic-gbps", 100), "network.nic_gbps is not used on a graph"),
-        ((job, "--first", "predict"), "first 'predict' is unknown"),
-        ((job, "--tflops", 3), "tflops cannot be given"),
-        ((job, "--out", tmp_path / "rows.txt"), "extension"),
-        ((job, "--servers", 1, "--fabrics", "fat-tree", *ALONE), "servers must hold 3 GPUs"),
-    ]:
-        assert said in mistake(capsys, "replay", *words)

@@ -10,18 +10,35 @@ import numpy as np
 import pytest
 
 from mfabric_jax.case import Case, cases
+from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.replay import Replay, replay
-from mfabric_jax.replay.replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
+from mfabric_jax.replay.replayed import (
+    at_a_tie,
+    carried_rows,
+    gain_rows,
+    gains,
+    path_of,
+    path_rows,
+    rank_rows,
+    replay_row,
+    saved_rows,
+    spans,
+    spent,
+)
 from mfabric_jax.replay.turns import turns_in_order
 from mfabric_jax.report import read_rows
-from mfabric_jax.sweep import Sweep, read_sweep, sweep
+from mfabric_jax.sweep import Sweep, sweep
+from mfabric_jax.tasks import read_tasks
+from mfabric_jax.tasks.busy_time import covered_s
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.mistakes import check_refused
 
 NEAR = {"rel": 1e-9, "abs": 0}
+
 NIC = 50e9  # bytes/s of 400 Gbps
+
 ALONE = {  # every rank on a server of its own, whose NVLink is 900 GB/s
     **{"network.fabric": "fat-tree", "gpu.gpus_per_server": 1, "gpu.nvlink_gigabytes_per_s": 900},
     "network.link_delay_s": 0.0,
@@ -316,43 +333,30 @@ def test_every_fabric_replays_a_ring():
     assert faster["makespan_s"] < slower["makespan_s"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"ranks_on": "anywhere"}, "ranks_on 'anywhere' is unknown"),
-        ({"first_gpu": -1}, "first_gpu must be a whole number"),
-        ({"compute_scale": -1.0}, "compute_scale must be finite and not negative"),
-        ({"algorithms": "all-reduce=star"}, "'star' is unknown"),
-        ({"circuits_for": "stage"}, "circuits_for 'stage' is unknown"),
-        ({"graph": "own.json", "servers": 3}, "servers is not used on a graph"),
-        ({"ranks_on": "ranks.json", "first_gpu": 5}, "first_gpu is not used beside a file"),
-    ],
-)
-def test_mistakes(settings, words):
-    check_refused(words, Replay, **settings)
+MISTAKES = [
+    ({"ranks_on": "anywhere"}, {}, "ranks_on 'anywhere' is unknown"),
+    ({"first_gpu": -1}, {}, "first_gpu must be a whole number"),
+    ({"compute_scale": -1.0}, {}, "compute_scale must be finite and not negative"),
+    ({"algorithms": "all-reduce=star"}, {}, "'star' is unknown"),
+    ({"circuits_for": "stage"}, {}, "circuits_for 'stage' is unknown"),
+    ({"graph": "own.json", "servers": 3}, {}, "servers is not used on a graph"),
+    ({"ranks_on": "ranks.json", "first_gpu": 5}, {}, "first_gpu is not used beside a file"),
+    ({}, {"network.paths": "weighted"}, "routing 'weighted' is unknown"),
+    ({}, {"network.fabric": "mfabric"}, "network.nics must be 2 or more on mfabric"),
+    ({}, OPTICAL | {"circuits.policy": "nosuch"}, "policy 'nosuch' is unknown"),
+    ({}, OPTICAL | {"circuits.policy": "static"}, "circuits.policy static is for several all-to-alls"),
+    ({}, OPTICAL | {"network.mfabric.optical_degree": 2}, "must be below the 2 NICs of a server"),
+    ({"region_servers": 3}, OPTICAL, "region_servers must divide the 4 servers, got 3"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"network.paths": "weighted"}, "routing 'weighted' is unknown"),
-        ({"network.fabric": "mfabric"}, "network.nics must be 2 or more on mfabric"),
-        (OPTICAL | {"circuits.policy": "nosuch"}, "policy 'nosuch' is unknown"),
-        (OPTICAL | {"circuits.policy": "static"}, "circuits.policy static is for several all-to-alls"),
-        (OPTICAL | {"network.mfabric.optical_degree": 2}, "must be below the 2 NICs of a server"),
-    ],
-)
-def test_cases_that_cannot_be(changes, words):
-    check_refused(words, one, ring(), changes)
+@pytest.mark.parametrize(("settings", "changes", "words"), MISTAKES)
+def test_mistakes(settings, changes, words):
+    check_refused(words, lambda: list(replay(ring(), case(changes), Replay(**settings))))
 
 
 def test_a_graph_without_tasks_is_refused():
     check_refused("a graph must have a task or more, got none", list, replay(Tasks(4).graph(), case()))
-
-
-def test_regions_divide_the_servers():
-    refused = replay(ring(), case(OPTICAL), Replay(region_servers=3))
-    check_refused("region_servers must divide the 4 servers, got 3", list, refused)
 
 
 def test_a_sweep_of_replays(tmp_path):
@@ -367,23 +371,13 @@ def test_a_sweep_of_replays(tmp_path):
     ]
     assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 7.5e-3] * 2, **NEAR)
     assert {row["held_by"] for row in rows} == {"computation"}
-    file = tmp_path / "sweep.json"
-    nested = {"gpu": {"gpus_per_server": 1}, "network": {"link_delay_s": 0.0}}
-    fixed_in_file = nested | {"workload": fixed["workload"], "gradient": True}
-    told = {"evaluate": "replay", "fixed": fixed_in_file, "grid": grid, "dtype": "float64"}
-    file.write_text(json.dumps(told))
-    assert read_sweep(file) == space
-
-    def refuse(words, **fixed):
-        check_refused(words, Sweep, evaluate="replay", fixed=fixed, dtype="float64")
-
-    refuse("workload must be the file")
-    refuse("unknown", **fixed, wheights="matrix.txt")
-    refuse("setting 'nic_gbps' of .fixed. is network.nic_gbps now", **fixed, nic_gbps=100.0)
-    refuse("compute_scale must be finite", **fixed, compute_scale=-1.0)
-    refuse("network.nic_gbps must be a number above 0", **fixed | {"network.nic_gbps": -1.0})
-    check_refused("dtype of a sweep of replays must be 'float64'", Sweep, evaluate="replay", fixed=fixed)
-    assert Sweep(evaluate="replay", fixed=fixed | {"weights": "matrix.txt"}, dtype="float64")
+    for words, other in (
+        ("unknown", fixed | {"wheights": "matrix.txt"}),
+        ("workload must be the file", {}),
+        ("compute_scale must be finite", fixed | {"compute_scale": -1.0}),
+        ("network.nic_gbps must be a number above 0", fixed | {"network.nic_gbps": -1.0}),
+    ):
+        check_refused(words, Sweep, evaluate="replay", fixed=other, dtype="float64")
 
 
 def test_more_bandwidth_saves_what_the_rows_say():
@@ -394,3 +388,119 @@ def test_more_bandwidth_saves_what_the_rows_say():
     assert nics["saved_per_100_gbps_s"] == pytest.approx(1.5e-3 / 4, **NEAR)
     assert one(graph, {"network.nic_gbps": 404}).makespan_s == pytest.approx(4.5e-3 - 1.5e-5, rel=1e-4)
     assert told == ["fat-tree at 400 Gbps: paths", "fat-tree at 400 Gbps: 5 flows"]
+
+
+def two_ranks(**collective):
+    """Both compute 1 s, then sum 100 GB."""
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        before = tasks.add(TaskKind.COMPUTE, rank, seconds=1.0)
+        said = {"op": Op.ALL_REDUCE, "group": 0, "match": 0, "bytes": 100e9, "after": before}
+        tasks.add(TaskKind.COLLECTIVE, rank, "sum", **said | collective)
+    return tasks.graph()
+
+
+def send_behind_a_lag():
+    """Rank 0 waits 5 s, then sends what takes 1 s."""
+    tasks = Tasks(2)
+    tasks.add(TaskKind.SEND, 0, "late", bytes=NIC, peer=1, match=0, lag=5.0)
+    tasks.add(TaskKind.RECV, 1, "there", peer=0, match=0)
+    return tasks.graph()
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_latency_is_communication_however_many_chunks(chunks):
+    done = one(two_ranks(), alpha_s=0.1, chunks=chunks)
+    parts = spent(done)
+    np.testing.assert_allclose(parts.compute_s, 1, rtol=1e-9)
+    np.testing.assert_allclose(parts.exposed_comm_s, done.makespan_s - 1, rtol=1e-9)
+    np.testing.assert_allclose(parts.idle_s, 0, atol=1e-9)
+    held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
+    assert held["latency"] == pytest.approx(0.2 if chunks == 1 else 0.1, **NEAR)
+    assert "lag" not in held
+
+
+def test_a_lag_of_a_task_is_no_communication():
+    done = one(send_behind_a_lag(), alpha_s=0.25)
+    parts = spent(done)
+    np.testing.assert_allclose(parts.exposed_comm_s, 1.25, rtol=1e-9)
+    np.testing.assert_allclose(parts.idle_s, 5, rtol=1e-9)
+    held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
+    assert held == pytest.approx({"nic down": 1, "latency": 0.25, "lag": 5}, **NEAR)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_what_is_drawn_covers_what_the_table_says(chunks):
+    done = one(two_ranks(lag=0.5), alpha_s=0.1, chunks=chunks)
+    drawn = [row for row in spans(done) if row["rank"] >= 0]
+    begin, end, rank = (np.array([row[name] for row in drawn]) for name in ("begin_s", "end_s", "rank"))
+    parts = spent(done)
+    np.testing.assert_allclose(covered_s(begin, end, rank, 2), parts.compute_s + parts.exposed_comm_s, rtol=1e-12)
+    np.testing.assert_allclose(parts.idle_s, 0.5, rtol=1e-9)
+    waits = {row["latency_s"] for row in drawn if row["track"] != "compute"}
+    assert max(waits) == pytest.approx(0.1, **NEAR)
+
+
+def test_one_per_cent_more_is_run_again():
+    """Both directions of a link at once: either alone would leave the other to hold the message."""
+    done = one(send_behind_a_lag(), alpha_s=0.25)
+    rows = saved_rows(done, gain_rows(done, gains(done)))
+    saved = {row["what"]: row["saved_at_1_percent_s"] for row in rows}
+    assert saved == pytest.approx({"nic down": 1 - 1 / 1.01, "latency": 0.0025, "lag": 0.05}, rel=1e-9)
+
+
+def test_both_directions_of_a_link_hold_together():
+    """Rank 0 sends to 1 and 2, which send to each other: NICs up and down are full at once, and who holds is a tie."""
+    tasks = Tasks(3)
+    for match, (rank, peer) in enumerate([(0, 1), (0, 2), (1, 2), (2, 1), (1, 0)]):
+        tasks.add(TaskKind.SEND, rank, bytes=NIC, peer=peer, match=match)
+        tasks.add(TaskKind.RECV, peer, peer=rank, match=match)
+    done = one(tasks.graph())
+    rows = gain_rows(done, gains(done))
+    assert sum(row["holds_s"] for row in rows) == pytest.approx(done.makespan_s, **NEAR)
+    assert len({row["what"].split()[0] for row in rows}) == len(rows)
+    assert not at_a_tie(done, rows)
+
+
+FILES = (
+    "chakra_et/micro_all_reduce_8npus_1MB/all_reduce",
+    "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload",
+    "simai_txt/aicb_G13B-M1-C02_GPT13B_megatron_tp8_pp1_mbs1_sp_A100.txt",
+    "flexflow_fbuf/100vgg_16.fbuf.xz",
+    "htsim_cm/incast.cm",
+    "goal/schedgen_allreduce_ring_16r_16MiB.goal",
+)
+FABRICS = ("fat-tree", "rail-optimized", "mfabric")
+
+
+def longest_way(flows, rate):
+    """When the last flow would end if each had its whole narrowest link for itself."""
+    end = np.zeros(flows.flows)
+    alone = flows.lag + np.where(flows.transfers, flows.bytes / rate, flows.seconds)
+    before = [[] for _ in range(flows.flows)]
+    for first, then in flows.after.tolist():
+        before[then].append(first)
+    for flow in run_order(flows.after, flows.flows):
+        end[flow] = max([flows.start[flow], *(end[one] for one in before[flow])]) + alone[flow]
+    return end.max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_no_replay_is_earlier_than_it_can_be(shared_data, file):
+    graph = read_tasks(shared_data / "task_graphs" / file)
+    for done in replay(graph, cases(Case(), {"network.fabric": FABRICS}), Replay(absent="assume")):
+        prepared = done.prepared
+        hops, share = prepared.routes
+        there, capacity = hops >= 0, prepared.network.capacity
+        rate = np.where(there, capacity[hops] / np.where(there, share, 1), np.inf).min(axis=1)
+        moves = prepared.flows.transfers[:, None] & there
+        carried = np.bincount(hops[moves], (share * prepared.size[:, None])[moves], minlength=len(capacity))
+        bound = max(longest_way(prepared.flows, rate), np.max(carried / capacity, initial=0))
+        assert done.makespan_s >= bound * (1 - 1e-9)
+        assert done.makespan_s <= path_of(done).finish[-1] * (1 + 1e-12)
+        held = sum(row["holds_s"] for row in gain_rows(done, gains(done)))
+        assert held == pytest.approx(done.makespan_s, rel=1e-9)
+        parts = spent(done)
+        np.testing.assert_allclose(sum(parts), done.makespan_s, rtol=1e-9)
+        assert all((seconds >= -1e-12).all() for seconds in parts)

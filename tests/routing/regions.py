@@ -9,7 +9,7 @@ import numpy as np
 from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from tests.oracles.fluid import completion
+from tests.oracles.graph import completion
 from tests.oracles.tree import tree
 
 SERVERS = 8

@@ -134,16 +134,6 @@ def test_what_never_arrives_and_two_pairs_by_hand():
             np.testing.assert_allclose(got, value, rtol=1e-12, err_msg=routing)
 
 
-def test_parts_of_split_by_hand():
-    for joined, sent, ports, want in [
-        ({(0, 1): 1}, {(0, 1): 1.0, (0, 2): 12.0}, 2.0, (1, 6)),
-        ({(0, 1): 2, (0, 2): 1}, {(0, 1): 4.0, (0, 2): 1.0}, 0.0, (2, 0)),
-        ({(0, 1): 2, (0, 2): 1}, {(0, 1): 4.0, (0, 2): 2.0}, FIRST_THREE, (2, 2)),
-        ({(0, 1): 2, (0, 2): 1}, {(0, 1): 4.0, (0, 2): 2.0}, np.eye(SERVERS)[0] * 2, (2, 0)),  # one port joins nobody
-    ]:
-        np.testing.assert_allclose(parts(region(ports), circuits(joined), pairs(sent)), want, rtol=1e-12)
-
-
 def test_the_degree_bound_by_hand():
     # Server 0 sends 4 + 6 bytes, server 2 receives 6 + 7.
     sent = pairs({(0, 0): 100, (0, 1): 4, (0, 2): 6, (1, 2): 7})
@@ -270,11 +260,9 @@ def test_mistakes_are_named():
     said = refused(all_to_all_time, region(), Circuits(np.zeros((3, 3))), NONE)
     assert "circuits must be [S S] with S = 8 servers, got [3, 3]" in said
     for field in ("optical_degree", "electrical_nics"):
-        for value in (np.ones(3, int), np.ones((4, 1), int), [6, 6, 6]):
-            said = refused(Region, 4, 8e-9, **{field: value})
-            assert said.startswith(f"{field} must be a number or ")
-            assert "[S] = [4]" in said
-            assert said.endswith(f"got {list(np.shape(value))}.")
+        said = refused(Region, 4, 8e-9, **{field: np.ones((4, 1), int)})
+        assert said.startswith(f"{field} must be a number or ")
+        assert said.endswith("[S] = [4], one per server, got [4, 1].")
         said = refused(Region, 4, 8e-9, **{field: np.array([6, 6, -1, 6])})
         assert f"{field} must be finite and not negative" in said
 
@@ -371,5 +359,4 @@ def test_impossible_shares_are_named():
         (Plan(Circuits(count), np.ones((3, 3, 3))), r"\[8, 8, 10\]"),
     ):
         assert re.search(words, refused(all_to_all_time, region(), plan, demand, routing="relay"))
-    for efficiency in (0.0, -1.0, 1.5, np.nan):
-        assert "relay_efficiency" in refused(Region, 3, 8e-9, relay_efficiency=efficiency)
+    assert "relay_efficiency" in refused(Region, 3, 8e-9, relay_efficiency=1.5)

@@ -217,8 +217,7 @@ def test_mistakes_are_named(monkeypatch):
         assert said in refused(best, where, count, wrong)
     for function in (best, near):
         assert "demand must be [S S] with S = 8" in refused(function, where, count, demand[:3, :3])
-        said = refused(function, where, np.zeros((3, 3)), demand)
-        assert "circuits must be [S S] with S = 8 servers, got [3, 3]" in said
+        assert "circuits must be [S S] with S = 8" in refused(function, where, np.zeros((3, 3)), demand)
     assert "steps must be a whole number of at least 0, got -1" in refused(near, where, count, demand, steps=-1)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     assert re.search(r"needs scipy.*pip install 'mfabric-jax\[exact\]'", refused(best, where, count, demand))

@@ -11,7 +11,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import relayed_part_times
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
-from tests.oracles.fluid import completion
+from tests.oracles.graph import completion
 from tests.routing.regions import pairs
 
 

@@ -266,13 +266,9 @@ def test_refused():
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"src": [0, 1, 2]}, "src and dst must be of one length, got 3 and 2"),
         ({"src": [0, 24]}, r"src must lie in 0\.\.23, got 0\.\.24"),
-        ({"dst": [-1, 3]}, r"dst must lie in 0\.\.23, got -1\.\.3"),
-        ({"dst": [0.5, 3]}, r"dst must be a list of node numbers, got float64 \[2\]"),
-        ({"src": 3}, r"src must be a list of node numbers, got int64 \[\]"),
         ({"routing": "least-loaded"}, "routing 'least-loaded' needs the size of every flow, got none"),
         ({"routing": "least-loaded", "size": [1]}, r"size must have the shape \[2\], got \[1\]"),
         ({"routing": "least-loaded", "size": [1, -1]}, "size must be finite and not negative, got"),
-        ({"routing": "least-loaded", "size": [1, np.nan]}, "size must be finite and not negative, got"),
     ]:
         assert re.search(sentence, refused(shortest_routes, leaf_spine(), **{"src": [0, 1], "dst": [5, 6]} | change))
     endless = leaf_spine(up=np.inf)

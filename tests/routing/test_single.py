@@ -16,7 +16,7 @@ from mfabric_jax.routing.fixed import forward_time, wired
 from mfabric_jax.routing.region import part_times
 from mfabric_jax.routing.single import single_part_times, single_paths, single_ways
 from tests.mistakes import check_refused
-from tests.oracles.fluid import completion
+from tests.oracles.graph import completion
 
 RANKS, SLICES = 4, 8  # a rank fills a server
 TREE = Electrical(8.0)  # 1 GB/s

@@ -63,8 +63,6 @@ def alone(workload, seconds=SECONDS, **more):
 PAIR = job(pp=2, blocks=2, micro_batches=2)
 SCORES = 2 * (500_000 / 2) * 2 * 249  # FLOPs a token
 ATTENTION = 2 * 996_000 + SCORES
-
-
 HEAD_S = 2.0 * (2 * 1000 * VOCAB) / ATTENTION  # 2 x 1,000 x 500 FLOPs a token, at attention's rate
 
 
@@ -202,7 +200,7 @@ def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, re
     settings = {"schedule": schedule, "chunks": chunks, "recompute": recompute, "sharding": "parameters"}
     workload = job(pp=2, dp=2, blocks=4, dense_blocks=1, micro_batches=2, **settings)
     where, walked = places(workload), timed(workload, seconds, latency_s=0.01).walked
-    region, seen = oracle.Region(0, recompute=recompute), set()
+    region, seen = oracle.Stage(0, recompute=recompute), set()
     for at in zip(*np.nonzero(where.present), strict=True):
         backward, moe = bool(where.backward[at]), bool(where.layer[at] >= 0)
         inner_s = seconds.moe_s if moe else seconds.dense_s

@@ -250,13 +250,10 @@ def test_spaces_know_what_they_contain():
 def test_mistakes_are_sentences():
     for make, sentence in [
         (lambda: RegionEnv(routing="relay"), r"routing 'relay' is unknown"),
-        (lambda: RegionEnv(history=0), r"history must be a whole number of at least 1, got 0\."),
         (lambda: RegionEnv(policies=()), r"policies must be None or name at least one, got none\."),
         (lambda: RegionEnv(dtype="float16"), r"dtype 'float16' is unknown"),
         (lambda: Drift(memory=1.5), r"memory must be at most 1, got 1\.5\."),
-        (lambda: Drift(burst=-0.1), r"burst must be finite and not negative, got -0\.1\."),
         (lambda: Recorded(np.zeros((0, 4, 4))), r"demands must be \[T S S\] with at least one step"),
-        (lambda: Params(PARAMS.region, Drift(), hidden_s=-1.0), r"hidden_s must be finite and not negative"),
         (lambda: Params(PARAMS.region, Drift(), steps=0), r"steps must be finite and above 0, got 0\."),
         (lambda: ENV.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
     ]:
@@ -273,14 +270,8 @@ def test_an_action_of_another_form_is_a_sentence():
         (ENV, {"scores": np.ones((4, 4))}, r"action must be a dict .*, got the keys \['scores'\]\."),
         (ENV, {"scores": np.ones((2, 4, 4)), "change": 1}, r"scores of .* numbers \[4, 4\], got float64 \[2, 4, 4\]\."),
         (ENV, {"scores": np.ones((4, 4)), "change": 0.7}, r"change of an action must be .* from 0 to 1, got 0\.7\."),
-        (ENV, {"scores": np.ones((4, 4)), "change": 2}, r"change of an action must be .* from 0 to 1, got 2\."),
-        (CHOICE, {"scores": np.ones((4, 4)), "change": 1}, r"action must be one whole number from 0 to 2, got dict\."),
-        (CHOICE, "keep", r"action must be one whole number from 0 to 2, got str\."),
-        (CHOICE, 2**70, r"action must be one whole number from 0 to 2, got 1180591620717411303424\."),
         (CHOICE, 3, r"action must be one whole number from 0 to 2, got 3\."),
-        (CHOICE, -1, r"action must be one whole number from 0 to 2, got -1\."),
         (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
-        (CHOICE, 1.0, r"action must be one whole number from 0 to 2, got 1\.0\."),
     ]:
         check_refused(sentence, acted, env, action)
 

@@ -12,7 +12,7 @@ from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
-from tests.oracles.timeline import Region as Clock
+from tests.oracles.timeline import Stage as Clock
 from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule import jobs
@@ -159,19 +159,11 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
 
 def assert_iteration(got, total, parts):
     """The parts of the busiest stage."""
-    want = parts[int(got.stage)]
+    want = dict(parts[int(got.stage)])
     assert sum(want.values()) >= max(sum(one.values()) for one in parts) * (1 - RTOL)
-    assert_parts(
-        got,
-        total=total,
-        compute=want["compute"],
-        tp=want["tp"],
-        ep=want["ep"],
-        dp=want["dp"],
-        late=want["reconfig"],
-        bubble=total - sum(want.values()),
-    )
-    return want["reconfig"]
+    late = want.pop("reconfig")
+    assert_parts(got, total=total, late=late, bubble=total - late - sum(want.values()), **want)
+    return late
 
 
 @pytest.mark.parametrize("optical", [True, False])

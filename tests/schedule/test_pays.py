@@ -13,7 +13,7 @@ from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.pays import TradeOff, what_pays
 from mfabric_jax.workload.schedules import SCHEDULES
-from tests.oracles.timeline import Region
+from tests.oracles.timeline import Stage
 from tests.schedule.jobs import TOKENS, job, region
 from tests.schedule.test_beside import NVLINK, SECONDS, rates, timed
 
@@ -70,7 +70,7 @@ def test_what_is_foreseen_is_what_a_plain_clock_needs(recompute):
     behind_s = float(pays.trade_off_of(workload, rates(), SECONDS).behind_s[1])
     block = {"attention": SECONDS.attention_s, "inner": SECONDS.moe_s, "tp": 1.5e9 / NVLINK, "exchange": [(1, 0)] * 2}
     for delay, paid in ((behind_s, 0.0), (behind_s + 0.1, 0.1)):
-        region = Region(delay, recompute=recompute)
+        region = Stage(delay, recompute=recompute)
         region.run("B", block | {"switch": (False, False), "ahead": True})
         second = region.run("B", block | {"switch": (True, False), "ahead": True})
         assert second["paid"] == pytest.approx(paid)

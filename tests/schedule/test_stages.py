@@ -11,7 +11,7 @@ from mfabric_jax.schedule.exchange import exchanges_between, failed_stage
 from mfabric_jax.schedule.iteration import FabricRates, send_seconds
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.workload.compute import BlockSeconds
-from tests.oracles.timeline import Region as Clock
+from tests.oracles.timeline import Stage as Clock
 from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule import jobs

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, resolve
-from mfabric_jax.fabric import Region
-from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.single import single_part_times
 from mfabric_jax.simulation.single_flows import carried
 from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
@@ -63,14 +61,6 @@ def test_one_copy_a_server_is_a_flow_from_each_rank():
     ):
         one = scenario(model, "mfabric", ECMP | {"job.dispatch": dispatch})
         assert carried(one) is single_part_times(flows, 2, seed=0)  # drawn once for as many
-
-
-def test_wiring_for_demand_is_as_it_was():
-    one = scenario("mixtral-8x7b", "topoopt", SINGLE)
-    chosen = topoopt(one.mean_demand, Region(4, 100.0, 6)).circuits.count
-    np.testing.assert_array_equal(one.group.count, chosen)
-    assert (one.group.groups, one.group.ring_nics) == (1, 2)
-    assert carried(one) is None
 
 
 def test_rings_over_the_stage():

@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
 from tests.mistakes import check_refused
-from tests.small import configured, row, small
+from tests.small import configured, small
 
 SERVERS = 4
 TWO_DEVICES = """
@@ -116,23 +116,6 @@ def test_any_tree_is_a_case_keys_are_data_and_a_grid_is_every_combination():
         assert batch.local_devices() == jax.local_devices(backend="cpu")
 
 
-def test_an_iteration_is_that_of_a_row():
-    case, delay, gbps = small(), "circuits.delay_s", "network.nic_gbps"
-    function, numbers = iteration_of(case)
-    slower = numbers | {delay: 0.5, gbps: 150.0}
-    found = evaluate(function, {path: np.asarray([numbers[path], slower[path]]) for path in numbers}).arrays
-    want = row(case)
-    for name, values in found.items():
-        np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
-    other = row(small({delay: 0.5, gbps: 150.0}))
-    np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
-    said = r"number of a case 'network.nic_gpbs' is unknown \(did you mean 'network.nic_gbps'\?\)"
-    with pytest.raises(InputError, match=said):
-        evaluate(
-            function, {path: np.asarray([value]) for path, value in numbers.items()} | {"network.nic_gpbs": np.ones(1)}
-        )
-
-
 def test_equal_constants_of_other_kinds_are_other_programs():
     def chosen(constant, case):
         return {"of": jnp.where(case["x"] > 0, constant, constant)}
@@ -186,6 +169,9 @@ def test_mistakes_are_sentences():
         (ones, {}, "function must have a hash, as functions, frozen dataclasses"),
     ):
         check_refused(sentence, evaluate, Loose(), given, **settings)
+    function, numbers = iteration_of(small())
+    misspelt = {path: np.asarray([value]) for path, value in numbers.items()} | {"network.nic_gpbs": np.ones(1)}
+    check_refused("number of a case 'network.nic_gpbs' is unknown", evaluate, function, misspelt)
     check_refused(r"b must have at least one value along its first axis, got \[\]", grid, a=[1], b=[])
 
 

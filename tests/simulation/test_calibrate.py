@@ -102,15 +102,6 @@ def test_each_preset_has_the_rates_of_its_own_assumptions():
     assert "calibrated to published" in row(case)["compute_source"]
 
 
-def test_what_is_said_counts_though_it_is_the_default():
-    """An efficiency of 0.5 lies between 0.49 and 0.51, beside preset paper, too."""
-    case = load(preset="paper").with_({"model.name": "llama-moe"})
-    each = [resolve(case.with_({"compute.efficiency": part})) for part in (0.49, 0.5, 0.51)]
-    assert [one.settings.achieved(one.job) for one in each] == [0.49, 0.5, 0.51]
-    seconds = [sum(one.settings.block_seconds(one.job)) for one in each]
-    assert [seconds[0] * 0.49, seconds[2] * 0.51] == pytest.approx([seconds[1] * 0.5] * 2, rel=1e-12)
-
-
 def drawn(changes):
     """The tokens of a small case."""
     resolved = resolve(small(changes))

@@ -9,13 +9,13 @@ from mfabric_jax import resolve, simulate
 from mfabric_jax.case import cases
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.report import comparison, read_rows
+from mfabric_jax.report import comparison
+from mfabric_jax.simulation import example_timeline
 from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, measured_decision_s, predicted_tokens
 from mfabric_jax.simulation.solving import given_of, program_of
 from mfabric_jax.traffic import Tokens, measured
-from tests.command_line import mistake, status
 from tests.mistakes import check_refused
-from tests.small import refused, row, scenario, small
+from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPANS = ("stage", "run")
@@ -40,8 +40,6 @@ def test_every_span_has_its_row_and_a_fixed_fabric_has_none():
     assert len({one["ep_comm_s"] for one in (each, stage, run)}) == 3
     assert {one["decision_s"] for one in found} == {0.0}
     assert "mfabric, run" in comparison(found)
-    known = row(small(changing | span("run") | KNOWN))
-    assert known["ep_comm_s"] != run["ep_comm_s"]
 
 
 def test_the_past_is_the_iteration_before_and_is_not_timed():
@@ -80,31 +78,7 @@ def test_a_decision_is_timed_without_its_compilation():
     assert 0 < measured_decision_s(greedy, Region(8, 400.0), demand, jax.random.key(0)) < 0.1
 
 
-def test_mistakes_are_sentences():
-    for changes, words in (
-        (span("runs"), "circuits.span.length must be block, stage, iteration or run, got 'runs'."),
-        ({"circuits.span.chosen_on": "future"}, "circuits.span.chosen_on must be past or actual, got 'future'."),
-        ({"circuits.decision_s": -1.0}, "circuits.decision_s must be measured or a number at least 0, got -1.0."),
-        ({"circuits.predict.sigma": -0.1}, "circuits.predict.sigma must be a number at least 0 or auto, got -0.1."),
-        (span("run") | {"run.replicas": 2}, "run.replicas must be 1 beside circuits.span.length run, got 2."),
-    ):
-        assert refused(changes) == words
-
-
-def test_on_the_command_line(capsys, tmp_path):
-    words = ["--preset", "paper", "--model", "llama-moe", "--fabric", "mfabric", "--nic-gbps", "400"]
-    words += ["--micro-batches", "1", "--set", "circuits.turn=on-demand,span", "--set", "circuits.span.length=run"]
-    out, more = tmp_path / "rows.csv", {"decision_s": "0.001", "partial": "true", "each_s": "0.002"}
-    more = [word for name, value in more.items() for word in ("--set", f"circuits.{name}={value}")]
-    assert status("compare", *words, *more, "--out", out) == 0
-    found, config = read_rows(out)
-    assert [one["circuits_for"] for one in found] == ["all-to-all", "run"]
-    assert [one["decision_s"] for one in found] == [0.001, 0.001]
-    resolved = config["resolved"]
-    assert [resolved[f"circuits.{name}"] for name in ("partial", "each_s", "span.chosen_on")] == [True, 0.002, "past"]
-    capsys.readouterr()
-    said = mistake(capsys, "compare", *words, "--set", "circuits.span.length=weeks")
-    assert said == "circuits.span.length must be block, stage, iteration or run, got 'weeks'."
-    one = ["--model", "llama-moe", "--fabric", "mfabric", "--micro-batches", "4", "--set", "circuits.turn=span"]
-    assert status("timeline", *one) == 0
-    assert "seconds of every pipeline stage" in capsys.readouterr().out
+def test_a_timeline_may_keep_circuits_for_a_stage():
+    case = small(JOB | SKEWED | span("stage"))
+    _, stages = example_timeline(case)
+    np.testing.assert_allclose(stages[0]["iteration_s"], row(case)["iteration_s"], rtol=1e-9)

@@ -27,8 +27,6 @@ from tests.small import MODEL, configured, row, rows, scenario, several, small
 
 module = importlib.import_module("mfabric_jax.simulation.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-
-
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 CONTRACT = ["model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "network_cost_usd", "perf_per_dollar"]
 FABRICS = ("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree")
@@ -68,6 +66,16 @@ def test_utilisation_is_the_rate_times_the_part_that_computes():
     assert again["mfu"] < 0.4 * again["compute_s"] / again["iteration_s"]
 
 
+def test_a_row_says_its_job():
+    one = row(small({"network.fabric": "fat-tree", "gpu.name": "H100-SXM", "job.precision": "fp8"}))
+    assert [one[name] for name in ("gpus", "dp", "tp", "pp", "ep", "micro_batches", "micro_batch")] == [
+        1024, 8, 4, 4, 8, 2, 8,
+    ]  # fmt: off
+    assert one["tokens_per_iteration"] == 2 * 8 * one["sequence"] * 8 * 8
+    assert one["tokens_per_iteration"] == pytest.approx(one["tokens_per_s"] * one["iteration_s"])
+    assert (one["precision"], one["compute_precision"]) == ("fp8", "fp8")  # as DeepSeek-V3 has it
+
+
 def test_calibrated_rates_above_the_peak_are_not_paid_for():
     one = row(small(TREE | {"compute.calibrated": "paper"}, "llama-moe"))
     assert one["achieved_over_peak"] == CALIBRATED["paper"]["llama-moe"].efficiency > 1
@@ -79,16 +87,6 @@ def test_calibrated_rates_above_the_peak_are_not_paid_for():
     can = row(small(TREE, "llama-moe"))
     assert can["usd_per_million_tokens"] > 0
     assert can["mfu"] < can["achieved_over_peak"] == 0.5
-
-
-def test_bandwidth_has_its_say():
-    found = {(one["fabric"], one["nic_gbps"]): one for one in rows(EACH)}
-    for name in FABRICS:
-        slow, fast = found[name, 100.0], found[name, 400.0]
-        assert slow["iteration_s"] > fast["iteration_s"]
-        assert (slow["compute_s"], slow["tp_comm_s"]) == (fast["compute_s"], fast["tp_comm_s"])
-        if name in ("fat-tree", "oversub-fat-tree"):  # NVSwitch hides nothing there
-            np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
 
 
 def test_rows_come_in_the_order_of_cases_and_repeat():
@@ -119,14 +117,8 @@ def test_settings_reach_the_traffic():
     assert np.any(drawn("generated", skew=0.5)() != base)
 
 
-def test_balanced_traffic_between_two_servers():
-    # Six circuits against eight NICs; at 100 Gbps the part inside servers is far shorter.
+def test_what_stays_in_a_server_may_take_longest():
     even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0}
-    tree, optical = rows(several(even, {"network.fabric": ("fat-tree", "mfabric")}, "llama-moe"))
-    np.testing.assert_allclose(optical["ep_comm_s"] / tree["ep_comm_s"], 8 / 6, rtol=1e-6)
-    for one in (tree, optical):
-        np.testing.assert_allclose((one["rank_load_over_mean"], one["ep_over_balanced"]), 1, rtol=1e-9)
-    assert optical["reconfig_s"] == 0  # two servers: always all circuits
     slow = small(even | TREE | {"gpu.nvlink_gigabytes_per_s": 1.0}, "llama-moe")
     job = resolve(slow).job
     leaves = job.selections * job.dispatch_bytes_per_selection / 2  # of every rank, through its own NIC
@@ -228,14 +220,7 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     assert got["resolved"] == flat(resolve(asked).case)
     assert all(got["resolved"][path] == value for path, value in given.items())
     assert got["sources"]["job.parallel.tp"] == "recipe paper (arXiv 2501.03905)"
-    assert [got["resolved"][f"job.parallel.{name}"] for name in ("dp", "tp", "pp", "ep", "gpus")] == [8, 4, 4, 8, 1024]
-    assert [got["resolved"][f"job.batch.{name}"] for name in ("micro_batches", "micro_batch", "sequence")] == [
-        4, 8, 4096,
-    ]  # fmt: off
-    assert got["resolved"]["model.experts"] == 8
-    assert got["version"] == mfabric_jax.__version__
-    assert got["dtype"] == "float64"
-    assert got["jax"] == jax.__version__
+    assert (got["version"], got["dtype"], got["jax"]) == (mfabric_jax.__version__, "float64", jax.__version__)
     assert got["device"].startswith(jax.local_devices()[0].platform)
     monkeypatch.setenv("PATH", "")
     commit.cache_clear()

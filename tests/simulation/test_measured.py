@@ -1,16 +1,21 @@
 """The rate that a measured iteration implies: simulated again, it takes as long."""
 
+import json
+import pathlib
+
 import jax
 import pytest
 
-from mfabric_jax import cases, resolve, simulate
+from mfabric_jax import cases, load, report, resolve, simulate, workload
 from mfabric_jax.simulation import measured
 from mfabric_jax.simulation.measured import scenario_at
-from mfabric_jax.simulation.results import FEW
+from mfabric_jax.simulation.results import FEW, effective
+from tests.command_line import status
 from tests.mistakes import refused as refused_by
-from tests.small import refused, row, small
+from tests.small import model_file, row, small
 
 ON = {"network.fabric": "fat-tree"}
+
 TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 
 
@@ -80,18 +85,8 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
         assert rate(small({"network.fabric": name, TOOK: seconds})) == pytest.approx(0.37, rel=1e-9)
 
 
-def test_mistakes():
-    assert f"{TOOK} must be a number above 0" in refused({TOOK: -1})
-    assert "compute.measured needs iteration_s" in refused({"compute.measured.nic_gbps": 100.0})
-    assert "fabric 'fattree' is unknown (did you mean 'fat-tree'?)" in refused({"compute.measured.fabric": "fattree"})
-    weighs = {TOOK: 5.0, "compute.measured.fabric": "mfabric", "circuits.turn": "pays"}
-    assert "beside compute.measured.fabric mfabric, as it weighs computation, got pays" in refused(weighs)
-    assert "'fp8' has no known peak on the GPU A100" in refused({"job.precision.compute": "fp8"}, small())
-
-
 @pytest.mark.parametrize(
-    ("path", "values"),
-    [("network.nic_gbps", [100, 200, 400, 800]), ("network.goodput", [0.7, 0.8, 0.9, 1.0])],
+    ("path", "values"), [("network.nic_gbps", [100, 200, 400, 800]), ("network.goodput", [0.7, 0.8, 0.9, 1.0])]
 )
 def test_many_cases_have_the_rates_of_each_alone(path, values):
     """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
@@ -119,3 +114,66 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     measured.measured_efficiency.cache_clear()
     assert {one["achieved_over_peak"] for one in many} == {0.4}
     assert len(solved) == 1
+
+
+TINY = {"dense_blocks": [1], "dense_hidden": 128, "sequence": 512, "tp": 1, "ep": 16, "pp": 2, "dp": 1}
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return model_file(tmp_path / "tiny.toml", **TINY)
+
+
+def given(tiny, changes=None):
+    return load(preset="paper", changes={"model.name": tiny, "network.fabric": "fat-tree"} | (changes or {}))
+
+
+def test_rows_of_a_file(tiny, tmp_path):
+    case = given(tiny, {"network.nic_gbps": 100.0, "gpu.name": "H100-SXM"})
+    asked = cases(case, {"job.batch.micro_batches": [6, 4]})
+    rows = simulate(asked).rows()
+    assert [row["model"] for row in rows] == ["tiny", "tiny"]
+    assert rows[0]["iteration_s"] > rows[1]["iteration_s"] > 0  # 6 micro-batches and 4
+    assert rows[0]["compute_source"] == "H100-SXM at 50% of peak, not calibrated"
+    job = resolve(case.with_({"job.batch.micro_batches": 6})).job
+    needs = workload.fullest_stage(job)[1].total / 1e9
+    assert (rows[0]["memory_gb"], rows[0]["gpu_memory_gb"], rows[0]["fits"]) == (pytest.approx(needs), 80, True)
+    report.write_rows(rows, tmp_path / "rows.csv", effective(asked))
+    kept = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert kept["resolved"]["model.name"] == tiny
+    assert kept["resolved"]["job.batch.micro_batches"] == [6, 4]
+
+
+def test_its_degrees_are_those_of_the_file_unless_a_case_says_others(tiny):
+    one = resolve(given(tiny))
+    parallel = one.case.job.parallel
+    assert (parallel.tp, parallel.ep, parallel.pp, parallel.dp, parallel.gpus) == (1, 16, 2, 1, 32)
+    assert (one.why["job.parallel.ep"], one.why["job.batch.sequence"]) == ("file of tiny", "file of tiny")
+    assert resolve(given(tiny, {"job.parallel.dp": 2})).job.gpus == 64
+    wider = resolve(given(tiny, {"job.parallel.pp": 1, "job.batch.sequence": 1024})).job
+    assert (wider.pp, wider.sequence) == (1, 1024)
+
+
+def test_a_file_that_is_changed_is_read_again(tiny):
+    assert resolve(given(tiny)).job.architecture.top_k == 2
+    model_file(pathlib.Path(tiny), **TINY | {"top_k": 4})
+    assert resolve(given(tiny)).job.architecture.top_k == 4
+
+
+def test_what_a_case_says_of_the_model_wins(tiny):
+    one = resolve(given(tiny, {"model.top_k": 4, "model.blocks": 4}))
+    assert (one.job.architecture.top_k, one.job.architecture.blocks) == (4, 4)
+    known = resolve(load(preset="paper", changes={"model.name": "mixtral-8x7b", "model.top_k": 1}))
+    assert known.job.architecture.top_k == 1
+
+
+def test_the_traffic_command_takes_a_file(tiny, capsys):
+    assert status("traffic", "--model", tiny, "--seq", 1024, "--set", "job.precision=fp8") == 0
+    said = capsys.readouterr().out
+    assert "tiny: 32 GPUs = DP 1 x TP 1 x PP 2 x EP 16, 256 micro-batches of 1 x 1024 tokens" in said
+    assert "left open" not in said
+    model_file(pathlib.Path(tiny), **TINY | {"ep": None})
+    assert status("traffic", "--model", tiny) == 0
+    assert "tiny: tp, pp, ep were left open and found: tp 1, ep 16, dp 1, pp 2 on 32 GPUs" in capsys.readouterr().out
+    assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
+    assert "llama-moe needs 115 GB of 80 GB a GPU (8% kept for buffers); what fits: " in capsys.readouterr().out

@@ -135,21 +135,15 @@ def test_what_is_not_known_is_said(tmp_path):
     def said(name, changes=None):
         return bill(name, changes)[1]
 
-    assert said("mfabric", {"circuits.ocs": "rotornet"}) == [
-        "mfabric has no cost: no price is known of the optical switch 'rotornet'; give usd_per_port (or usd, of a "
-        "switch) in [ocs.rotornet] of network.prices.",
-        "no power is known of the optical switch 'rotornet': 0.8 W a port are assumed.",
-    ]
+    no_price, no_power = said("mfabric", {"circuits.ocs": "rotornet"})
+    assert "no price is known of the optical switch 'rotornet'; give usd_per_port" in no_price
+    assert "no power is known of the optical switch 'rotornet': 0.8 W a port are assumed." in no_power
     assert said("fat-tree", {"circuits.ocs": "rotornet"}) == []
     no_price, no_power = said("nvl72")
     assert "nvl72 has no cost: there are no public prices for NVLink domains" in no_price
-    assert (
-        no_power
-        == "nvl72 has no power: that of a part of its network is not known; give it in [watts] of network.prices."
-    )
+    assert "nvl72 has no power: that of a part of its network is not known; give it in [watts]" in no_power
     (price,) = said("fat-tree", {"gpu.name": "GB300-NVL72"})
-    give = "give usd in its file or in [gpus.GB300-NVL72] of network.prices."
-    assert price == f"whole-cluster price: no price of GPU GB300-NVL72; {give}"
+    assert "no price of GPU GB300-NVL72; give usd in its file or in [gpus.GB300-NVL72]" in price
     found, _ = bill("fat-tree", {"gpu.name": "GB300-NVL72"})
     assert (found.cluster_usd, found.network_usd is None) == (None, False)
     own = tmp_path / "own.toml"

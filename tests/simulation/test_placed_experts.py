@@ -9,15 +9,21 @@ from mfabric_jax.cluster.whole_cluster import solve_cluster
 from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
+from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.small import JOB, refused, row, scenario, small
+from tests.mistakes import check_refused
+from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
 UNEVEN = JOB | {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.2, "network.fabric": "fat-tree"}
+
 RULE = "placement.longest-processing-time"
+
 PLACED = UNEVEN | {f"{RULE}.redundant_experts": 8}
+
 AGAIN = PLACED | {f"{RULE}.every": 2, "run.iterations": 3}
 
 
@@ -68,13 +74,6 @@ def test_a_case_and_a_timeline_are_the_row():
     np.testing.assert_allclose(last[0]["end_s"], found[2]["iteration_s"], rtol=1e-9)
 
 
-def test_on_circuits_experts_move_too():
-    found = row(small(AGAIN | {"network.fabric": "mfabric"}))
-    assert found["placement_s"] > 0
-    parts = found["compute_s"] + found["exposed_comm_s"] + found["reconfig_s"] + found["bubble_s"]
-    np.testing.assert_allclose(parts, found["iteration_s"], rtol=1e-9)
-
-
 def test_memory_and_gradients_of_copies_by_hand():
     plain, more = (resolve(small(some)).job for some in (UNEVEN, PLACED))
     assert (plain.experts_per_rank, more.experts_per_rank) == (2, 4)
@@ -93,29 +92,17 @@ def test_memory_and_gradients_of_copies_by_hand():
         assert iteration_bytes(job)["DP"] == pytest.approx(replicas * rings, rel=1e-12)
 
 
-def test_settings_that_cannot_be():
-    assert "placement.rule 'lpt' is unknown" in refused({"placement.rule": "lpt"})
-    slots = {f"{RULE}.redundant_experts": 3}
-    with pytest.raises(InputError, match=r"redundant_experts must be a multiple of the 4 ranks \(ep\), got 3"):
-        resolve(small(PLACED | slots))
-    with pytest.raises(InputError, match=f"{RULE}.every must be 0 beside failures, got 2"):
-        plans(small(AGAIN))
-    with pytest.raises(InputError, match=r"placement\.rule must be contiguous beside a whole cluster, got longest-p"):
-        solve_cluster(small(PLACED))
-    groups = {"placement.hierarchical.groups": 3}
-    assert "groups must divide the 8 experts, got 3." in refused(groups, small(UNEVEN))
-
-
-LIMITED = {"model.name": "deepseek-r1", "job.per-server.node_limit": "model"}
+def test_failures_and_whole_clusters_do_not_place_experts():
+    check_refused(f"{RULE}.every must be 0 beside failures, got 2", plans, small(AGAIN))
+    check_refused("placement.rule must be contiguous beside a whole cluster", solve_cluster, small(PLACED))
 
 
 def test_groups_of_a_node_limit_stay_whole():
-    case = load(preset="paper").with_(LIMITED | {"placement.rule": "hierarchical"})
+    case = load(preset="paper").with_(
+        {"model.name": "deepseek-r1", "job.per-server.node_limit": "model", "placement.rule": "hierarchical"}
+    )
     resolved = resolve(case)
     assert resolved.settings.room(resolved.job).groups == 8
-    rules = [{"placement.rule": rule} for rule in ("with-circuits", RULE[10:])]
-    for some in (*rules, {"placement.hierarchical.groups": 16}):
-        assert "node_limit 'model' is of groups of neighbouring experts: placement.rule must" in refused(some, case)
 
 
 def test_experts_are_placed_on_the_servers_that_a_fabric_has():
@@ -132,3 +119,63 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
     limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
     assert resolve(limited).settings.room(resolve(limited).job).groups == 8
+
+
+SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
+SPREAD |= {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.3}
+THREE = SPREAD | {"run.replicas": 3}
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_replica():
+    asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
+    one = scenario(asked)
+    alone = [simulate_scenario(replica).times for replica in one.each_replica]
+    seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
+    assert seconds.shape == (3, 2)
+    assert len(set(seconds[:, 0])) == 3
+    got = row(asked)
+    np.testing.assert_allclose(got["iteration_s"], seconds.max(axis=0).mean(), rtol=1e-9)
+    np.testing.assert_allclose(got["slowest_over_mean"], seconds.max(axis=0).mean() / seconds.mean(), rtol=1e-9)
+    assert got["slowest_over_mean"] > 1
+    assert (got["replicas"], got["iterations"]) == (3, 2)
+    np.testing.assert_allclose(sum(got[name] for name in PARTS), got["iteration_s"], rtol=1e-9)
+    last = seconds.argmax(axis=0)
+    exchange = np.mean([np.asarray(alone[which].ep_comm_s)[at, 0] for at, which in enumerate(last)])
+    np.testing.assert_allclose(got["ep_comm_s"], exchange, rtol=1e-9)
+
+
+def test_the_first_replica_is_the_one_that_stands_for_all():
+    measured = {"traffic.shares.drift": 0.3}
+    for given in ({}, measured, {"circuits.span.length": "iteration"}):
+        one, three = (scenario(small(SPREAD).with_(given | {"run.replicas": count})) for count in (1, 3))
+        (alone,), every = one.every_replica, three.every_replica
+        np.testing.assert_array_equal(every[0].count, alone.count)
+        assert len(every) == 3
+        for other in every[1:]:
+            assert other.count.shape == alone.count.shape
+            assert np.any(other.count != alone.count)
+            assert (other.before is None) == (alone.before is None)
+    whole = scenario(small(SPREAD | {"run.replicas": "all"}))
+    assert len(whole.every_replica) == whole.workload.dp
+
+
+def test_replicas_read_records_in_turn(tmp_path):
+    count = np.random.default_rng(0).integers(1, 9, (6, 1, 1, 4, 8))
+    np.save(tmp_path / "run.npy", count)
+    traced = {path: value for path, value in JOB.items() if path != "traffic.drawn"}
+    traced |= {"traffic.trace.path": str(tmp_path / "run.npy"), "run.iterations": 2, "run.replicas": 3}
+    every = scenario(small(traced)).every_replica
+    for replica, tokens in enumerate(every):
+        for iteration in range(2):
+            want = count[3 * iteration + replica, 0, 0].astype(float)
+            share = tokens.count[iteration, 0, 0] / tokens.count[iteration, 0, 0].sum(-1, keepdims=True)
+            np.testing.assert_allclose(share, want / want.sum(-1, keepdims=True), rtol=1e-12)
+
+
+def test_only_rows_are_of_several_replicas():
+    two = small({"run.replicas": 2})
+    for use, words in ((plans, "failures"), (example_timeline, "timeline"), (iteration_of, "function of numbers")):
+        with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
+            use(two)
+    assert resolve(two).case.run.replicas == 2

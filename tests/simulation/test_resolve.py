@@ -73,20 +73,14 @@ def test_a_case_of_defaults_fits_the_memory(model):
     assert found.job.gpus == 1024
 
 
-def test_dp_and_gpus_follow_from_each_other_and_agree():
+def test_dp_and_gpus_follow_from_each_other():
     paper = load(preset="paper", changes={"model.name": "llama-moe"})  # tp 1, pp 4, ep 16: replicas of 64
     assert resolve(paper.with_(degrees(dp=2))).job.gpus == 128
     assert resolve(paper.with_(degrees(gpus=128))).job.dp == 2
     assert resolve(paper.with_(degrees(gpus=128, dp=2))).job == resolve(paper.with_(degrees(dp=2))).job
-    said = "job.parallel.gpus 1024 and dp 2 do not agree: dp 2 x tp 1 x pp 4 x ep 16 make 128."
-    assert refused(degrees(gpus=1024, dp=2), paper) == said
-    said = refused(degrees(tp=1, pp=4, ep=16, gpus=1000), paper)
-    assert said == (
-        "job.parallel.gpus must be a multiple of tp 1 x pp 4 x ep 16 = 64, got 1000; the nearest are 960 and 1024."
-    )
 
 
-def test_batch_and_micro_batches_follow_from_each_other_and_agree():
+def test_batch_and_micro_batches_follow_from_each_other():
     paper = load(preset="paper", changes={"model.name": "llama-moe"})  # 8 sequences x ep 16 x dp 16: 2,048
 
     def batch(changes):
@@ -98,12 +92,6 @@ def test_batch_and_micro_batches_follow_from_each_other_and_agree():
     assert batch({"per_stage": 2}) == (8 * 2048, 8)
     assert batch({"bubble": 0.15}) == (17 * 2048, 17)
     assert batch({"bubble": 0.15, "micro_batches": 20}) == (20 * 2048, 20)
-    for both, words in (
-        ({"global_batch": 6144, "micro_batches": 4}, "do not agree: micro_batch 8 x ep 16 x dp 16 x 4 make 8192."),
-        ({"per_stage": 2, "micro_batches": 4}, "per_stage 2 and micro_batches 4 do not agree: it takes 8."),
-        ({"bubble": 0.15, "micro_batches": 4}, "bubble 0.15 and micro_batches 4 do not agree: it takes at least 17."),
-    ):
-        assert words in refused({f"job.batch.{name}": value for name, value in both.items()}, paper)
     near = refused({"job.batch.global_batch": 5000}, paper)
     assert near.startswith("no set-up with ") or "got 5000; the nearest are" in near
     assert {"4096", "6144"} <= set(near.replace(".", " ").replace(";", " ").split())
@@ -115,8 +103,12 @@ WAYS = {
     "pooled": TREE | {"network.nic_use": "pooled", "network.tiers": 2},
     "mfabric": {"traffic.generated.skew": 1.0},
     "experts": {"compute.experts": "received", "job.head": True, "job.optimizer_step": True},
+    "overlap": {"circuits.packets_wait": True, "job.parts": 2, "job.overlap_gradients": True},
+    "memory": {"job.sharding": "parameters", "job.parallel.cp": 2, "job.parallel.tp_reduces": "all"},
+    "servers": TREE | {"job.dispatch": "per-server", "placement.longest-processing-time.redundant_experts": 8},
     "random": {"circuits.predict.predictor": "random", "circuits.routing": "relay"},
 }
+PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -125,11 +117,19 @@ def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
     want = row(case)
     function, numbers = iteration_of(case)
     found = eqx.filter_jit(function)(numbers)
-    for name in ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "tp_comm_s", "reconfig_s", "bubble_s"):
+    for name in ("iteration_s", *PARTS):
         np.testing.assert_allclose(found[name], want[name], rtol=1e-12, atol=1e-12, err_msg=name)
     segments, stages = example_timeline(case)
     assert {one["iteration_s"] for one in stages} == {stages[0]["iteration_s"]}
     np.testing.assert_allclose(stages[0]["iteration_s"], want["iteration_s"], rtol=1e-12)
+    busiest = min(stages, key=lambda one: one["bubble_s"])
+    for name in PARTS:
+        np.testing.assert_allclose(busiest[name], want[name], rtol=1e-9, atol=1e-9, err_msg=name)
+    for stage in stages:
+        np.testing.assert_allclose(sum(stage[name] for name in PARTS), stage["iteration_s"], rtol=1e-12)
+        drawn = [one for one in segments if one["stage"] == stage["stage"] and one["kind"] in ("tp", "cp")]
+        length = sum(one["end_s"] - one["start_s"] for one in drawn)
+        np.testing.assert_allclose(length, stage["tp_comm_s"], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(max(one["end_s"] for one in segments), want["iteration_s"], rtol=1e-12)
     (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
     np.testing.assert_allclose(broken["healthy_s"], want["iteration_s"], rtol=1e-12)
@@ -163,10 +163,11 @@ def test_fabrics_without_circuits_share_all_to_alls_whatever_the_policy():
 
 NARROW = {"network.nics": 6, "network.mfabric.optical_degree": 4}
 AXES = {  # of more rows than are timed one by one
+    "above the peak": (TREE, {"compute.efficiency": (0.5, 1.0, 1.5)}),
     "efficiency": ({}, {"compute.efficiency": (0.2, 0.3, 0.4), "network.nic_gbps": (100.0, 200.0, 400.0)}),
     "delay": ({}, {"circuits.delay_s": (0.0, 0.01, 0.4), "circuits.each_s": (0.0, 0.2), "network.goodput": (0.5, 1.0)}),
     "degree": (NARROW, {"network.mfabric.optical_degree": (1, 2, 4), "network.nic_gbps": (100.0, 300.0, 800.0)}),
-    "sample": ({"run.iterations": 3}, {"run.sample": (None, 0, 2), "network.link_delay_s": (0.0, 1e-4)}),
+    "sample": ({"run.iterations": 2}, {"run.sample": (None, 0, 1), "network.link_delay_s": (0.0, 1e-4)}),
     "span": ({"circuits.span.length": "run", "circuits.decision_s": 0.02}, {"circuits.delay_s": (0.0, 0.1)}),
     "pays": ({"circuits.turn": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
     "tree": (TREE, {"network.nic_gbps": (100.0, 200.0, 400.0), "gpu.nvlink_gigabytes_per_s": (300.0, 900.0)}),

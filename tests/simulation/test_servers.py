@@ -5,7 +5,6 @@ import pytest
 
 from mfabric_jax import cases, fabric, load, resolve, simulate
 from mfabric_jax.simulation.money import bill_of
-from tests.small import refused
 
 LLAMA = load(preset="paper").with_({"model.name": "llama-moe", "network.nic_use": "pooled"})
 SERVERS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "torus")
@@ -55,10 +54,6 @@ def test_nics_of_the_gpu_are_those_of_the_server(own):
     assert group_of(one).nics == 2
     assert (one.settings.optical_degree, one.settings.electrical_nics) == (1, 1)
     assert group_of(resolved(**sparse | {"network.nics": 3})).nics == 3
-    each = sparse | {"network.nic_use": "own", "network.fabric": "fat-tree"}
-    assert "4 GPUs and 2 NICs; use nic_use 'pooled' or 4 NICs" in refused(each, LLAMA)
-    ring = refused(sparse | {"network.fabric": "torus"}, LLAMA)
-    assert "torus needs as many NICs in each of its 6 directions, got nics 2" in ring
 
 
 def test_a_named_gpu_keeps_servers_of_8():

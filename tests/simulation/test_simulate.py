@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax import cases, simulate
 from mfabric_jax.simulation import evaluate, grid, iteration_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve_between
-from tests.small import refused, row, rows, scenario, several, small
+from tests.small import row, rows, scenario, several, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 TREE = {"network.fabric": "fat-tree"}
@@ -37,7 +37,6 @@ def test_a_gpu_that_is_named_brings_its_own_peak_and_nvlink():
     fast = row(small(TREE | {"gpu.name": "H100-SXM", "compute.efficiency": 1.0}))
     np.testing.assert_allclose(paper["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
     assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
-    assert "gpu.nvlink_gigabytes_per_s must be a number above 0" in refused({"gpu.nvlink_gigabytes_per_s": 0.0})
 
 
 @pytest.mark.parametrize("name", [pytest.param("nvl72", marks=pytest.mark.slow), "mfabric-cpo"])

@@ -1,10 +1,15 @@
 """Tasks become flows: when ranks begin and end, what each sends, and what is missing."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.flows.dependencies import cycle_of, run_order
+from mfabric_jax.tasks.busy_time import covered_s
 from mfabric_jax.tasks.collectives.choice import choices_of
+from mfabric_jax.tasks.critical import critical_path
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
 from tests.oracles.tasks import longest_path
@@ -42,6 +47,7 @@ def sent(flows, ranks):
 
 
 N = 8
+
 CLOSED = [  # word, op, root, steps with alpha, bytes on the longest way over the collective's bytes
     ("all-reduce=ring", Op.ALL_REDUCE, -1, 14, 14 / 8),
     ("all-reduce=halving-doubling", Op.ALL_REDUCE, -1, 6, 14 / 8),
@@ -97,9 +103,7 @@ def test_a_root_in_the_middle_of_the_group():
 def test_chunks_are_a_pipeline_and_hide_latency():
     graph = collective(5, Op.BROADCAST, root=0)
     last, _ = ends(graph, algorithms="broadcast=chain*6", alpha_s=0.25)
-    assert last[1::2] == pytest.approx(
-        [6.0, 7.25, 8.5, 9.75, 10.0]
-    )  # each ends 1 s + alpha later, the last one receives only
+    assert last[1::2] == pytest.approx([6.0, 7.25, 8.5, 9.75, 10.0])  # 1 s + alpha each, the last receives only
     last, _ = ends(graph, algorithms="broadcast=chain*6")
     assert last[1::2] == pytest.approx([6.0, 7.0, 8.0, 9.0, 9.0])
 
@@ -226,11 +230,7 @@ def two(first, second, **other):
         ({}, {"rank": 0}, r"^a collective must have one task of each rank, but .* are both of rank 0"),
         ({}, {"rank": 2}, r"^rank of task 1 \('b'\) must be one of its group 0, got 2\.$"),
         ({}, {"bytes": 9.0}, r"^bytes must be the same for all members of a collective \(ring\), .* 8 and .* 9\.$"),
-        (
-            {"op": Op.REDUCE},
-            {"op": Op.REDUCE},
-            r"^peer of task 0 \('a'\) must be its root, a rank of group 0, got -1\.$",
-        ),
+        ({"op": Op.REDUCE}, {"op": Op.REDUCE}, r"^peer of task 0 \('a'\) must be its root, a rank of group 0, got -1"),
         ({"op": Op.REDUCE, "peer": 0}, {"op": Op.REDUCE, "peer": 1}, "^peer must be the same"),
     ],
 )
@@ -283,10 +283,7 @@ def test_collectives_in_opposite_order_are_named():
     [
         ("all-reduce", "OP=ALGORITHM"),
         ("allreduce=ring", r"collective 'allreduce' is unknown \(did you mean 'all-reduce'\?\)"),
-        (
-            "all-reduce=pairwise",
-            "algorithm of all-reduce 'pairwise' is unknown.*; allowed: ring, rings, halving-doubling",
-        ),
+        ("all-reduce=pairwise", "algorithm of all-reduce 'pairwise' is unknown.*; allowed: ring, rings, halving-dou"),
         ("all-reduce:65536=ring", "OP:<BYTES=ALGORITHM"),
         ("all-reduce:<x=ring", "'x' in 'all-reduce:<x=ring' must be a whole number"),
         ("all-reduce=ring*0", "chunks must be a whole number of at least 1, got 0"),
@@ -308,12 +305,248 @@ def test_the_choice_depends_on_collective_and_size():
         assert (pairs == around) == (bytes >= 100)
 
 
-def test_large_graphs_are_made_in_no_time():
-    groups = tuple(tuple(range(first, first + 64)) for first in range(0, 512, 64))
-    tasks = Tasks(512, groups)
-    for match in range(80):
-        for rank in groups[match % 8]:
-            what = {"op": Op.ALL_REDUCE, "group": match % 8, "bytes": 1.0, "match": match}
-            tasks.add(TaskKind.COLLECTIVE, rank, **what)
-    flows = lowered(tasks.graph())
-    assert flows.transfers.sum() == 80 * 64 * 126
+def on_lane(*rows, ranks=2):
+    """Tasks (rank, seconds, after) on lane 0."""
+    tasks = Tasks(ranks)
+    for rank, seconds, after in rows:
+        tasks.add(TaskKind.COMPUTE, rank, seconds=seconds, after=after, lane=0)
+    return tasks.graph()
+
+
+def test_one_task_at_a_time_on_a_lane_as_they_are_ready():
+    graph = on_lane((0, 1.0, []), (1, 5.0, []), (0, 1.0, [1]), (0, 2.0, [0]), (0, 4.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 5.0, 8.0, 3.0, 7.0]  # 0; at 1 both 3 and 4 are ready; 2 is at 5
+    assert ends(graph, lanes="free")[0].tolist() == [1.0, 5.0, 6.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("seed", [77, 193, 348, *range(20)])
+def test_trees_in_any_order_run_on_lanes_where_they_run_without(seed):
+    rng = np.random.default_rng(seed)
+    groups = ((0, 1), (1, 2), (2, 3), (0, 1, 2, 3), (3, 1, 0))
+    tasks, last = Tasks(4, groups), [[], [], [], []]
+    chosen = [(int(rng.integers(5)), rng.choice([Op.BROADCAST, Op.REDUCE, Op.GATHER]), match) for match in range(6)]
+    for rank in range(4):
+        for place in rng.permutation(6) if rank < 2 else range(6):
+            group, op, match = chosen[place]
+            if rank in groups[group]:
+                what = {"op": op, "group": group, "bytes": 10.0, "match": match, "peer": groups[group][match % 2]}
+                after = last[rank] if rng.random() < 0.5 else []
+                last[rank] = [tasks.add(TaskKind.COLLECTIVE, rank, after=after, lane=int(rng.integers(-1, 2)), **what)]
+    runs = []
+    for lanes in ("free", "ordered"):
+        try:
+            flows = lowered(tasks.graph(), lanes=lanes, alpha_s=0.1)
+            runs.append(len(run_order(flows.after, flows.flows)))
+        except InputError as error:
+            runs.append("wait for each other: task" in str(error))  # before lanes make flows wait
+    assert (runs[0] is True) == (runs[1] is True)
+    assert False not in runs
+
+
+def test_a_task_takes_its_lane_when_it_may_start():
+    tasks = Tasks(1)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, after=[0], start=5.0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=2.0, lane=0, after=[0])
+    assert ends(tasks.graph())[0].tolist() == [1.0, 6.0, 3.0]
+
+
+def test_ties_go_to_the_lower_number():
+    graph = on_lane((0, 1.0, [1]), (0, 0.0, []), (0, 1.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 0.0, 2.0]
+    graph = on_lane((0, 1.0, []), (0, 1.0, []), (0, 1.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_collective_takes_its_lanes_when_all_are_free():
+    # Rank 1 computes until 3. The all-reduce is ready at 0 and waits for rank 1's lane; rank 0 goes on with task 3.
+    tasks = Tasks(2, groups=((0, 1),))
+    tasks.add(TaskKind.COMPUTE, 1, seconds=3.0, lane=0)
+    for rank in range(2):
+        tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_REDUCE, group=0, bytes=20.0, match=0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    assert ends(tasks.graph())[0].tolist() == [3.0, 5.0, 5.0, 1.0]
+
+
+def test_collectives_run_in_one_order_on_all_ranks():
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank, match in ((0, 0), (0, 1), (1, 1), (1, 0)):
+        tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_REDUCE, group=0, bytes=20.0, match=match, lane=0)
+    assert ends(tasks.graph())[0].tolist() == [2.0, 4.0, 4.0, 2.0]
+
+
+def test_a_lag_runs_while_the_lane_is_busy():
+    tasks = Tasks(2, groups=((0, 1),))
+    tasks.add(TaskKind.COMPUTE, 0, seconds=10.0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=5.0)
+    assert ends(tasks.graph())[0].tolist() == [10.0, 11.0]
+    tasks.add(TaskKind.SEND, 0, lane=0, lag=12.0, peer=1, bytes=10.0, match=0)
+    tasks.add(TaskKind.COMPUTE, 1, seconds=16.0, lane=0)
+    tasks.add(TaskKind.RECV, 1, lane=0, lag=1.0, peer=0, match=0)
+    for rank in range(2):
+        what = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 20.0, "match": 1, "lane": 1, "lag": 0.5}
+        tasks.add(TaskKind.COMPUTE, rank, seconds=3.0 + rank, lane=1)
+        tasks.add(TaskKind.COLLECTIVE, rank, **what)
+    # The send may begin at 12, and pays its latency then. The all-reduce has lanes from 4 on: 2 messages of 1.25 s.
+    last, _ = ends(tasks.graph(), alpha_s=0.25)
+    assert last.tolist() == [10.0, 11.0, 13.25, 16.0, 16.0, 3.0, 6.5, 4.0, 6.5]
+
+
+def test_a_lag_needs_no_flow_where_the_lane_is_free_before():
+    tasks = Tasks(1)
+    first = tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    between = tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, after=[first])
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=2.0, after=[between])
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=2.0, after=[2])
+    last, flows = ends(tasks.graph())
+    assert (last.tolist(), flows.flows) == ([1.0, 2.0, 5.0, 8.0], 4)
+
+
+def test_trees_that_cross_run_whether_or_not_there_are_lanes():
+    tasks = Tasks(2, groups=((0, 1),))
+    what = {"op": Op.BROADCAST, "group": 0, "bytes": 10.0}
+    for root in (0, 1):
+        tasks.add(TaskKind.COLLECTIVE, root, peer=root, match=root, lane=0, **what)
+    for root in (0, 1):
+        tasks.add(TaskKind.COLLECTIVE, 1 - root, peer=root, match=root, after=[1 - root], lane=0, **what)
+    for lanes in ("ordered", "free"):
+        assert ends(tasks.graph(), lanes=lanes)[0].tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
+def drawn(seed):
+    """Tasks of 4 ranks on 2 lanes each, with messages and collectives, that can run."""
+    rng = np.random.default_rng(seed)
+    groups = (*itertools.combinations(range(4), 2), (0, 1, 2, 3))
+    tasks, known = Tasks(4, groups), []
+    for match in range(25):
+        kind = rng.choice([TaskKind.COMPUTE, TaskKind.SEND, TaskKind.COLLECTIVE])
+        after = [known[i] for i in rng.integers(0, len(known), 2)] if known else []
+        lane = int(rng.integers(-1, 2))
+        if kind == TaskKind.COMPUTE:
+            what = {"seconds": float(rng.integers(3)), "lag": float(rng.integers(3))}
+            new = [tasks.add(kind, int(rng.integers(4)), after=after, lane=lane, **what)]
+        elif kind == TaskKind.SEND:
+            src, dst = rng.permutation(4)[:2].tolist()
+            new = [tasks.add(kind, src, peer=dst, bytes=10.0, match=match, after=after, lane=lane)]
+            new += [tasks.add(TaskKind.RECV, dst, peer=src, match=match, after=after[:1], lane=lane)]
+        else:
+            group = int(rng.integers(len(groups)))
+            op = rng.choice([Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.SCATTER])
+            what = {"op": op, "group": group, "bytes": 20.0, "match": match, "lane": lane, "peer": groups[group][-1]}
+            new = [tasks.add(kind, rank, after=after, **what) for rank in rng.permutation(groups[group]).tolist()]
+        known += new
+    return tasks.graph()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lanes_close_no_cycle_and_are_never_shared(seed):
+    graph = drawn(seed)
+    flows = lowered(graph)
+    run_order(flows.after, flows.flows)
+    begin, finish = longest_path(flows, B)
+    enter = np.array(begin[: graph.tasks])
+    own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+    enter[own] = begin[graph.tasks : graph.tasks + len(own)]
+    for rank, lane in itertools.product(range(4), range(2)):
+        busy = sorted((enter[t], finish[t]) for t in np.flatnonzero((graph.rank == rank) & (graph.lane == lane)))
+        assert all(end <= next_begin for (_, end), (next_begin, _) in itertools.pairwise(busy))
+
+
+def test_it_goes_back_to_what_was_waited_for_last():
+    # 0 (1 s) and 1 (2 s) before 2; 2 has a lag of 0.5 and takes 1; 3 is alone and short.
+    after = np.array([[0, 2], [1, 2]])
+    begin, finish = np.array([0, 0, 2.5, 0]), np.array([1, 2, 3.5, 3])
+    found = critical_path(after, np.zeros(4), begin, finish)
+    assert found.flow.tolist() == [1, 2]
+    assert found.released.tolist() == [0, 2]
+    assert found.begin.tolist() == [0, 2.5]
+    assert found.finish.tolist() == [2, 3.5]
+
+
+def test_a_late_start_begins_the_path_and_equals_go_to_the_lowest():
+    after = np.array([[0, 2], [1, 2], [2, 3]])
+    start = np.array([0, 0, 0, 5.0])
+    begin, finish = np.array([0, 0, 1, 5.0]), np.array([1, 1, 2, 6.0])
+    late = critical_path(after, start, begin, finish)
+    assert (late.flow.tolist(), late.released.tolist()) == ([3], [5])
+    even = critical_path(after, np.zeros(4), np.array([0, 0, 1, 2.0]), np.array([1, 1, 2, 3.0]))
+    assert even.flow.tolist() == [0, 2, 3]
+
+
+def test_covered_time_counts_what_overlaps_once():
+    begin, end = np.array([0, 1, 5, 2, 0.0]), np.array([2, 3, 6, 2.5, 1.0])
+    assert covered_s(begin, end, np.array([0, 0, 0, 0, 2]), 3).tolist() == [4, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_covered_time_as_counted_on_a_grid(seed):
+    rng = np.random.default_rng(seed)
+    begin = rng.integers(0, 40, 30)
+    end, owner = begin + rng.integers(0, 6, 30), rng.integers(0, 4, 30)
+    ticks = [
+        {t for b, e, o in zip(begin, end, owner, strict=True) if o == one for t in range(b, e)} for one in range(4)
+    ]
+    assert covered_s(begin.astype(float), end.astype(float), owner, 4).tolist() == [len(found) for found in ticks]
+
+
+def chain(*pairs, ranks=2):
+    tasks = Tasks(ranks, groups=((0, 1),))
+    tasks.add(TaskKind.COMPUTE, 0, "forward", seconds=2.0)
+    tasks.add(TaskKind.SEND, 0, "there", after=[0], peer=1, bytes=8.0, match=0)
+    tasks.add(TaskKind.RECV, 1, "here", peer=0, match=0)
+    tasks.add(TaskKind.COLLECTIVE, 1, "sum", after=[2], op=Op.ALL_REDUCE, group=0, bytes=4.0, match=1)
+    for before, then in pairs:
+        tasks.wait(then, before)
+    return tasks.graph()
+
+
+def test_tasks_are_collected_in_order():
+    graph = chain((0, 3), (0, 3))
+    assert graph.tasks == 4
+    assert graph.after.tolist() == [[0, 1], [0, 3], [2, 3]]
+    assert (graph.bytes.tolist(), graph.peer.tolist()) == ([0.0, 8.0, 0.0, 4.0], [-1, 1, 0, -1])
+    assert graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).tolist() == [False, False, False, True]
+    assert graph.equals(chain((0, 3)))
+    assert not graph.equals(chain())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (
+            TaskKind.COMPUTE,
+            {"seconds": -1.0},
+            r"^seconds of task 0 \('odd'\) must be a number from 0 to 1e\+09, got -1",
+        ),
+        (TaskKind.COMPUTE, {"seconds": np.nan}, "^seconds of task 0"),
+        (TaskKind.SEND, {}, r"^peer of task 0 \('odd'\) must be in 0..1, got -1.$"),
+        (TaskKind.COLLECTIVE, {"group": 0}, "^op of task 0"),
+        (TaskKind.COLLECTIVE, {"op": Op.ALL_REDUCE, "group": 2}, "^group of task 0 .* must be one of groups, got 2.$"),
+        (TaskKind.COMPUTE, {"rank": 2}, "^rank of task 0"),
+    ],
+)
+def test_wrong_values_name_the_task(kind, values, said):
+    tasks = Tasks(2, groups=((0, 1),))
+    tasks.add(kind, values.pop("rank", 0), "odd", **values)
+    with pytest.raises(InputError, match=said):
+        tasks.graph()
+
+
+def test_a_cycle_is_named_with_its_members():
+    with pytest.raises(
+        InputError, match=r"no cycle, but 2 wait for each other: task 3 \('sum'\) -> task 1 \('there'\) -> task 3 "
+    ):
+        chain((3, 1), (1, 3))
+    assert cycle_of(np.array([[0, 0], [0, 1]]), 2) == [0]
+    assert cycle_of(np.array([[0, 1]]), 2) == []
+    with pytest.raises(InputError, match=r"20 wait for each other: .* -> \.\.\. -> "):
+        run_order(np.array([[one, (one + 1) % 20] for one in range(20)]), 20)
+
+
+def test_the_order_runs_everything_behind_what_it_waits_for():
+    rng = np.random.default_rng(0)
+    place = rng.permutation(50)
+    pairs = rng.integers(0, 50, (200, 2))
+    pairs = pairs[place[pairs[:, 0]] < place[pairs[:, 1]]]
+    at = np.argsort(run_order(pairs, 50))
+    assert np.all(at[pairs[:, 0]] < at[pairs[:, 1]])

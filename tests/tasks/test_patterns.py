@@ -152,10 +152,7 @@ def before_and_behind(op, n, blocks):
         Op.ALL_TO_ALL: (pairs, [{(i, j): frozenset({i}) for i in range(n)} for j in range(n)]),
         Op.BROADCAST: ([{0: frozenset({0})}, *nothing[1:]], [{0: frozenset({0})}] * n),
         Op.REDUCE: ([{0: frozenset({i})} for i in range(n)], [{0: every}, *nothing[1:]]),
-        Op.SCATTER: (
-            [{j: frozenset({0}) for j in range(n)}, *nothing[1:]],
-            [{j: frozenset({0})} for j in range(n)],
-        ),
+        Op.SCATTER: ([{j: frozenset({0}) for j in range(n)}, *nothing[1:]], [{j: frozenset({0})} for j in range(n)]),
         Op.GATHER: ([{i: frozenset({i})} for i in range(n)], [gathered, *nothing[1:]]),
     }[op]
 

@@ -69,11 +69,10 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
 
 
 def test_wrong_arrays_are_named(tmp_path):
-    ones, file = np.ones((1, 1, 1, 2, 4)), tmp_path / "run.npz"
+    file = tmp_path / "run.npz"
     for arrays, words in (
         ({"logical_count": np.ones(4)}, "[layer, expert] or [iteration, layer, expert], none empty, got shape (4,)"),
         ({"weight": np.ones((1, 2, 4))}, "must have the axes [layer, expert], none empty, got shape (1, 2, 4)"),
-        ({"weight": np.ones((0, 4))}, "none empty, got shape (0, 4)"),
         (
             {"tokens": np.ones(3)},
             "has shape (3,), which may be 2 to 5 of iteration, layer, micro-batch, source, expert;",
@@ -86,7 +85,6 @@ def test_wrong_arrays_are_named(tmp_path):
         assert words in unread(file)
     for arrays, words in (
         ({"logical_count": -np.ones((1, 1, 4))}, "finite and not negative"),
-        ({"tokens": ones * np.nan}, "finite and not negative, got nan"),
         ({"tokens": np.full((1, 1, 1, 2, 4), "x")}, "integers or reals"),
         ({"tokens": np.ones((1, 1, 1, 3, 4))}, "must divide the 3 source ranks of "),
         ({"tokens": np.ones((1, 1, 1, 2, 5))}, "must hold a multiple of the 4 experts of tiny, got 5"),
@@ -134,13 +132,8 @@ def test_wrong_matrices_are_named(tmp_path):
     for text, words in (
         ("[[1, 2], [3, 1]]", "must have equal sums above 0, got 3 (row 0) and 4 (row 1)."),
         ("[[0, 0], [0, 0]]", "must have equal sums above 0, got 0"),
-        ("[[1, 2, 3], [3, 2, 1]]", "must be [ep][ep] whole numbers of at least 0, got shape [2, 3]"),
         ("[[1, 2], [-1, 4]]", "must be [ep][ep] whole numbers of at least 0"),
-        ("[[1.5, 2], [1.5, 2]]", "must be [ep][ep] whole numbers of at least 0"),
-        ('"a word"', "must be [ep][ep] whole numbers of at least 0"),
-        ("[[1, 2], [3]]", "must be one nested list of whole numbers."),
         ("[[1, 2], [3, 0]]\n[[1, 2], [3, 0]]", "must be one nested list of whole numbers."),
-        ("", "must be one nested list of whole numbers."),
     ):
         (tmp_path / "m.txt").write_text(text)
         assert words in unread(tmp_path / "m.txt")
@@ -204,8 +197,6 @@ def test_wrong_meta_is_named(tmp_path):
         (META | {"schema_version": 2}, "schema_version of trace {} must be at most 1, got 2."),
         (META | {"records": [0, 1]}, "records of trace {} must be one number for each of 3 iterations."),
         (META | {"sources": "moon"}, wrong),
-        ({"schema_version": 1}, wrong),
-        ("words", wrong),
     ):
         np.savez(path, tokens=some_tokens().count, meta=np.array(json.dumps(meta)))
         assert words.format(path) in unread(path)
@@ -310,7 +301,6 @@ def test_wrong_token_analyses_are_named(tmp_path):
         ([*laer_rows(), laer_rows()[0]], LAER_HEAD, "got 49 rows for 3 x 2 x 8 (iterations, layers, ranks)"),
         (laer_rows(ranks=6), LAER_HEAD, "in groups of 4 ranks"),
         ([*laer_rows(), "0,FSDP,m-e8k2,0,x,5"], LAER_HEAD, "line 98 of trace {} must hold whole numbers, got ['0', '"),
-        ([*laer_rows(), "0,FSDP"], LAER_HEAD, "line 98 of trace {} must hold whole numbers"),
         (laer_rows(), "rank,method\n", "must have the columns rank, method, model_name, layer, iter, token_num, none"),
     ):
         file = write_laer(tmp_path / "token_analysis.csv.gz", rows, head)

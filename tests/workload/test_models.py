@@ -2,16 +2,32 @@
 
 import dataclasses
 import json
+import pathlib
 import re
 
 import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.workload import NAMES, Workload, block_seconds, get, get_gpu, models
+import mfabric_jax
+from mfabric_jax.checks import InputError
+from mfabric_jax.workload import (
+    NAMES,
+    Architecture,
+    GroupedQuery,
+    Latent,
+    Workload,
+    block_seconds,
+    fullest_stage,
+    get,
+    get_gpu,
+    models,
+)
 from mfabric_jax.workload.attention import Linear, Mixed
 from mfabric_jax.workload.compute import block_flops, iteration_flops
+from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B
 from tests.mistakes import refused
+from tests.workload.configs import RELEASED, Published
 
 
 def test_parts_by_hand():
@@ -90,8 +106,6 @@ def test_whole_deepseek_has_671_billion_parameters():
 def test_impossible_dimensions_are_named():
     for change, words in (
         ({"top_k": 9}, r"top_k must be at most experts \(8\), got 9"),
-        ({"blocks": 0}, "blocks must be a whole number"),
-        ({"hidden": 1.5}, "hidden must be a whole number"),
         ({"dense_blocks": 32}, "blocks must exceed the 32 dense blocks"),
     ):
         assert re.search(words, refused(dataclasses.replace, models.MIXTRAL_8X7B, **change))
@@ -133,3 +147,230 @@ def test_seconds_are_flops_over_the_achieved_rate():
     traced = jax.jit(lambda efficiency: block_seconds(workload, get_gpu(), efficiency).moe_s)
     assert traced(2.0) == pytest.approx(block_seconds(workload, get_gpu(), 2.0).moe_s)
     assert "efficiency must be finite and above 0, got 0" in refused(lambda: block_seconds(workload, get_gpu(), 0))
+
+
+# Kimi-K2's 1.04e12 would be with one MoE block more than it has; Llama-4-Scout's 109e9 are with a vision encoder.
+COUNTED_DIFFERENTLY = {"Kimi-K2": 1026.4, "Llama-4-Scout": 107.8}
+
+
+@pytest.fixture
+def released(tmp_path):
+    """The architecture of a released model, read from its file."""
+
+    def read(config):
+        folder = tmp_path / "Some-Model"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        return get(folder).architecture
+
+    return read
+
+
+def counted(model, matrices, **kind):
+    """Billions of parameters with the matrices that a publisher counts."""
+    some = model.params(embedding="e" in matrices, head="h" in matrices, **kind)
+    return (some + ("m" in matrices) * model.prediction_params) / 1e9
+
+
+def last_digit(text):
+    return 10.0 ** -len(text.partition(".")[2])
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_published_sizes(released, name):
+    published: Published = RELEASED[name]
+    model = released(published.config)
+    total, whole = counted(model, published.counted[0]), float(published.total)
+    if name in COUNTED_DIFFERENTLY:
+        assert total == pytest.approx(COUNTED_DIFFERENTLY[name], abs=0.05)
+    else:
+        assert abs(total - whole) <= max(0.01 * whole, last_digit(published.total) / 2)
+    # Some publishers cut the last digit off.
+    active = counted(model, published.counted[1], active=True)
+    assert abs(active - float(published.active)) < last_digit(published.active)
+
+
+def test_a_release_is_what_the_catalogue_says(released):
+    deepseek, mixtral = (released(RELEASED[name].config) for name in ("DeepSeek-V3", "Mixtral-8x7B"))
+    for model, ours in ((deepseek, DEEPSEEK_V3), (mixtral, MIXTRAL_8X7B)):
+        differ = {field for field in vars(ours) if getattr(model, field) != getattr(ours, field)}
+        assert differ - {"moe_blocks"} == {"name", "source"}
+
+
+def test_which_blocks_have_experts(released):
+    assert released(RELEASED["Llama-4-Maverick"].config).moe_blocks == tuple(range(1, 48, 2))
+    assert released(RELEASED["GLM-4.5"].config).dense_blocks == 3
+    qwen = RELEASED["Qwen3-30B-A3B"].config | {"num_hidden_layers": 8, "intermediate_size": 6144}
+    model = released(qwen | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    assert (model.moe_blocks, model.dense_hidden) == ((1, 5, 7), 6144)
+    named = RELEASED["Llama-4-Maverick"].config["text_config"] | {"moe_layers": [0, 2]}
+    assert released(named).moe_blocks == (0, 2)
+
+
+def test_kinds_of_attention(released):
+    lightning = released(RELEASED["MiniMax-Text-01"].config).attention
+    assert lightning.parts == ((Linear(64, 128), 70), (GroupedQuery(64, 8, 128), 10))
+    windows = released(RELEASED["gpt-oss-20b"].config).attention
+    assert windows.parts == ((GroupedQuery(64, 8, 64, 128), 12), (GroupedQuery(64, 8, 64), 12))
+    assert released(RELEASED["MiniMax-M2"].config).attention == GroupedQuery(48, 8, 128)
+    lite = released(RELEASED["DeepSeek-V2-Lite"].config)
+    assert lite.attention == Latent(16, 0, 512, 128, 64, 128)
+    by_width = RELEASED["OLMoE-1B-7B"].config  # no head_dim: hidden over heads
+    assert released(by_width).attention == GroupedQuery(16, 16, 128)
+
+
+def test_what_a_file_lacks_is_named(released):
+    config = RELEASED["Qwen3-30B-A3B"].config
+    for change, words in (
+        ({"num_experts": None}, r"config\.json' must have the field num_experts\.$"),
+        ({"num_experts_per_tok": 200}, r"top_k must be at most experts \(128\), got 200"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings of .* must be true or false, got 1"),
+        ({"mlp_only_layers": [48]}, r"mlp_only_layers of .* must be places from 0 to 47, got \[48\]"),
+        ({"model_type": "llama"}, "model_type of .* 'llama' is unknown .*allowed: mixtral, qwen2_moe, .*minimax_m2"),
+    ):
+        with pytest.raises(InputError) as caught:
+            released(config | change)
+        assert re.search(words, str(caught.value)), caught.value
+    lightning = RELEASED["MiniMax-Text-01"].config | {"attn_type_list": [0, 1]}
+    with pytest.raises(InputError, match=r"attn_type_list of .* must be 80 of 0, 1, got 2\."):
+        released(lightning)
+    with pytest.raises(InputError, match=r"text_config of .* must have the field num_local_experts"):
+        released({"model_type": "llama4", "text_config": {"num_hidden_layers": 2, "hidden_size": 8, **ONE_HEAD}})
+
+
+ONE_HEAD = {"num_attention_heads": 1, "intermediate_size": 4}
+
+
+def test_a_model_is_called_after_its_folder(tmp_path):
+    text = json.dumps(RELEASED["OLMoE-1B-7B"].config)
+    download = tmp_path / "models--allenai--OLMoE-1B-7B-0924" / "snapshots" / ("0123456789" * 4)
+    for folder, name in ((tmp_path / "Mine", "Mine"), (download, "OLMoE-1B-7B-0924")):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(text)
+        assert get(folder / "config.json").model == get(folder).model == name
+    (tmp_path / "other.json").write_text(text)
+    assert get(str(tmp_path / "other.json") + ":ep=8:dp=4").model == "other:ep=8:dp=4"
+    assert "must hold facts of a model" in refused(get, _written(tmp_path / "list.json", "[1]"))
+
+
+def _written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_the_table_of_the_page_is_what_comes_out(released):
+    page = (pathlib.Path(mfabric_jax.__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    for name, published in RELEASED.items():
+        model = released(published.config)
+        sizes = [counted(model, of) for of in ("eh", "")]
+        sizes += [counted(model, of, active=True) for of in ("eh", "h", "")]
+        row = " | ".join([name, *(f"{size:.2f}" for size in sizes), f"{published.total} / {published.active}"])
+        assert f"| {row} |" in page
+
+
+MINE = """
+blocks = 48
+hidden = 5120
+attention = { heads = 40, kv_heads = 8, head_dim = 128 }
+experts = 64
+top_k = 6
+expert_hidden = 1536
+vocab = 128000
+"""
+DEGREES = "ep = 16\ntp = 1\npp = 4\ndp = 4\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The path of a file with this text."""
+
+    def written(text, name="mine.toml"):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return written
+
+
+def test_every_field_of_a_file(own):
+    more = 'name = "of-mine"\nsource = "me"\nshared_hidden = 512\ntied = true\n'
+    more += "dense_blocks = [0, 2]\ndense_hidden = 8192\n"
+    job = get(own(MINE + DEGREES + more + 'precision = "fp8"\nrecompute = "block"\ngrad_bytes = 4\n'))
+    attention = GroupedQuery(40, 8, 128)
+    assert job.architecture == Architecture(
+        *("of-mine", 48, 5120, attention, 64, 6, 1536, "me", 512, (0, 2), 8192, 128000, True)
+    )
+    assert (job.model, job.dp, job.tp, job.pp, job.ep, job.gpus) == ("of-mine", 4, 1, 4, 16, 256)
+    assert (job.dispatch_bytes, job.combine_bytes, job.grad_bytes) == (1 + 4 / 128, 2, 4)
+    assert (job.recompute, job.micro_batch, job.micro_batches) == ("block", 1, 17)  # 3 / (17 + 3) = 15 %
+    assert job.known_as == ""
+
+
+def test_other_kinds_of_attention(own):
+    latent = "{ heads = 8, query_rank = 0, kv_rank = 64, nope_dim = 32, rope_dim = 16, value_dim = 32 }"
+    linear = '{ kind = "linear", heads = 40, head_dim = 128, blocks = 42 }'
+    several = f"[{linear}, {{ heads = 40, kv_heads = 8, head_dim = 128, blocks = 6 }}]"
+    known = "{ heads = 40, kv_heads = 8, head_dim = 128 }"
+    assert get(own(MINE.replace(known, latent) + DEGREES)).architecture.attention == Latent(8, 0, 64, 32, 16, 32)
+    mixed = Mixed(((Linear(40, 128), 42), (GroupedQuery(40, 8, 128), 6)))
+    assert get(own(MINE.replace(known, several) + DEGREES, "b.toml")).architecture.attention == mixed
+
+
+def test_degrees_follow_from_one_another(own):
+    assert get("qwen-moe", ep=16).gpus == 8 * 1 * 4 * 16
+    assert get("qwen-moe", gpus=2048).dp == 16
+    assert get("qwen-moe:ep=16:dp=16", ep=8, dp=1).gpus == 1024  # its own before those for all
+    path = own(MINE + "ep = 16\ntp = 1\npp = 4\ngpus = 512\n")
+    assert (get(path).dp, get(path, ep=32).dp, get(path, dp=2).gpus) == (8, 4, 128)
+    job = Workload("w", get(path).architecture, 4, 1, 4, 16, gpus=256, micro_batches=9)
+    assert get(job) == job
+    assert get(job, pp=8) == dataclasses.replace(job, pp=8, gpus=512)
+
+
+def test_a_model_without_degrees_gets_some_that_fit(own):
+    for experts, blocks, gpus in ((64, 48, None), (60, 94, None), (128, 94, 512), (384, 61, 2048), (160, 92, 1024)):
+        text = MINE.replace("experts = 64", f"experts = {experts}").replace("blocks = 48", f"blocks = {blocks}")
+        job = get(own(text, f"e{experts}.toml"), **({} if gpus is None else {"gpus": gpus}))
+        assert gpus in (None, job.gpus)
+        assert job.ep >= 8 or experts == 60  # that no group of whole servers divides on 1,024 GPUs
+        assert fullest_stage(job)[1].total <= 0.92 * 80e9
+        assert job.dp * job.ep * job.micro_batches == pytest.approx(4096, rel=0.1)  # sequences of an iteration
+        # The same whatever the fabric: a scale-up domain of 64 GPUs changes what a server is, no degree.
+        assert get(own(text, f"e{experts}.toml"), tp=job.tp, ep=job.ep, pp=job.pp, dp=job.dp).gpus == job.gpus
+    assert get(own(MINE), tp=2, pp=6).tp == 2
+
+
+def test_degrees_are_found_for_the_memory_of_the_gpu_and_beside_those_given(own):
+    path = own(MINE)
+    with_less, with_more = (dataclasses.replace(get_gpu("H100-SXM"), memory_bytes=size) for size in (40e9, 180e9))
+    small, large = (get(path, gpus=256, server=server) for server in (with_less, with_more))
+    assert fullest_stage(small)[1].total <= 0.92 * 40e9 < fullest_stage(large)[1].total <= 0.92 * 180e9
+    inside = get(path, gpus=256, tp=1, ep=8, server=with_more)
+    assert (inside.ep, inside.tp, inside.servers_per_region) == (8, 1, 1)
+    assert get(f"{path}:micro-batches=7", gpus=256).micro_batches == 7
+
+
+MISTAKES = (
+    (MINE.replace("top_k = 6", "topk = 6"), r"'.*mine\.toml': field of a model 'topk' is unknown \(did you mean"),
+    (MINE.replace("top_k = 6\n", ""), r"'.*mine\.toml': a model needs top_k\."),
+    (MINE.replace("kv_heads = 8, ", ""), "grouped-query attention needs kv_heads"),
+    (MINE.replace("kv_heads = 8", "kv_head = 8"), "field of grouped-query attention 'kv_head' is unknown"),
+    (MINE.replace("{ heads = 40, kv_heads = 8, head_dim = 128 }", "8"), "attention must be a table such as"),
+    (MINE + "dense_blocks = [99]\ndense_hidden = 8", "dense_blocks must be different places from 0 to 47"),
+    (MINE + 'name = "a:b"', "name of .* must be text without : and , in it"),
+    (MINE + "gpus = 250", r"^mine: no set-up has gpus 250; 248 or 256 GPUs would do\.$"),
+    (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
+    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, .* a set-up that fits: tp 1, ep "),
+    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "mine: ep must divide the 64 experts, got 48; a set-up that fits:"),
+)
+
+
+def test_mistakes_of_a_file_name_it_or_the_model(own):
+    for text, words in MISTAKES:
+        said = refused(get, own(text))
+        assert re.search(words, said), said
+    for model, words in (
+        ("qwen-moe:eep=16", "workload setting 'eep' is unknown"),
+        ("qwen-moe:ep=x", "qwen-moe:ep=x: ep must be a whole number of at least 1, got 'x'"),
+        ("qwen-mo:ep=16", "model 'qwen-mo' is unknown .*or a .toml or .json file"),
+    ):
+        assert re.search(words, refused(get, model)), refused(get, model)

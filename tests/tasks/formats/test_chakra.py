@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
-from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks
-from mfabric_jax.tasks.graph import Op, TaskKind
+from mfabric_jax.tasks.formats.chakra_messages import messages, read_stream, stream_of, value_of
+from mfabric_jax.tasks.formats.rank_by_rank import within_ranks
+from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
+from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
 from tests.mistakes import check_refused
 
@@ -54,18 +55,8 @@ def test_every_kind_of_node(tmp_path):
     graph, kind, remarks = read_with_remarks(put(tmp_path, nodes, nodes, pack=gzip.compress))
     assert (kind, graph.ranks, graph.tasks) == ("Chakra", 2, 18)
     assert graph.name[:9] == ("n0", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10")
-    K = TaskKind
-    kinds = [
-        K.COMPUTE,
-        K.COLLECTIVE,
-        K.COLLECTIVE,
-        K.MARKER,
-        K.COMPUTE,
-        K.COMPUTE,
-        K.COMPUTE,
-        K.COLLECTIVE,
-        K.COLLECTIVE,
-    ]
+    compute, collective = TaskKind.COMPUTE, TaskKind.COLLECTIVE
+    kinds = [compute, *[collective] * 2, TaskKind.MARKER, *[compute] * 3, *[collective] * 2]
     assert graph.kind[:9].tolist() == kinds
     np.testing.assert_allclose(graph.seconds[:9], [3e-6, 0, 0, 0, 2e-6, 5e-6, 4e-6, 0, 0])
     # of an all-gather each rank's part is said: both have 20 bytes at the end
@@ -108,12 +99,8 @@ def test_communicators_of_a_file_and_of_metadata(tmp_path):
     assert graph.groups == ((1,), (0, 2))
     assert graph.group.tolist() == [1, -1, 1]
     (tmp_path / "mine.json").write_text(json.dumps({"4": [0, 1, 2]}))
-    check_refused(
-        "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
-        read_tasks,
-        path,
-        communicators=tmp_path / "mine.json",
-    )
+    mine = tmp_path / "mine.json"
+    check_refused("as many collectives on all its ranks, got 1 on rank 0", read_tasks, path, communicators=mine)
     check_refused("or a folder of one set", read_tasks, tmp_path)
 
 
@@ -134,10 +121,8 @@ def test_operations_take_the_time_of_the_roofline(tmp_path):
         node(3, COMP, num_ops=0),
     ]
     path = put(tmp_path, nodes)
-    assert (
-        "2 computations have operations and no duration: they take no time without tflops."
-        in read_with_remarks(path).remarks
-    )
+    said = "2 computations have operations and no duration: they take no time without tflops."
+    assert said in read_with_remarks(path).remarks
     # 2 TFLOP/s, 100 GB/s: 1000 operations at 2e12; 10 at 1 operation a byte, 1e11.
     graph = read_tasks(path, tflops=2.0, memory_gigabytes_per_s=100.0)
     np.testing.assert_allclose(graph.seconds, [5e-10, 1e-10, 0])
@@ -186,16 +171,11 @@ def test_the_feeder_s_json(tmp_path):
         ([node(1, 8, x=1)], "^node 1 of .* must have a type from 0 to 7, got 8"),
         ([node(1, COMP, x=1), node(1, COMP)], "^node 1 of .* has the id of another node"),
         ([node(1, SEND, comm_size=8)], "^node 1 of .* must say comm_dst and comm_size"),
-        ([node(1, SEND, comm_dst=1)], "must say comm_dst and comm_size"),
         ([node(1, SEND, comm_dst=2, comm_size=8)], "from 0 to 1 for comm_dst, got '2'"),
         ([node(1, SEND, comm_dst=1, comm_size=-8)], "for comm_size, got '-8'"),
-        ([node(1, SEND, comm_dst=1, comm_size="much")], "for comm_size, got 'much'"),
         ([node(1, SEND, comm_dst=1, comm_size=8, comm_src=1)], "must have its own rank, 0, for comm_src, got 1"),
         ([node(1, RECV, comm_src=1, comm_size=8)], "^node 1 of .* receives from rank 1, which does not send it"),
-        (
-            [node(1, COLL, comm_type=7, comm_size=8)],
-            "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
-        ),
+        ([node(1, COLL, comm_type=7, comm_size=8)], "as many collectives on all its ranks, got 1 on rank 0 and 0 on"),
         ([node(1, COLL, comm_type=10, comm_size=8)], "comm_type from 0 to 9, got 10"),
         ([node(1, COLL)], "none of its nodes has"),
     ],
@@ -257,3 +237,117 @@ def test_bytes_that_are_no_trace(tmp_path):
     # As schema 0.0.1 has it: comm_size is field 18 of a node, and there is no attribute.
     old = messages().Node.FromString(node(1, COLL).SerializeToString() + b"\x90\x01\x08")
     check_refused("Chakra's schema 0.0.1", read_tasks, put(tmp_path, [old]))
+
+
+def everything():
+    """A graph with every field in use, tasks of all ranks mixed."""
+    tasks = Tasks(4, groups=((0, 1), (2, 0, 1), (0, 2)))
+    for rank in (1, 0, 2):
+        tasks.add(TaskKind.COMPUTE, rank, f"é {rank}", seconds=rank + 0.1234567891, lane=rank - 1)
+    tasks.add(TaskKind.SEND, 0, "there", after=[1], peer=2, bytes=1 / 3, match=0, lag=1e-6)
+    tasks.add(TaskKind.RECV, 2, "here", after=[2], peer=0, match=0)
+    tasks.add(TaskKind.SEND, 0, "away", peer=2, bytes=8.0, start=3.5, lane=2)
+    tasks.add(TaskKind.SEND, 0, "again", peer=2, bytes=9.0, match=1)
+    tasks.add(TaskKind.RECV, 2, "got", peer=0, match=1, lane=4)
+    for match, (op, group) in enumerate([(Op.ALL_GATHER, 1), (Op.ALL_REDUCE, 1), (Op.BROADCAST, 0), (Op.BARRIER, 2)]):
+        for rank in tasks.groups[group]:
+            root = {"peer": 1} if op == Op.BROADCAST else {}
+            size = 0.0 if op == Op.BARRIER else 10.0
+            tasks.add(
+                TaskKind.COLLECTIVE, rank, op.name, op=op, group=group, bytes=size, match=2 + match, lane=2, **root
+            )
+    tasks.add(TaskKind.MARKER, 1, "end", after=[0])
+    return tasks.graph()
+
+
+def test_written_and_read_it_is_the_same(tmp_path):
+    graph = everything()
+    assert write_tasks(graph, tmp_path / "job.et") == ("2 tasks have a start or a lag, which only this package reads.",)
+    again = read_tasks(tmp_path / "job.et")
+    assert again.equals(graph)
+    assert read_tasks(tmp_path / "job").equals(graph)
+    assert read_tasks(tmp_path / "job.2.et").equals(graph)
+    assert json.loads((tmp_path / "job.json").read_text()) == {"1": [0, 1], "2": [2, 0, 1], "3": [0, 2]}
+    write_tasks(Tasks(2).graph(), tmp_path / "none.et")
+    assert (read_tasks(tmp_path / "none").ranks, read_tasks(tmp_path / "none").tasks) == (2, 0)
+
+
+def test_other_readers_find_what_they_need(tmp_path):
+    write_tasks(everything(), tmp_path / "job.et")
+    metadata, nodes = read_stream(tmp_path / "job.0.et")
+    assert metadata.version == "0.0.4"
+    said = {node.name: (node, {one.name: value_of(one) for one in node.attr}) for node in nodes}
+    node, attributes = said["there"]
+    assert (node.type, list(node.data_deps)) == (5, [1])
+    assert attributes == {
+        **{"is_cpu_op": False, "comm_size": 0, "comm_dst": 2, "comm_tag": 0},
+        **{"mfabric_bytes": 1 / 3, "mfabric_lag": 1e-6, "mfabric_lane": -1},
+    }
+    node, attributes = said["ALL_GATHER"]
+    assert (node.type, attributes["comm_type"], attributes["comm_size"], attributes["pg_name"]) == (7, 2, 3, "2")
+    assert said["é 0"][0].duration_micros == 123457
+    _, (node,) = read_stream(tmp_path / "job.3.et")
+    assert (node.type, node.name) == (1, "nothing to do")  # ASTRA-sim stops at a rank without a node
+
+
+def across():
+    tasks = Tasks(3)
+    tasks.add(TaskKind.COMPUTE, 0, "a", seconds=1.0)
+    tasks.add(TaskKind.SEND, 0, "b", after=[0], peer=1, bytes=8.0)
+    tasks.add(TaskKind.COMPUTE, 1, "c", after=[1], seconds=1.0)
+    tasks.add(TaskKind.MARKER, -1, "d", after=[0, 2])
+    for rank in (0, 1, 2):
+        tasks.add(TaskKind.COMPUTE, rank, "e", after=[3], seconds=1.0)
+    return tasks.graph()
+
+
+def test_waits_across_ranks_become_messages(tmp_path):
+    graph, remarks = within_ranks(across())
+    assert remarks == (
+        "1 marker of nobody is given a rank.",
+        "1 message is received where a rank waited for it.",
+        "3 messages of no bytes say that another rank is done.",
+    )
+    assert (graph.rank[graph.after[:, 0]] == graph.rank[graph.after[:, 1]]).all()
+    assert graph.tasks == 7 + 1 + 2 * 3
+    received = {graph.name[task]: int(graph.match[task]) for task in np.flatnonzero(graph.of(TaskKind.RECV))}
+    assert received["b arrived"] == graph.match[1]
+    assert graph.bytes[graph.of(TaskKind.SEND)].tolist() == [8, 0, 0, 0]
+    assert write_tasks(across(), tmp_path / "x.et") == remarks
+    assert read_tasks(tmp_path / "x").equals(graph)
+    assert within_ranks(graph).graph is graph
+
+
+@pytest.mark.parametrize("order", [[0, 1, 1, 0], [0, 1, 0]])
+def test_collectives_out_of_order_or_without_members_are_refused(tmp_path, order):
+    tasks = Tasks(2, groups=((0, 1),))
+    for place, match in enumerate(order):
+        tasks.add(TaskKind.COLLECTIVE, place // 2, op=Op.ALL_REDUCE, group=0, bytes=1.0, match=match)
+    check_refused("in the same order", write_tasks, tasks.graph(), tmp_path / "x.et")
+
+
+def test_members_of_an_all_to_all_have_bytes_of_their_own(tmp_path):
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        what = {"op": Op.ALL_TO_ALL, "group": 0, "bytes": 8.0 + rank, "match": 0}
+        tasks.add(TaskKind.COLLECTIVE, rank, lane=2, **what)
+    write_tasks(tasks.graph(), tmp_path / "x.et")
+    assert read_tasks(tmp_path / "x").equals(tasks.graph())
+
+
+def test_what_could_not_be_matched_again_is_refused(tmp_path):
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        tasks.add(TaskKind.COLLECTIVE, rank, "c", op=Op.ALL_REDUCE, group=0, bytes=8.0)
+    check_refused(r"^match of task 0 \('c'\) must .*, got -1\.$", write_tasks, tasks.graph(), tmp_path / "x.et")
+    tasks = Tasks(2)
+    tasks.add(TaskKind.SEND, 0, peer=1, bytes=8.0)
+    tasks.add(TaskKind.RECV, 1, "r", peer=0, bytes=8.0)
+    check_refused(r"^task 1 \('r'\) must have a task that sends", write_tasks, tasks.graph(), tmp_path / "x.et")
+
+
+def test_another_set_of_that_name_is_in_the_way(tmp_path):
+    write_tasks(Tasks(4).graph(), tmp_path / "x.et")
+    check_refused("x.2.et' is of another set", write_tasks, Tasks(2).graph(), tmp_path / "x.et")
+    write_tasks(Tasks(5).graph(), tmp_path / "x.et")
+    assert read_tasks(tmp_path / "x").ranks == 5

@@ -37,23 +37,9 @@ def test_the_layers_of_one_rank(tmp_path):
     # the update lies behind each collective: 1 ns of the first row's, 2 ns of the second's
     np.testing.assert_allclose(graph.lag[mine], np.array([0, 0, 1, 0, 2, 0, 2, 0, 0, 1, 0, 1, 0]) * 1e-9)
     after = graph.after[graph.after[:, 1] < mine.sum()].tolist()
-    chain = [
-        [0, 1],
-        [1, 2],
-        [2, 3],
-        [3, 4],
-        [4, 5],
-        [4, 7],
-        [5, 6],
-        [6, 12],
-        [7, 8],
-        [8, 9],
-        [9, 10],
-        [9, 12],
-        [10, 11],
-        [11, 12],
-    ]
-    assert sorted(after) == chain
+    chain = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (4, 7), (5, 6), (6, 12), (7, 8), (8, 9), (9, 10), (9, 12)]
+    chain += [(10, 11), (11, 12)]
+    assert sorted(map(tuple, after)) == chain
     assert graph.lane[mine].tolist() == [0, -1, 0, -1, 0, 1, -1, 0, -1, 0, 1, -1, -1]
 
 
@@ -119,22 +105,15 @@ def test_other_policies(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
-            "HYBRID_DLRM",
-            "^line 1 of '.*' must have a policy of .*, got 'HYBRID_DLRM'",
-        ),
+        (HEAD.split()[0], "HYBRID_DLRM", "^line 1 of '.*' must have a policy of .*, got 'HYBRID_DLRM'"),
         ("pp: 2", "pp: two", "^line 1 of .* for pp, got 'two'"),
         ("ga: 1", "colour: 1", "^line 1 of .* got 'colour'"),
         ("all_gpus: 16", "all_gpus: 18", "^line 1 of .* whole groups of tp x ep, got 18"),
         ("\n2\n", "\n3\n", "^line 2 of .* says 3 rows, but 2 follow"),
         ("ALLTOALL_EP", "ALLREDUCEALLTOALL", "^line 4 of .* got 'ALLREDUCEALLTOALL'"),
         ("128 2", "128", "^line 4 of .* must have 12 fields, got 11"),
-        ("-1 40", "-1 -40", "^line 4 of .* for forward, got '-40'"),
         (" all_gpus: 16", " all_gpus: 16 checkpoints: 1 2", "^line 1 of .* for a checkpoint, got '2'"),
         (" all_gpus: 16", " checkpoints: 3 0", "^line 1 of .* says 3 for checkpoints, but 1 follow"),
-        ("ga: 1", "ga: 0", "^line 1 of .* from 1 to .* for ga, got '0'"),
-        (" all_gpus: 16", " all_gpus:", "^line 1 of .* for all_gpus, got ''"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, said):
