@@ -5,7 +5,7 @@ from typing import Literal
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.replay.ranks import check_order
-from mfabric_jax.tasks.collectives.choice import choices_of
+from mfabric_jax.tasks.collectives.registry import choices_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

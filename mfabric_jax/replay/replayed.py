@@ -15,8 +15,7 @@ from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.turns import TURN
 from mfabric_jax.routing.carried import INSIDE
 from mfabric_jax.routing.transfers import link_bytes
-from mfabric_jax.tasks.busy_time import covered_s
-from mfabric_jax.tasks.critical import CriticalPath, critical_path
+from mfabric_jax.tasks.critical import CriticalPath, covered_s, critical_path
 
 PER_CENT = 0.01
 STEP_GBPS = 100.0

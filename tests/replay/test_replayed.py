@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.replay.replayed import at_a_tie, gain_rows, gains, path_rows, saved_rows, spans, spent
-from mfabric_jax.tasks.busy_time import covered_s
+from mfabric_jax.tasks.critical import covered_s
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.replay.test_replay import NEAR, NIC, one
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.tasks.busy_time import covered_s
-from mfabric_jax.tasks.critical import critical_path
+from mfabric_jax.tasks.critical import covered_s, critical_path
 
 NOTHING = np.zeros((0, 2), np.int64)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.collectives.choice import choices_of
+from mfabric_jax.tasks.collectives.registry import choices_of
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
 from tests.oracles.tasks import longest_path

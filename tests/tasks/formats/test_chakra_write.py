@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.tasks.formats.chakra_messages import read_stream, value_of
-from mfabric_jax.tasks.formats.rank_by_rank import within_ranks
+from mfabric_jax.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.tasks.formats.registry import read_tasks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.mistakes import check_refused
