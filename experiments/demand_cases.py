@@ -24,8 +24,7 @@ from jaxtyping import Float, Key
 from mfabric_jax import checks, traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning.planning import Forecast
-from mfabric_jax.traffic.broad_families import BROAD
-from mfabric_jax.traffic.demand_families import TRACED, folded, gate_trace, misjudged_each, without_diagonal
+from mfabric_jax.traffic.demand_families import BROAD, TRACED, folded, gate_trace, misjudged_each, without_diagonal
 from mfabric_jax.traffic.scenarios import error_of
 
 from .recording import Ports

@@ -90,7 +90,7 @@ def rank_matrices(job: Workload, tokens: Tokens) -> np.ndarray:
 
 def _of_matrices(job: Workload, tokens: Tokens) -> dict[str, float]:
     matrix = rank_matrices(job, tokens)
-    pairs = statistics.pairs(matrix)  # [iteration layer M pairs]
+    pairs = statistics.pair_traffic(matrix)  # [iteration layer M pairs]
     apart = {"micro_batches": 2, "layers": 1, "iterations": 0}
     apart = {name: axis for name, axis in apart.items() if pairs.shape[axis] > 1}
     medians = {"top_pairs": statistics.top_share(pairs, TOP), "zero_pairs": (pairs == 0).mean()}

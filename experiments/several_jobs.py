@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.jobs.compared import JobsCompared, JobsStudy, compare_jobs
+from mfabric_jax.jobs.compared import JobsCompared, JobsStudy, both_ends, compare_jobs
 from mfabric_jax.jobs.jobs_file import SharedJobs, jobs_of
-from mfabric_jax.jobs.use_over_time import both_ends
 from mfabric_jax.report import figures
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks

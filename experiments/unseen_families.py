@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.traffic.broad_families import BROAD, drawn_of
+from mfabric_jax.traffic.demand_families import BROAD, drawn_of
 
 Demand = Float[Array, "S S"]
 

@@ -5,8 +5,7 @@ import pytest
 from mfabric_jax.case import Case
 from mfabric_jax.jobs import placed
 from mfabric_jax.jobs.jobs_file import jobs_of
-from mfabric_jax.jobs.placed import scene_from
-from mfabric_jax.jobs.sources import model_phase
+from mfabric_jax.jobs.placed import model_phase, scene_from
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import write_tasks

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.jobs.compared import JobsStudy, compare_jobs
+from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, said_of_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of
 from mfabric_jax.jobs.outcome import slowdown_bound
-from mfabric_jax.jobs.said import said_of_jobs
-from mfabric_jax.jobs.use_over_time import both_ends
 
 
 def on_a_link(*jobs):

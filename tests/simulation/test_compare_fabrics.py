@@ -7,7 +7,7 @@ from mfabric_jax import resolve, simulate
 from mfabric_jax.case import cases
 from mfabric_jax.fabric import NAMES, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
-from mfabric_jax.workload.volume import gradient_bytes
+from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -101,7 +101,7 @@ def test_all_to_alls_and_all_reduces_by_hand():
 def test_gradients_by_hand():
     # Dense ones go around 16 servers (2 domains), after 2 ranks of a server (16) have reduced a quarter each; those of
     # experts around the 8 servers (2 domains) of their replicas, two ranks of a server (16, of 4 replicas each).
-    dense, expert, _ = gradient_bytes(resolve(small(BALANCED)).job, 0)
+    dense, expert, _ = replica_bytes(resolve(small(BALANCED)).job, 0)
 
     def ring(size, members):
         return 2 * size * (members - 1) / members

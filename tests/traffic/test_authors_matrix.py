@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from mfabric_jax.traffic import authors
-from mfabric_jax.traffic.authors_matrix import MATRIX
+from mfabric_jax.traffic.expert_shares import MATRIX
 from mfabric_jax.workload import get
 
 

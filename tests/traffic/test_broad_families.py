@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic.broad_families import BROAD, drawn_of
+from mfabric_jax.traffic.demand_families import BROAD, drawn_of
 
 KEYS = jax.random.split(jax.random.key(3), 20)
 

@@ -35,7 +35,7 @@ def test_loads_rows_and_ranks():
 
 
 def test_pairs_and_what_stays_in_a_server():
-    assert statistics.pairs(np.arange(9).reshape(3, 3)).tolist() == [1, 2, 3, 5, 6, 7]
+    assert statistics.pair_traffic(np.arange(9).reshape(3, 3)).tolist() == [1, 2, 3, 5, 6, 7]
     traffic = np.array([1.0, 0, 4, 0, 0, 0, 0, 0, 0, 5])
     for part, want in ((0.1, 0.5), (0.2, 0.9)):
         np.testing.assert_allclose(statistics.top_share(traffic, part), want, rtol=1e-15)
@@ -179,7 +179,7 @@ def test_the_gate_trace(gate_trace, published):
         same(statistics.max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
         for ranks in (8, 16):
             matrix = statistics.rank_matrix(rows, ranks)
-            traffic, numbers = statistics.pairs(matrix), want[f"EP{ranks}_pairs"]
+            traffic, numbers = statistics.pair_traffic(matrix), want[f"EP{ranks}_pairs"]
             same(statistics.max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
             same(statistics.max_over_mean(traffic), numbers["max_over_mean_pair"])
             for percent in (10, 20, 50):

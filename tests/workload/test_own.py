@@ -109,11 +109,8 @@ MISTAKES = (
     (MINE + "gpus = 1.5", "gpus must be a whole number of at least 1, got 1.5"),
     (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
     (MINE + "dp = 9223372036854775808", "dp must be at most 16,777,216, got 9223372036854775808"),
-    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, .* a set-up that fits: tp 1, ep "),
-    (
-        MINE + DEGREES.replace("ep = 16", "ep = 48"),
-        "mine: ep must divide the 64 experts, got 48; a set-up that fits: tp 1, ",
-    ),
+    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, "),
+    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "mine: ep must divide the 64 experts, got 48"),
     ("top_k = 1\ntop_k = 2", "is not TOML"),
 )
 

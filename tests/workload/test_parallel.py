@@ -108,13 +108,13 @@ def test_overrides_reach_the_architecture():
 MISFITS = (
     (
         {"ep": 4, "dp": 8, "gpus": 1024},
-        r"^mixtral-8x7b: dp .* 8 x 4 x 4 x 4 = 512 but gpus = 1024; .* a set-up that fits: .* on 1,024 GPUs\.$",
+        r"^mixtral-8x7b: dp .* 8 x 4 x 4 x 4 = 512 but gpus = 1024; .*",
     ),
     (
         {"tp": 3, "gpus": 768},
-        r"tp must divide gpus_per_server \(8\), got 3; a set-up that fits: tp 4, ep 8, dp 8, pp 3 on 7",
+        r"tp must divide gpus_per_server \(8\), got 3",
     ),
-    ({"gpus": 1000}, "gpus must be a multiple of tp x ep x pp = 128, got 1000; a set-up that fits: "),
+    ({"gpus": 1000}, "gpus must be a multiple of tp x ep x pp = 128, got 1000"),
     ({"ep": 3, "gpus": 384}, "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8"),
     (
         {"dp": 1, "tp": 1, "pp": 4, "ep": 4, "gpus": 16},  # two servers, but two stages on each

@@ -8,8 +8,8 @@ from mfabric_jax.workload.attention import Linear, Mixed
 from mfabric_jax.workload.volume import (
     context_bytes,
     expert_state_bytes,
-    gradient_bytes,
     pp_bytes,
+    replica_bytes,
     share_table,
     tp_bytes_per_gpu,
 )
@@ -75,7 +75,7 @@ def test_pieces_by_hand():
     assert both["TP"] / (both["TP"] + both["EP"]) == pytest.approx(0.7745, abs=5e-4)
     # The first stage of DeepSeek has three dense blocks.
     deepseek = get("deepseek-r1")
-    model, first, last = deepseek.architecture, gradient_bytes(deepseek, 0), gradient_bytes(deepseek, 15)
+    model, first, last = deepseek.architecture, replica_bytes(deepseek, 0), replica_bytes(deepseek, 15)
     one_moe = model.gate_params + model.shared_params
     assert first.dense == 2 * (4 * model.attention_params + one_moe + 3 * model.dense_params)
     assert first.expert == 2 * 4 * model.expert_params  # one MoE block, 256 experts over 64 ranks

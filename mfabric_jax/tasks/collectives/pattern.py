@@ -104,7 +104,6 @@ def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
 
 
 # A pattern in chunks, with its latency, ready to be copied for every collective of one kind.
-#
 # Chunks are copies of the pattern with a part of the bytes each: every message follows the same message of the chunk
 # before. With one chunk, latency is in front of every message. With several, it lies between the end of a message and
 # its use, as a marker (an arrival): the sender goes on with the next chunk meanwhile.

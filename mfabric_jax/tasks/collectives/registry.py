@@ -57,7 +57,6 @@ DIRECT: Builds = {
 
 
 # Around a ring in the order of the group: n - 1 steps for a reduce-scatter or an all-gather, twice that for both.
-#
 # All-reduce as in Patarasu & Yuan (JPDC 2009): every member sends 2 (n - 1) / n of the bytes. The all-to-all sends one
 # block at a time, and a block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
 
@@ -81,7 +80,6 @@ RING: Builds = {
 
 
 # As many rings as a server has members, each with a part of the bytes, so that all NICs work (channels of NCCL).
-#
 # Every ring visits server after server; the k-th enters each server at its k-th member (modulo how many it has there)
 # and leaves it at the one before. Members of one server alone need one ring.
 
@@ -100,7 +98,6 @@ RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDU
 
 
 # Inside servers directly (their GPUs share a switch), between servers on a ring or directly, rail by rail.
-#
 # The i-th members of all servers are a rail. All-reduce: reduce-scatter inside, a ring between, all-gather inside.
 # All-to-all: what is for the i-th members is collected by the i-th member of the own server, which sends it to the
 # others of its rail. Members of one server alone, or one in each server, are left with the one part that they need.
@@ -166,7 +163,6 @@ PAIRWISE: Builds = {Op.ALL_TO_ALL: _all_to_all}
 
 
 # A binomial tree: in step k each of the first 2^k members sends to the one 2^k places on.
-#
 # A scatter sends what the whole subtree is to have. Messages of one member follow each other. Reductions and gathers
 # run the tree backwards.
 
@@ -205,7 +201,6 @@ CHAIN: Builds = {Op.BROADCAST: _chain_broadcast, Op.REDUCE: lambda server: backw
 
 
 # A barrier: in step k everyone tells the member 2^k places on, without bytes.
-#
 # Source: Hensgen, Finkel, Manber, Two algorithms for barrier synchronization (1988).
 
 
@@ -219,7 +214,6 @@ DISSEMINATION: Builds = {Op.BARRIER: _barrier}
 
 
 # All-reduce on two binary trees: each reduces one half of the bytes to its root and broadcasts it. Made for chunks.
-#
 # A member that forwards in one tree is a leaf of the other (but for one of each), so every member sends about the bytes
 # once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
 # scan (2009), with the numbering that NCCL uses: the second tree is the first one mirrored, or shifted where n is odd.
@@ -259,7 +253,6 @@ DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
 
 
 # Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back.
-#
 # Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). Where n is
 # no power of two, each member beyond the largest one first gives what it has to a member of the core, and gets the
 # result back at the end.
@@ -358,7 +351,6 @@ USUAL_ALGORITHM = {
 
 
 # Which algorithm runs a collective, and in how many chunks: `all-reduce=ring*4,all-reduce:<65536=double-tree`.
-#
 # An item is OP=ALGORITHM, with `:<BYTES` behind the collective for those of fewer bytes, and `*CHUNKS` behind the
 # algorithm. Collectives that are not named run as usual.
 

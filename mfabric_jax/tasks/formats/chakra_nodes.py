@@ -107,7 +107,7 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
         after = np.array([(there[first], there[then]) for first, then in pairs], np.int64).reshape(-1, 2)
         if not cycle_of(after, len(there)):
             break
-        circle = _circles(after.tolist(), len(there))
+        circle = _components(after, len(there))
         inside = [circle[first] == circle[then] for first, then in after.tolist()]
         kept = [pair for pair, both in zip(pairs, inside, strict=True) if not (both and leaves(pair))]
         dropped["cycle"] += len(pairs) - len(kept)
@@ -115,36 +115,13 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
     return pairs
 
 
-def _circles(pairs: list[list[int]], count: int) -> list[int]:
-    """Of each node the number of its strongly connected component: those that wait for each other. Tarjan, 1972."""
-    follows: list[list[int]] = [[] for _ in range(count)]
-    for first, then in pairs:
-        follows[first].append(then)
-    index, low, found = [-1] * count, [0] * count, [-1] * count
-    stack: list[int] = []
-    clock = 0
-    for root in range(count):
-        work = [(root, iter(follows[root]))] if index[root] < 0 else []
-        while work:
-            node, rest = work[-1]
-            if index[node] < 0:
-                index[node] = low[node] = clock
-                clock += 1
-                stack.append(node)
-            for other in rest:
-                if index[other] < 0:
-                    work.append((other, iter(follows[other])))
-                    break
-                if found[other] < 0:
-                    low[node] = min(low[node], index[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    while found[node] < 0:
-                        found[stack.pop()] = node
-    return found
+def _components(after: np.ndarray, count: int) -> np.ndarray:
+    """[count] the strongly connected component of each node: nodes of one wait for each other."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    waits = csr_array((np.ones(len(after), np.int8), after.T), (count, count))
+    return connected_components(waits, connection="strong")[1]
 
 
 # Communicators of a Chakra set: the JSON beside it, or the METADATA nodes that PyTorch's recorder writes.
