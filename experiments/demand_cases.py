@@ -1,6 +1,6 @@
 """Demands that belong together, for the experiments on many demands at once: drawn families and recordings.
 
-- Drawn: the families of `traffic.broad_families`, and those of `unseen_families`.
+- Drawn: the families of `traffic.demand_families`, and those of `unseen_families`.
 - "olmoe": tokens drawn from the packaged expert shares of OLMoE (`traffic.measured`), whose popularity walks; source
   rank r reads text domain r mod 5.
 - "smartmoe": the SmartMoE gate trace, source ranks and experts folded to servers.

@@ -1,6 +1,6 @@
 """Families of drawn demand that nothing was trained on or chosen by: first looked at in the last run.
 
-Their structures are in none of `traffic.demand_families` and `traffic.broad_families`: partners a power of two away,
+Their structures are in none of those of `traffic.demand_families`: partners a power of two away,
 rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
 """
 

@@ -253,8 +253,8 @@ def lowered(
 ) -> FlowGraph:
     """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
 
-    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `collectives.choice`; those that are not
-      named run as in `collectives.registry`. Around a ring and along a tree go the members in the order of the group.
+    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; those that are not
+      named run as in `USUAL_ALGORITHM`. Around a ring and along a tree go the members in the order of the group.
     - `chunks`: of each collective, one behind the other, where `algorithms` says none.
     - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that gives it [F]. With several
       chunks it does not keep the sender from the next one.

@@ -17,7 +17,7 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.formats import recording_of
 
-# Broader families of drawn demand between servers than `demand_families`: other structures than hot experts make.
+# Broader families (`BROAD`) of drawn demand between servers: other structures than hot experts make.
 # Networks for scenarios are trained on them. Only proportions matter: no unit is meant.
 
 Demand = Float[Array, "S S"]
