@@ -74,8 +74,7 @@ def _drawn(servers: int, samples: int, each: int) -> Demands:
 
     from mfabric_jax.fabric import Region
     from mfabric_jax.learning.planning import Forecast, scenarios_of
-    from mfabric_jax.traffic.broad_families import BROAD, drawn_of
-    from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, misjudged_each
+    from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, misjudged_each
 
     region = Region(servers, jnp.float32(1), 6, jnp.float32(2), relay_efficiency=jnp.float32(1))
     keys = jax.random.split(jax.random.key(0), (len(BROAD) + 2, each * len(FAMILIES)))

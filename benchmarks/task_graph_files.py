@@ -12,7 +12,7 @@ import time
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.tasks import read_with_remarks
-from mfabric_jax.tasks.formats.contents import bytes_by_kind, depth, tasks_by_kind
+from tests.tasks.formats.contents import bytes_by_kind, depth, tasks_by_kind
 
 FABRICS = ("fat-tree", "rail-optimized", "mfabric")
 LINK_DELAY_S = 1e-6

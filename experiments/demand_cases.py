@@ -26,8 +26,15 @@ from jaxtyping import Array, Float, Key
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning.planning import Forecast
-from mfabric_jax.traffic.broad_families import BROAD, drawn_of
-from mfabric_jax.traffic.demand_families import TRACED, folded, gate_trace, misjudged_each, without_diagonal
+from mfabric_jax.traffic.demand_families import (
+    BROAD,
+    TRACED,
+    drawn_of,
+    folded,
+    gate_trace,
+    misjudged_each,
+    without_diagonal,
+)
 from mfabric_jax.traffic.scenarios import error_of
 
 from .script import Ports, check

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -95,12 +95,13 @@ def sweep_up(target: Path, older_s: float = STALE_S) -> None:
             continue  # somebody else was first
 
 
-def locked(file: BinaryIO) -> bool:
-    """Take the lock of an open file until it is closed; False if another process has it. Without locks: True."""
+def locked(file: IO, wait: bool = False) -> bool:
+    """Take the lock of an open file until it is closed; False if another process has it, unless we `wait`. On systems
+    without locks: True."""
     if fcntl is None:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

@@ -9,7 +9,7 @@ import difflib
 import math
 import numbers
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -133,28 +133,29 @@ def number(field: str, value: T) -> T:
     return value
 
 
-def positive(field: str, value: T) -> T:
-    """A finite number (or array of them) above zero."""
+def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
+    """A number (or array of them) that follows the rule, which `words` say, and is of a size that means something."""
     if _concrete(value):
-        import numpy as np
-
         array = _numbers(field, value)
-        if not np.all(np.isfinite(array) & (array > 0)):
-            raise InputError(f"{field} must be finite and above 0, got {_plain(value)}.")
+        if not rule(array).all():
+            raise InputError(f"{field} must be {words}, got {_plain(value)}.")
         _check_sizes(field, value, array)
     return value
+
+
+def positive(field: str, value: T) -> T:
+    """A finite number (or array of them) above zero."""
+    return _ruled(field, value, lambda array: (array > 0) & (array < math.inf), "finite and above 0")
 
 
 def not_negative(field: str, value: T) -> T:
     """A finite number (or array of them), zero or more."""
-    if _concrete(value):
-        import numpy as np
+    return _ruled(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
 
-        array = _numbers(field, value)
-        if not np.all(np.isfinite(array) & (array >= 0)):
-            raise InputError(f"{field} must be finite and not negative, got {_plain(value)}.")
-        _check_sizes(field, value, array)
-    return value
+
+def part(field: str, value: T) -> T:
+    """A part of something: above 0 and at most 1."""
+    return _ruled(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
 
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
@@ -172,16 +173,6 @@ def check_together(**counts: int) -> None:
     if math.prod(counts.values()) > MOST_WHOLE:
         given = " x ".join(f"{count:,}" for count in counts.values())
         raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {given}.")
-
-
-def part(field: str, value: T) -> T:
-    """A part of something: above 0 and at most 1."""
-    if _concrete(value):
-        array = _numbers(field, value)
-        if not ((array > 0) & (array <= 1)).all():
-            raise InputError(f"{field} must be above 0 and at most 1, got {_plain(value)}.")
-        _check_sizes(field, value, array)
-    return value
 
 
 def one_of(field: str, value: str, allowed: Iterable[str]) -> str:

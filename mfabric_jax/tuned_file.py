@@ -4,7 +4,6 @@ The file is `tuned.json` in `cache_folder()`, or what the environment variable M
 at most once (`entries`); a file that is not there or may not be read is as one without entries.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -13,17 +12,12 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-from mfabric_jax.atomic import check_folder, replacing
+from mfabric_jax.atomic import check_folder, locked, replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import mapping_in
 
@@ -137,7 +131,9 @@ def check_keeping() -> None:
 def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
     """Add or replace what is kept for those sizes of that device; the file is replaced whole or not at all, and by one
     process at a time."""
-    with _locked():
+    tuned_path().parent.mkdir(parents=True, exist_ok=True)
+    with tuned_path().with_suffix(".lock").open("w") as lock:
+        locked(lock, wait=True)
         return _keep(key, kernels, rows)
 
 
@@ -154,18 +150,6 @@ def _keep(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]
         part.write_text(json.dumps({"entries": list(map(_plain, all_of_them))}, indent=1) + "\n", encoding="utf-8")
     forget()
     return tuned_path()
-
-
-@contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """Where the system has locks: others wait, for a cluster may share one file."""
-    if fcntl is None:
-        yield
-        return
-    tuned_path().parent.mkdir(parents=True, exist_ok=True)
-    with tuned_path().with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +30,28 @@ from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
 REPLICAS = 64  # whose traffic is drawn
+
+
+class PlainServers(NamedTuple):
+    """The shape of a cluster on which no training job is known."""
+
+    servers: int
+    gpus_per_server: int
+    servers_per_region: int
+    pp: int = 1
+
+    def regions(self, demand: np.ndarray) -> np.ndarray:
+        """Bytes inside every region [G s s] of those between all servers [S S]."""
+        size, group = self.servers_per_region, np.arange(self.servers // self.servers_per_region)
+        return demand.reshape(len(group), size, len(group), size)[group, :, group]
+
+
+def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> PlainServers:
+    """The shape, checked; `region_servers`: 0: all servers are one region."""
+    size = region_servers or servers
+    if servers % size:
+        raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
+    return PlainServers(servers, gpus_per_server, size)
 
 
 class Solved(NamedTuple):
@@ -192,7 +214,12 @@ def peak_megabytes() -> float:
 
 def link_rows(solved: Solved) -> list[dict[str, Any]]:
     """A row for every link: its ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
-    network, done = solved.network, solved.transfers
+    done = solved.transfers
+    return use_of_links(solved.network, range(len(done.link_bytes)), done.link_bytes, done.utilisation)
+
+
+def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
+    """A row for each of some links; `size` [L] bytes that every link of the network carries, `use` [L] of it."""
     kinds = [kind for kind, count in network.links for _ in range(count)]
     return [
         {
@@ -201,10 +228,10 @@ def link_rows(solved: Solved) -> list[dict[str, Any]]:
             "from": network.node_name(int(network.tail[link])),
             "to": network.node_name(int(network.head[link])),
             "capacity_bytes_per_s": float(network.capacity[link]),
-            "bytes": float(done.link_bytes[link]),
-            "utilisation": float(done.utilisation[link]),
+            "bytes": float(size[link]),
+            "utilisation": float(use[link]),
         }
-        for link in range(len(kinds))
+        for link in links
     ]
 
 

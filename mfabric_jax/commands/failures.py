@@ -59,8 +59,8 @@ def run(cases: Cases, options: Options) -> int:
 
     from mfabric_jax import report
     from mfabric_jax.failures import failures
-    from mfabric_jax.failures._expected_loss import HOURS_A_MONTH
     from mfabric_jax.failures._failures import plans
+    from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.report import figures
     from mfabric_jax.report.kept import keeping
     from mfabric_jax.simulation.results import effective
@@ -86,7 +86,7 @@ def run(cases: Cases, options: Options) -> int:
     shown += [report.Column("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.Column("published", percent=True))
-    if any(one.at for one in every):
+    if any(one.case.failures.iteration for one in every):
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
     shared.print_jobs(rows)
     print(report.plain(rows, shown))

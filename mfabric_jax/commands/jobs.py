@@ -39,9 +39,8 @@ def run(options: Options) -> int:
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.jobs import compare_jobs, read_jobs
+    from mfabric_jax.jobs.compared import both_ends, said_of_jobs
     from mfabric_jax.jobs.jobs_file import contents
-    from mfabric_jax.jobs.said import said_of_jobs
-    from mfabric_jax.jobs.use_over_time import both_ends
     from mfabric_jax.report import figures
     from mfabric_jax.simulation._provenance import provenance
 

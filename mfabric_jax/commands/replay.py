@@ -125,7 +125,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     from mfabric_jax import report
     from mfabric_jax.replay import replay
     from mfabric_jax.replay import replayed as found
-    from mfabric_jax.replay.assumed import replay_assumed
+    from mfabric_jax.replay._replay import replay_assumed
 
     config, doing = options.config, [""]
     rows, assumed, first, owed, held = [], [], None, None, []

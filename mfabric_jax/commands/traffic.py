@@ -26,7 +26,7 @@ def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, simulation, workload
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
-    from mfabric_jax.workload.regions import region_remark
+    from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     resolved = simulation.resolve(shared.one_case(cases, "traffic"))

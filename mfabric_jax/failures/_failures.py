@@ -21,9 +21,7 @@ from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.fabric.registry import no_price
-from mfabric_jax.failures._expected_loss import Rate, read_rates
-from mfabric_jax.failures.failure_rows import row_of
-from mfabric_jax.failures.faster import faster_by
+from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of
 from mfabric_jax.failures.kinds import said_of, why_absent
 from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
 from mfabric_jax.policies import Policy, check_legal
@@ -43,36 +41,21 @@ from mfabric_jax.traffic import dispatched_bytes, server_bytes
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Failures:
-    """What fails in one case, where and when.
-
-    - `kinds`: what was asked for; None: those that the fabric has.   - `at`: first iteration that suffers.
-    """
+    """What fails in one case, where and when: its `failures`, checked. `rates`: how often each kind fails."""
 
     case: Case
-    kinds: tuple[str, ...] | None
-    stage: int | None
-    server: int
-    at: int
-    radix: int
-    nvswitches: int | None
     rates: dict[str, Rate]
-    checkpoint_interval_s: float
-    restart_s: float
 
-    def left(self, region: Region, kind: str, gpus_per_rank: int, nvswitches: int) -> Degraded:
-        """What is left of a region."""
-        given = {"server": self.server, "radix": self.radix, "nvswitches": nvswitches}
-        return degraded(region, kind, gpus_per_rank=gpus_per_rank, **given)
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """What was asked for; None: those that the fabric has."""
+        return self.case.failures.kinds
 
     def nvswitches_of(self, on: Fabric) -> int:
         """Of a server or scale-up domain."""
-        return on.nvswitches if self.nvswitches is None else self.nvswitches
-
-    def rate_of(self) -> dict[str, Rate]:
-        """How often each kind fails, of those in the file."""
-        return self.rates
+        return on.nvswitches if self.case.gpu.nvswitches is None else self.case.gpu.nvswitches
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
@@ -115,18 +98,7 @@ def failures_of(case: Case) -> Failures:
     ):
         if value >= most:
             raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
-    return Failures(
-        case=case,
-        kinds=asked.kinds,
-        stage=asked.stage,
-        server=asked.server,
-        at=asked.iteration,
-        radix=case.network.radix,
-        nvswitches=nvswitches,
-        rates={} if asked.rates is None else read_rates(asked.rates),
-        checkpoint_interval_s=asked.checkpoint_interval_s,
-        restart_s=asked.restart_s,
-    )
+    return Failures(case, {} if asked.rates is None else read_rates(asked.rates))
 
 
 def plans(asked: Case | Cases) -> list[Failures]:
@@ -155,13 +127,13 @@ def failures(
         one = scenario_at(resolve(config.case), (config.case.network.nic_gbps,))
         healthy = solve(one)
         before, busiest = _timed(one, healthy, None, 0)
-        stage = busiest if config.stage is None else config.stage
+        stage = busiest if config.case.failures.stage is None else config.case.failures.stage
         for kind in kinds:
             left, solved = _broken(config, one, kind, stage)
             after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
             row = row_of(config, one, kind, stage, before, after)
             given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
-            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.at)}
+            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.case.failures.iteration)}
             if progress:
                 progress(f"{one.workload.model}: {kind}")
             yield row | why
@@ -169,11 +141,13 @@ def failures(
 
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
     """What is left, and the all-to-alls of the stage that is hit."""
+    server, radix = config.case.failures.server, config.case.network.radix
+    nvswitches = config.nvswitches_of(one.fabric)
     if one.group.reconfigures:
-        region = config.left(one.group, kind, one.workload.tp, config.nvswitches_of(one.fabric))
+        given = {"server": server, "radix": radix, "nvswitches": nvswitches}
+        region = degraded(one.group, kind, gpus_per_rank=one.workload.tp, **given)
         return region, _solve_stage(one, region, stage)
-    nvswitches, rails = config.nvswitches_of(one.fabric), one.fabric.rails
-    hit = Hit(kind, config.server, config.radix, nvswitches, rails, one.mean_demand)
+    hit = Hit(kind, server, radix, nvswitches, one.fabric.rails, one.mean_demand)
     left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
     tokens = jnp.asarray(one.sent, one.settings.dtype)
     carrier: Any = left.carrier

@@ -1,15 +1,18 @@
 """The row of a failure: both iterations, the published figure beside it, spares and the loss of a month."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.failures._expected_loss import expected_loss
+from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
+from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.failures.kinds import devices
 from mfabric_jax.schedule import Iteration
+from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation.money import bill_of, usd_of_gpu
 from mfabric_jax.simulation.rows import PARTS, job_columns
 from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.text_files import read_mapping
 
 SPARED = ("gpu", "server")  # a spare server takes over
 PUBLISHED_ON = "mfabric"
@@ -25,7 +28,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
     """The breakdown is that of the iterations that suffer; `healthy_...` that of the healthy run."""
     settings, job = one.settings, one.workload
     whole_s, hurt_s = before.iteration_s, after.iteration_s
-    suffers = np.arange(len(whole_s)) >= config.at
+    suffers = np.arange(len(whole_s)) >= config.case.failures.iteration
     run = np.where(suffers, hurt_s, whole_s)
     parts = {f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]}
     parts |= {name: float(np.broadcast_to(getattr(after, name), suffers.shape)[suffers].mean()) for name in PARTS[1:]}
@@ -41,8 +44,8 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "routing": one.fabric.routing or settings.routing,
         "nic_use": one.group.nic_use,
         "stage": stage,
-        "server": config.server,
-        "at": config.at,
+        "server": config.case.failures.server,
+        "at": config.case.failures.iteration,
         "iterations": len(whole_s),
         "healthy_s": float(whole_s.mean()),
         "failed_s": float(hurt_s[suffers].mean()),
@@ -62,9 +65,9 @@ def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down:
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
     spare["spare_part_usd"] = _part_usd(config, one, kind)
-    there = devices(kind, one, config.radix, config.nvswitches_of(one.fabric))
-    stop = config.checkpoint_interval_s, config.restart_s
-    return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
+    there = devices(kind, one, config.case.network.radix, config.nvswitches_of(one.fabric))
+    stop = config.case.failures.checkpoint_interval_s, config.case.failures.restart_s
+    return spare | {"devices": there} | expected_loss(config.rates.get(kind), there, slow_down, run_s, *stop)
 
 
 def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
@@ -84,7 +87,7 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
     if kind == "link":
         return _sum(at("transceiver", 2), at("fibre", 1))
     if kind == "switch":
-        return at("switch_port", config.radix)
+        return at("switch_port", config.case.network.radix)
     if kind == "gpu":
         return usd_of_gpu(one.settings)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
@@ -95,3 +98,102 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
 
 def _sum(*dollars: float | None) -> float | None:
     return None if any(one is None for one in dollars) else sum(one for one in dollars if one is not None)
+
+
+# Why an iteration with something broken can take less time than a healthy one.
+
+LEAST = 1e-5  # of an iteration; less is rounding
+
+
+def faster_by(
+    healthy: Exchanges, failed: Exchanges, stage: int, *, moved: float, unsplit: bool, slow_down: float, at: int = 0
+) -> str | None:
+    """What the stage that is hit gains; None where the iteration takes as long or longer.
+
+    - `failed`: of that stage alone [I 1 Q L 2].   - `moved`: part of a rank that works on a spare server.
+    - `at`: the first iteration that suffers.
+    - `unsplit`: servers that have circuits to each other leave their electrical NICs idle.
+    """
+    if slow_down > -LEAST:
+        return None
+    shorter = _total(failed.load[at:]) < _total(healthy.load[at:, stage])
+    calmer = _total(failed.switch[at:]) < _total(healthy.switch[at:, stage])
+    spare = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
+    carried = spare if moved else "circuits that fit better"
+    gains = [carried] * shorter + ["fewer reconfigurations"] * calmer
+    return " and ".join(gains) or ("reconfigurations that are hidden" if healthy.anew is not None else None)
+
+
+def _total(values: Any) -> float:
+    return float(values.sum())
+
+
+# What failures cost in a month: how many there are, and the hours of work that they take.
+# A failure that stops the job loses half of a checkpoint interval on average, and the restart; until the repair the job
+# runs slower. Failures are rare: they do not meet.
+
+HOURS_A_MONTH = 730.0
+MILLION = 1_000_000
+FIELDS = ("per_million_hours", "mtbf_hours", "repair_hours", "stops")
+
+
+class Rate(NamedTuple):
+    """- `per_hour`: failures of one device.   - `repair_hours`: until it works again.   - `stops`: the job restarts."""
+
+    per_hour: float
+    repair_hours: float
+    stops: bool
+
+
+def read_rates(path: str) -> dict[str, Rate]:
+    """{kind: rate} of a file with a table for each kind.
+
+    Keys: `per_million_hours` (failures of a device in a million hours) or `mtbf_hours`; `repair_hours` (24);
+    `stops` (true; controller: false). `InputError` for anything else.
+    """
+    found = {}
+    for kind, given in read_mapping(path, "rates of failures").items():
+        one_of(f"failure in {path!r}:", kind, KINDS)
+        if not isinstance(given, dict):
+            raise InputError(f"{kind} in {path!r} must be a table such as {{ mtbf_hours = 50000 }}, got {given!r}.")
+        for name in given:
+            one_of(f"{kind} in {path!r}: key", name, FIELDS)
+        if ("per_million_hours" in given) == ("mtbf_hours" in given):
+            raise InputError(f"{kind} in {path!r} needs per_million_hours or mtbf_hours, one of them.")
+        for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
+            number(f"{kind}.{name}", given.get(name, 0))
+        if "mtbf_hours" in given:
+            per_hour = 1 / positive(f"{kind}.mtbf_hours", given["mtbf_hours"])
+        else:
+            per_hour = not_negative(f"{kind}.per_million_hours", given["per_million_hours"]) / MILLION
+        stops = given.get("stops", kind != "controller")
+        if not isinstance(stops, bool):
+            raise InputError(f"{kind}.stops must be true or false, got {stops!r}.")
+        repair = not_negative(f"{kind}.repair_hours", given.get("repair_hours", 24.0))
+        found[kind] = Rate(per_hour, float(repair), stops)
+    return found
+
+
+def expected_loss(
+    rate: Rate | None,
+    count: int | None,
+    slow_down: float,
+    iteration_s: float,
+    checkpoint_interval_s: float,
+    restart_s: float,
+) -> dict[str, Any]:
+    """`failures_per_month` of `count` devices, and hours and iterations of work that they take; None without a rate.
+
+    - `slow_down`: part by which an iteration is longer until the repair.
+    """
+    if rate is None or count is None:
+        return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month"))
+    failures = count * rate.per_hour * HOURS_A_MONTH
+    slower = rate.repair_hours * (1 - 1 / (1 + slow_down))
+    stopped = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
+    lost = failures * (slower + stopped)
+    return {
+        "failures_per_month": failures,
+        "lost_hours_per_month": lost,
+        "lost_iterations_per_month": lost * 3600 / iteration_s,
+    }

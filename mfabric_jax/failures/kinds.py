@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from mfabric_jax.fabric.design import Fabric, Form
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.simulation.scenario import Scenario
 
@@ -20,12 +19,6 @@ NO_PACKETS = "it has no packet switches"
 FIXED = "its optical switches are set once and not modelled by themselves"
 NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
 ALONE = "a group is one server"
-
-
-def kinds_on(group: Any, on: Fabric, routing: str) -> tuple[str, ...]:
-    """What can fail."""
-    absent = why_absent(group, on, routing)
-    return tuple(kind for kind in KINDS if kind not in absent)
 
 
 @functools.singledispatch

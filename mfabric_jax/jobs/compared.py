@@ -1,15 +1,19 @@
 """Several jobs in every way asked for, side by side: `mfabric jobs`, and Python."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.checks import InputError, names, not_negative, whole
+from mfabric_jax.flows import FlowProblem, max_min_rates
+from mfabric_jax.jobs.iterations import Scene
 from mfabric_jax.jobs.jobs_file import SharedJobs
-from mfabric_jax.jobs.outcome import JobsOutcome, job_rows, run_jobs, slowdown_bound, way_row
-from mfabric_jax.jobs.placed import best_placed, scene_from
-from mfabric_jax.jobs.scene import Scene
+from mfabric_jax.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
+from mfabric_jax.jobs.placed import best_placed, endpoints_of, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.schedule.mltcp import Mltcp
 
@@ -104,3 +108,167 @@ def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndar
     runs = len(arrival_s)
     factor = [1 + study.jitter * draw.standard_normal((runs, count)) for count in scene.iterations]
     return arrival_s, [np.maximum(one, 0) for one in factor]
+
+
+# Which job has how much of a link when: rates are solved again between every two events of a window.
+
+READABLE = 12  # iterations side by side
+
+
+def busiest_link(scene: Scene) -> int:
+    """The link that is asked for most, of those that several jobs use (of all, where none is shared)."""
+    load = scene.load() / scene.alone_s[:, None]
+    shared = (load > 0).sum(axis=0) > 1
+    return int(np.argmax(load.sum(axis=0) + shared * (load.sum() + 1)))
+
+
+def link_use(
+    scene: Scene, outcome: JobsOutcome, link: int, begin_s: float, end_s: float, run: int = 0
+) -> list[dict[str, Any]]:
+    """A row for every job and interval between two events: the part of the link that the job has, constant there.
+
+    Columns `way`, `link`, `job`, `begin_s`, `end_s`, `use`; intervals of one job follow each other from `begin_s` to
+    `end_s`.
+    """
+    begin, finish = outcome.begin[run], outcome.finish[run]
+    sending = (outcome.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
+    flow = np.flatnonzero(sending)
+    times = np.clip(np.concatenate([begin[flow], finish[flow], [begin_s, end_s]]), begin_s, end_s)
+    edge = np.unique(times)
+    middle = (edge[1:] + edge[:-1]) / 2
+    active = (begin[flow] < middle[:, None]) & (middle[:, None] < finish[flow])
+    rate = _rates(scene, outcome, flow, active)
+    hops, share = outcome.flows.routes.hops[flow], outcome.flows.routes.share[flow]
+    on_link = np.where(hops == link, share, 0).sum(axis=1) / scene.capacity[link]
+    rows = []
+    for job, name in enumerate(scene.names):
+        use = rate @ (on_link * (outcome.flows.job[flow] == job))
+        for low, high, part in zip(edge[:-1].tolist(), edge[1:].tolist(), use.tolist(), strict=True):
+            whose = {"way": outcome.way, "link": scene.links[link], "job": name}
+            rows.append(whose | {"begin_s": low, "end_s": high, "use": part})
+    return rows
+
+
+def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
+    """`link_use` of the first run in every way, as all jobs have begun and before the first of them ends, with the
+    column `when`.
+
+    - `link`: the busiest one by default.   - `iterations`: how many of the shortest ones are seen.
+    """
+    scene, rows = compared.scene, []
+    link = busiest_link(scene) if link is None else link
+    for outcome in compared.outcomes.values():
+        for when, (low, high) in _windows(scene, outcome, iterations).items():
+            rows += [row | {"when": when} for row in link_use(scene, outcome, link, low, high)]
+    return rows
+
+
+def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
+    """When to look, of equal length: so many of the shortest iterations, or as many more as show a longest one, if they
+    are few. Where the first job ends before the last one begins, from the first start on."""
+    shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
+    wide = max(iterations * shortest, min(longest, READABLE * shortest))
+    starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]
+    begin, end = float(starts.min()), min(float(own[-1]) for own in outcome.flows.of_jobs(ends))
+    if starts.max() < end:
+        begin = max(begin, float(starts.max()) - shortest)
+    late = max(begin, end - wide)
+    return {"the first iterations": (begin, begin + wide), "the last ones": (late, late + wide)}
+
+
+def _rates(scene: Scene, outcome: JobsOutcome, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """[E F] bytes/s of the flows in every interval. Both are padded to powers of two: programs are compiled for few."""
+    hops, share = outcome.flows.routes.hops[flow], outcome.flows.routes.share[flow]
+    intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, one) for one in active.shape))
+    weight = np.zeros((intervals, flows))
+    weight[: len(active), : len(flow)] = outcome.flows.weight[flow] * active
+    every, part = np.full((flows, hops.shape[1]), -1, np.int32), np.ones((flows, hops.shape[1]))
+    every[: len(flow)], part[: len(flow)] = hops, np.where(hops < 0, 1, share)
+    return np.asarray(_of_intervals(jnp.asarray(scene.capacity), every, part, weight))[: len(active), : len(flow)]
+
+
+@jax.jit
+def _of_intervals(capacity, hops, share, weight):
+    return jax.vmap(lambda own: max_min_rates(FlowProblem(capacity, hops, share, own)).rate)(weight)
+
+
+# What a reader of the tables of several jobs has to know, in sentences: a bound, and what slowdowns do not say.
+
+LITTLE = 0.5  # of the time: jobs that are together for less do not show what sharing costs
+SLOWED = 1e-6  # of an iteration alone: less is rounding
+STEPS = 1000  # of a slowdown of 1, in which a bound is said; it is rounded down
+
+
+def said_of_jobs(shared: SharedJobs, found: JobsCompared) -> list[str]:
+    """The sentences, in the order of their weight."""
+    bound = [_bound(found)] if len(found.scene.names) > 1 else []
+    return [*bound, *_apart(found), *_ties(found), *_per_server(shared)]
+
+
+def _bound(found: JobsCompared) -> str:
+    least = math.floor(found.ways[0]["slowdown_bound"] * STEPS) / STEPS
+    if least <= 1:
+        return "links can carry what these jobs send in their time: nothing rules out a mean slowdown of 1."
+    return f"no schedule in which the jobs are there as long as in these has a mean slowdown below {least:.3f}."
+
+
+def _apart(found: JobsCompared) -> list[str]:
+    """Where jobs are together for little of their time."""
+    part = max(common_part(outcome) for outcome in found.outcomes.values())
+    if part >= LITTLE:
+        return []
+    rows = [row for row in found.jobs if row["way"] == found.ways[0]["way"]]
+    last = max(rows, key=lambda row: row["end_s"])["job"]
+    return [
+        f"all jobs run together for only {part:.1%} of the time ({last} runs longest), so slowdowns say little about "
+        "sharing; iterations in inverse proportion to the time alone let jobs end together."
+    ]
+
+
+def _ties(found: JobsCompared) -> list[str]:
+    """Equal jobs that start together and slow each other down for ever, with the ways in which they do."""
+    ways: dict[tuple[int, ...], list[str]] = {}
+    for way, outcome in found.outcomes.items():
+        for jobs in _in_step(found.scene, outcome):
+            ways.setdefault(jobs, []).append(way)
+    names = found.scene.names
+    return [
+        f"{_listed([names[job] for job in jobs])} are equal and start at the same time, so in {_listed(of)} they never "
+        "separate; arrival_s, --draws or --jitter tell them apart."
+        for jobs, of in ways.items()
+    ]
+
+
+def _in_step(scene: Scene, outcome: JobsOutcome) -> list[tuple[int, ...]]:
+    """Groups of jobs that share a link and do the same at the same time, slower than alone."""
+    load, groups = scene.load(), []
+    for job, times in enumerate(outcome.iteration_s):
+        group = next((own for own in groups if _like(scene, outcome, own[0], job)), None)
+        if times.mean() <= scene.alone_s[job] * (1 + SLOWED):
+            continue
+        if group is None:
+            groups.append([job])
+        elif np.any((load[group] > 0).any(axis=0) & (load[job] > 0)):
+            group.append(job)
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _like(scene: Scene, outcome: JobsOutcome, one: int, other: int) -> bool:
+    first, second = scene.patterns[one], scene.patterns[other]
+    pairs = [(outcome.start_s[:, one], outcome.start_s[:, other]), (first.size, second.size), (first.lag, second.lag)]
+    pairs.append((outcome.iteration_s[one], outcome.iteration_s[other]))
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=SLOWED, atol=0) for a, b in pairs)
+
+
+def _per_server(shared: SharedJobs) -> list[str]:
+    """What bytes are of, where a server has many NICs."""
+    if shared.fabric is None or (each := endpoints_of(shared.fabric)) == 1:
+        return []
+    by_graph = [job.graph is not None for job in shared.jobs]
+    said = [f"gigabytes of a phase leave a server in {each} equal parts, one from each GPU"] * (not all(by_graph))
+    said += ["a message of a graph goes from GPU to GPU and pays the latency of its links"] * any(by_graph)
+    return [f"on {shared.fabric.name}, {'; '.join(said)}."]
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

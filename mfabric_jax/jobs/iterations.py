@@ -8,10 +8,15 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.flows import FlowProblem, completion_times
+from mfabric_jax.platforms import platform
 from mfabric_jax.routing.routes import Routes, stacked
+from mfabric_jax.schedule.cassini import Circle
 from mfabric_jax.schedule.mltcp import Mltcp
 
 
@@ -161,3 +166,130 @@ def _chain(one: IterationPattern, job: int, times: int, arrival_s: float, base: 
     columns = (np.tile(x, times) for x in (one.size, one.lag, one.weight))
     whose = np.full(times * count, job), np.repeat(np.arange(times), count), np.tile(first, times)
     return routes, *columns, start.ravel(), np.concatenate([within, links]), *whose, turn[:, 0] + count - 1
+
+
+# The graph of several jobs, run exactly by the engine, one variant or many.
+
+DATA = ("start", "lag", "size", "weight")
+FEW = 20_000  # flows, of which a run takes less than compiling a program for all of them
+
+
+class JobTimes(NamedTuple):
+    """- `begin`, `finish` [F] s of every flow; with variants [B F]."""
+
+    begin: np.ndarray
+    finish: np.ndarray
+
+
+def solve_jobs(flows: SharedFlows, capacity: np.ndarray, **variants: np.ndarray) -> JobTimes:
+    """When every flow begins and ends.
+
+    - `capacity` [L] bytes/s.   - `variants`: `start`, `lag`, `size`, `weight` in the place of those of `flows`, [F], or
+      some of them [B F]: so many runs of one graph at once.
+    """
+    given = {name: np.asarray(variants.get(name, getattr(flows, name)), float) for name in DATA}
+    share = np.where(flows.routes.hops < 0, 1, flows.routes.share)
+
+    hops, links, share = jnp.asarray(flows.routes.hops), jnp.asarray(capacity, float), jnp.asarray(share, float)
+
+    def run(start, lag, size, weight):
+        problem = FlowProblem(links, hops, share, weight)
+        done = completion_times(problem, size, start, after=flows.after, lag=lag)
+        return done.begin, done.finish
+
+    known = len(flows.size) <= FEW and platform() == "cpu"
+    return JobTimes(*(np.asarray(x, np.float64) for x in (_one_by_one if known else _at_once)(run, given)))
+
+
+def _one_by_one(run, given: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
+    """Each run by itself: on known arrays nothing is traced or compiled."""
+    runs = {len(one) for one in given.values() if one.ndim == 2}
+    if not runs:
+        return run(*given.values())
+    found = [run(*(one[number] if one.ndim == 2 else one for one in given.values())) for number in range(max(runs))]
+    return [np.stack(part) for part in zip(*found, strict=True)]
+
+
+def _at_once(run, given: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
+    """All runs in one program."""
+    batched = tuple(0 if one.ndim == 2 else None for one in given.values())
+    return (jax.vmap(run, in_axes=batched) if 0 in batched else run)(*(jnp.asarray(one) for one in given.values()))
+
+
+# Jobs and the links they share, ready to be run: patterns, capacities, and every job alone.
+
+ALONE = 2  # iterations that a job runs by itself: the first is as the second, but a link may be shared with itself
+
+
+class Scene(NamedTuple):
+    """J jobs on L links.
+
+    - `names` [J], `patterns` [J], `iterations` [J], `arrival_s` [J].   - `links` [L] names, `capacity` [L] bytes/s.
+    - `alone_s` [J]: an iteration of each job by itself.   - `busy`: for each job, by link, its arcs there when alone:
+      (begin, end, bytes/s) from the start of an iteration.
+    """
+
+    names: tuple[str, ...]
+    patterns: tuple[IterationPattern, ...]
+    iterations: tuple[int, ...]
+    arrival_s: tuple[float, ...]
+    links: tuple[str, ...]
+    capacity: np.ndarray
+    alone_s: np.ndarray
+    busy: tuple[dict[int, tuple[tuple[float, float, float], ...]], ...]
+
+    def circles(self) -> dict[str, tuple[float, dict[int, Circle]]]:
+        """By name, the capacity of every link that jobs use and the circle of each of them there."""
+        found: dict[str, tuple[float, dict[int, Circle]]] = {}
+        for job, busy in enumerate(self.busy):
+            for link, arcs in busy.items():
+                own = found.setdefault(self.links[link], (float(self.capacity[link]), {}))[1]
+                own[job] = Circle(float(self.alone_s[job]), *zip(*arcs, strict=True))
+        return found
+
+    def load(self) -> np.ndarray:
+        """[J L] seconds of the whole link that an iteration of each job needs."""
+        found = np.zeros((len(self.names), len(self.links)))
+        for job, busy in enumerate(self.busy):
+            for link, arcs in busy.items():
+                found[job, link] = sum((end - begin) * rate for begin, end, rate in arcs) / self.capacity[link]
+        return found
+
+
+def scene_of(
+    names: Sequence[str],
+    patterns: Sequence[IterationPattern],
+    iterations: Sequence[int],
+    arrival_s: Sequence[float],
+    links: Sequence[str],
+    capacity: np.ndarray,
+) -> Scene:
+    """The scene, with every job run by itself."""
+    jobs, count = len(names), len(links)
+    apart = [_moved(pattern, job * count) for job, pattern in enumerate(patterns)]
+    flows = repeated(apart, [ALONE] * jobs, [0.0] * jobs)
+    done = solve_jobs(flows, np.tile(capacity, jobs))
+    ends = done.finish[flows.end].reshape(jobs, ALONE)
+    busy = []
+    for job in range(jobs):
+        own = np.flatnonzero((flows.job == job) & (flows.iteration == 0) & (flows.size > 0))
+        busy.append(_arcs(flows.routes, own, flows.size, done.begin, done.finish, job * count))
+    facts = tuple(names), tuple(patterns), tuple(iterations), tuple(arrival_s), tuple(links)
+    return Scene(*facts, np.asarray(capacity, float), np.diff(ends, axis=1)[:, 0], tuple(busy))
+
+
+def _moved(pattern: IterationPattern, by: int) -> IterationPattern:
+    hops, share = pattern.routes
+    return pattern._replace(routes=Routes(np.where(hops >= 0, hops + by, -1), share))
+
+
+def _arcs(routes: Routes, flows, size, begin, finish, first_link: int) -> dict:
+    """(begin, end, bytes/s) of every flow that takes time, by link; equal intervals as one."""
+    found: dict[int, dict[tuple[float, float], float]] = {}
+    for flow in flows[finish[flows] > begin[flows]]:
+        span = float(begin[flow]), float(finish[flow])
+        for link, share in zip(routes.hops[flow], routes.share[flow], strict=True):
+            if link >= 0:
+                own = found.setdefault(int(link) - first_link, {})
+                own[span] = own.get(span, 0.0) + share * size[flow] / (span[1] - span[0])
+    return {link: tuple((*span, rate) for span, rate in sorted(own.items())) for link, own in sorted(found.items())}

@@ -5,11 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.jobs.iterations import SharedFlows, repeated
-from mfabric_jax.jobs.scene import Scene
-from mfabric_jax.jobs.solve import solve_jobs
-from mfabric_jax.jobs.turns import Turns, held_to_turns
-from mfabric_jax.jobs.ways import Handled, iteration_times, job_starts, shifted
+from mfabric_jax.jobs.iterations import Scene, SharedFlows, repeated, solve_jobs
+from mfabric_jax.jobs.ways import Handled, Turns, held_to_turns, iteration_times, job_starts, shifted
 
 HALVINGS = 200  # of the interval in which a multiplier lies
 

@@ -1,29 +1,174 @@
 """Jobs of a file -> a scene: the links of their fabric, and the flows of every phase over them."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax import units
-from mfabric_jax.checks import InputError
-from mfabric_jax.jobs.fabrics import WiredServers, endpoints_of, nic_part, place_of, servers_of
-from mfabric_jax.jobs.iterations import IterationPattern, pattern_of
+from mfabric_jax import fabric, units
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
+from mfabric_jax.fabric import Network, read_graph
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.network import network_of
+from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.jobs.iterations import IterationPattern, Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
-from mfabric_jax.jobs.scene import Scene, scene_of
-from mfabric_jax.jobs.sources import (
-    graph_flows,
-    latency_between,
-    model_phase,
-    pattern_of_graph,
-    runs_of_ranks,
-    task_graph,
-)
-from mfabric_jax.routing.routes import Routes
+from mfabric_jax.resolving._resolve import gpu_of, hardware_of
+from mfabric_jax.routing import cluster_routes, links_of
+from mfabric_jax.routing.routes import Routes, stacked
+from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.transfers import latency
 from mfabric_jax.schedule.cassini import best_placement, time_shifts
+from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.formats.registry import read_tasks
 from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
+
+# The links of a jobs file's fabric: that of its case, with circuits for the jobs, racks, or a graph.
+
+DTYPE = "float32"  # of the demand that circuits are chosen for
+
+
+class WiredServers(NamedTuple):
+    """- `network`: its links.   - `route(src, dst)` [F]: of flows between endpoints, numbered server by server.
+    - `servers`, `per_server`: how many, and how many endpoints each has: GPUs, or the server itself."""
+
+    network: Network
+    route: Callable[[np.ndarray, np.ndarray], Routes]
+    servers: int
+    per_server: int = 1
+
+
+def servers_of(table: FabricTable) -> int:
+    """How many servers there are."""
+    return table.servers if table.graph is None else len(endpoints(read_graph(table.graph)))
+
+
+def endpoints_of(table: FabricTable) -> int:
+    """How many endpoints each server has: GPUs of a case's fabric, elsewhere the server itself."""
+    return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
+
+
+def nic_part(table: FabricTable) -> float:
+    """What of its NICs' bandwidth is payload."""
+    return 1.0 if table.own else hardware_of(table.case, table.servers).goodput
+
+
+def place_of(table: FabricTable, demand: np.ndarray) -> WiredServers:
+    """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
+    paths = table.case.network.paths.name
+    if table.own:
+        network = _racks(table) if table.graph is None else read_graph(table.graph)
+        host = endpoints(network)
+
+        def over_graph(src: np.ndarray, dst: np.ndarray) -> Routes:
+            return shortest_routes(network, host[src], host[dst], routing=paths, size=np.ones(len(src)))
+
+        return WiredServers(network, over_graph, len(host))
+    cluster = _cluster(table, demand)
+
+    def over_cluster(src: np.ndarray, dst: np.ndarray) -> Routes:
+        return cluster_routes(cluster, src, dst, routing=paths, size=np.ones(len(src)))
+
+    return WiredServers(links_of(cluster, paths), over_cluster, cluster.servers, cluster.gpus_per_server)
+
+
+def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
+    hardware = hardware_of(table.case, table.servers)
+    shape = plain_servers(table.servers, endpoints_of(table), table.region_servers)
+    if table.case.network.payload.name == "transport":
+        raise Misfit("network.payload must be goodput beside several jobs, got transport.")
+
+    def choose(degree: int, policy: str | None = None) -> np.ndarray:
+        return chosen_circuits(hardware.case, shape.regions(demand), degree, DTYPE, policy)
+
+    return formed_cluster(hardware, shape, choose)
+
+
+def _racks(table: FabricTable) -> Network:
+    """Servers, a switch for each rack, and one above: every link is two, up and down."""
+    of_case, host = table.case.network, np.arange(table.servers)
+    racks = -(-table.servers // table.rack)
+    rack, core = table.servers + host // table.rack, table.servers + racks
+    nic = np.full(table.servers, units.gbps(of_case.nic_gbps))
+    above = np.full(racks, units.gbps(of_case.nic_gbps * table.rack / (of_case.oversubscription or 1.0)))
+    switch, top = table.servers + np.arange(racks), np.full(racks, core)
+    parts = [("NIC out", host, rack, nic), ("rack up", switch, top, above)]
+    parts += [("rack down", top, switch, above), ("NIC in", rack, host, nic)]
+    return network_of(parts, (("host", table.servers), ("rack", racks), ("core", 1)), 0.0)
+
+
+# An iteration of a job that is given as a graph of tasks, or as a case.
+
+NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
+
+
+def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
+    """One iteration of a job from its flows.
+
+    - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
+
+    Flows from one rank to another are one connection. `InputError` for a flow that waits and has a start of its own.
+    """
+    waits = np.zeros(graph.flows, bool)
+    waits[graph.after[:, 1]] = True
+    if np.any(wrong := waits & (graph.start > 0)):
+        raise InputError(f"start of flow {np.argmax(wrong)} must be 0, as it waits for others, which repeat.")
+    src, dst = (np.where(graph.transfers, endpoint[end], -1) for end in (graph.src, graph.dst))
+    away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
+    routes = stacked([(away, place.route(src[away], dst[away]))] if len(away) else [], graph.flows)
+    size = np.zeros(graph.flows)
+    size[away] = graph.bytes[away]
+    before, total, sent = np.zeros(graph.flows), np.zeros(graph.flows), {}
+    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    for flow in run_order(graph.after, graph.flows).tolist():
+        before[flow] = sent.get(pairs[flow], 0.0)
+        sent[pairs[flow]] = before[flow] + size[flow]
+    total[:] = [sent[pair] for pair in pairs]
+    lag = graph.lag + graph.start + np.where(graph.transfers, 0, graph.seconds)
+    return IterationPattern(routes, size, lag, graph.after, np.asarray(graph.weight, float), before, total)
+
+
+def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """[ranks] the server of each rank, in equal runs, and its place in the run. `InputError` if they do not divide."""
+    if not servers or ranks % len(servers):
+        raise InputError(f"servers of {named} must divide its {ranks} ranks evenly, got {len(servers)}.")
+    each = ranks // len(servers)
+    return np.repeat(np.array(servers, np.int64), each), np.tile(np.arange(each), len(servers))
+
+
+def latency_between(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> Latency:
+    """Latency of the links between every two ranks that send each other something, as a function of ranks."""
+    ranks, moves = len(endpoint), graph.transfers
+    known = np.unique(graph.src[moves] * ranks + graph.dst[moves])
+    src, dst = (endpoint[end] for end in np.divmod(known, ranks))
+    away, delay_s = np.flatnonzero(src != dst), np.zeros(len(known))
+    if len(away):
+        delay_s[away] = latency(place.network, place.route(src[away], dst[away]))
+
+    def between(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        return delay_s[np.searchsorted(known, src * ranks + dst)]
+
+    return between
+
+
+@functools.cache
+def model_phase(case: Case) -> tuple[float, float]:
+    """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: one phase as long as the iteration of
+    the case, as `simulate` has it.
+
+    Communication that would still be exposed if the NVSwitch of a server took no time is that of NICs.
+    """
+    (row,) = simulate(case).rows()
+    (over_nics,) = simulate(case.with_({"gpu.nvlink_gigabytes_per_s": NO_TIME})).rows()
+    exposed_s = over_nics["exposed_comm_s"]
+    return row["iteration_s"] - exposed_s, exposed_s * units.gbps(case.network.nic_gbps)
 
 
 def scene_from(shared: SharedJobs) -> Scene:
@@ -109,14 +254,14 @@ class _PhaseMoves(NamedTuple):
 class _GraphMoves(NamedTuple):
     """What a graph of tasks moves; `server` [ranks]: where each rank runs, and which of the ranks there it is.
 
-    - `flows`: without latency.   - `lane_gbps`: about what a rank can send; None: not known.
+    - `flows`: without latency.   - `lane_gbps`: about what a rank can send.
     """
 
     graph: TaskGraph
     flows: FlowGraph
     server: np.ndarray
     turn: np.ndarray
-    lane_gbps: float | None
+    lane_gbps: float
 
     def demand(self, servers: int) -> np.ndarray:
         """[S S] bytes of an iteration."""
@@ -131,7 +276,7 @@ class _GraphMoves(NamedTuple):
         endpoint, flows = self.server * place.per_server + self.turn % place.per_server, self.flows
         if place.network.delay_s.any():
             late = latency_between(flows, endpoint, place)
-            flows = graph_flows(self.graph, self.server, self.lane_gbps, late)
+            flows = lowered(self.graph, server=self.server, lane_gbps=self.lane_gbps, alpha_s=late)
         return pattern_of_graph(flows, endpoint, place)
 
 
@@ -140,9 +285,9 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
     if job.servers and max(job.servers) >= servers:
         raise InputError(f"servers of {job.name} must be below {servers}, got {max(job.servers)}.")
     if job.graph is not None:
-        graph, gbps = task_graph(job.graph), None if table.graph is not None else table.case.network.nic_gbps
+        graph, gbps = read_tasks(job.graph), GUESSED_GBPS if table.graph is not None else table.case.network.nic_gbps
         server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
-        return _GraphMoves(graph, graph_flows(graph, server, gbps), server, turn, gbps)
+        return _GraphMoves(graph, lowered(graph, server=server, lane_gbps=gbps), server, turn, gbps)
     phases = []
     for phase in _phases(job, endpoints_of(table) * nic_part(table)):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)

@@ -12,8 +12,15 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import traffic, workload
-from mfabric_jax.traffic.broad_families import BROAD, drawn_of
-from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace, record_digests
+from mfabric_jax.traffic.demand_families import (
+    BROAD,
+    FAMILIES,
+    drawn_each,
+    drawn_of,
+    folded,
+    gate_trace,
+    record_digests,
+)
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW

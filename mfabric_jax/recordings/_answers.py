@@ -8,7 +8,7 @@ from mfabric_jax.recordings._trace_study import BEST, MEANING, PUBLISHED, STATIC
 from mfabric_jax.traffic import survey
 from mfabric_jax.traffic.foresight import KNOWS_NOTHING, REPEATS, balanced
 from mfabric_jax.traffic.recording import Sources, Targets
-from mfabric_jax.workload.regions import region_remark
+from mfabric_jax.workload.parallel import region_remark
 
 _HELD = (  # statistics of `survey.TITLES`, in words; whether they are parts
     ("expert_max_over_mean", "The busiest expert of a layer over the mean", False),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,34 +12,83 @@ import numpy as np
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster
+from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.flows import Completion, FlowProblem, completion_times
-from mfabric_jax.replay.ranks import gpus_of_ranks
-from mfabric_jax.replay.replay_settings import Replay
+from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
-from mfabric_jax.replay.wirings import Wirings
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
+from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.carried import under
-from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.routes import Routes, stacked
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import Latency, lowered
 
+# One cluster with several sets of circuits: one network that has the links of all, and paths over each.
+
+CIRCUIT = "circuit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wirings:
+    """`clusters` differ in their circuits alone, whose links come last; `paths`: how flows use equal paths, drawn by
+    `seed`."""
+
+    clusters: tuple[Cluster, ...]
+    paths: str
+    seed: int
+
+    @cached_property
+    def _networks(self) -> list[Network]:
+        return [links_of(cluster, self.paths) for cluster in self.clusters]
+
+    @cached_property
+    def _first(self) -> list[int]:
+        """Where the circuits of each are in the common network."""
+        counts = [len(cluster.circuits.src) for cluster in self.clusters]
+        fixed = len(self._networks[0].tail) - counts[0]
+        return (fixed + np.cumsum([0, *counts[:-1]])).tolist()
+
+    @cached_property
+    def network(self) -> Network:
+        """The links that all share, then the circuits of one set after the other."""
+        if len(self.clusters) == 1:
+            return self._networks[0]
+        shared, most = self._first[0], max(self._networks, key=lambda network: network.size)
+        of_all = {}
+        for field in ("tail", "head", "capacity", "delay_s"):
+            every = [getattr(network, field) for network in self._networks]
+            of_all[field] = np.concatenate([every[0][:shared], *(links[shared:] for links in every)])
+        links = tuple(run for run in self._networks[0].links if run[0] != CIRCUIT)
+        circuits = len(of_all["tail"]) - shared
+        return Network(**of_all, nodes=most.nodes, links=(*links, (CIRCUIT, circuits)) if circuits else links)
+
+    def direct(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """[F] mask: whether two servers [F] are joined by a circuit of the set `wiring` [F]."""
+        found = np.zeros(len(wiring), bool)
+        for one in np.unique(wiring).tolist():
+            mine = wiring == one
+            found[mine] = self.clusters[one].circuits.find(src[mine], dst[mine]) >= 0
+        return found
+
+    def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
+        """Links of the network that flows between GPUs [F] cross, each over its set of circuits."""
+        parts, shared = [], self._first[0]
+        for one in np.unique(wiring).tolist():
+            mine = np.flatnonzero(wiring == one)
+            rest = {"routing": self.paths, "seed": self.seed, "size": size[mine]}
+            found = cluster_routes(self.clusters[one], src[mine], dst[mine], **rest)
+            hops = np.where(found.hops >= shared, found.hops + self._first[one] - shared, found.hops)
+            parts.append((mine, Routes(hops, found.share)))
+        return stacked(parts, len(wiring))
+
+
 DTYPE = "float64"  # long sums of times
-
-
-class Servers(NamedTuple):
-    """The shape of a cluster on which no training job is known."""
-
-    servers: int
-    gpus_per_server: int
-    servers_per_region: int
-    pp: int = 1
 
 
 class Prepared(NamedTuple):
@@ -179,10 +229,7 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
     per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
-    size = config.region_servers or servers
-    if servers % size:
-        raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
-    hardware, shape = hardware_of(case, servers), Servers(servers, per_server, size)
+    hardware, shape = hardware_of(case, servers), plain_servers(servers, per_server, config.region_servers)
     flows = lower(graph, config, gpu // per_server, nic_gbps, _at_once)
     between = _Between(flows, gpu // per_server, servers)
 
@@ -197,13 +244,13 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
 
     if on.reconfigures and config.circuits_for == "all-to-all":
         alone_s = flows.seconds * config.compute_scale + flows.bytes / units.gbps(nic_gbps)
-        phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), size)
+        phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), shape.servers_per_region)
         _check_turns(phases)
-        own = _each_own(between, phases, choose, form, size)
+        own = _each_own(between, phases, choose, form, shape.servers_per_region)
         cluster, wired = own.clusters[0], wirings(*own.clusters)
         flows, wiring = _turning(config, between, phases, own, wired, hardware.delay_s)
     else:
-        cluster = form(lambda *degree: choose(between.regions(size), *degree))
+        cluster = form(lambda *degree: choose(shape.regions(between.bytes(flows.transfers)), *degree))
         wired, wiring = wirings(cluster), np.zeros(flows.flows, int)
     return _Wired(hardware, cluster, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
 
@@ -228,12 +275,6 @@ class _Between(NamedTuple):
         total = total.reshape(self.servers, self.servers)
         np.fill_diagonal(total, 0)
         return total
-
-    def regions(self, size: int) -> np.ndarray:
-        """All bytes inside every region of so many servers [G S S]."""
-        at = np.arange(self.servers // size)
-        every = self.bytes(np.ones(self.flows.flows, bool))
-        return every.reshape(len(at), size, len(at), size)[at, :, at]
 
 
 def _check_turns(phases: Phases) -> None:

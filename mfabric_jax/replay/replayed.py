@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
+from mfabric_jax.cluster.whole_cluster import use_of_links
 from mfabric_jax.replay._replay import Replayed
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.turns import TURN
 from mfabric_jax.routing.carried import INSIDE
 from mfabric_jax.routing.transfers import link_bytes
-from mfabric_jax.tasks.busy_time import covered_s
-from mfabric_jax.tasks.critical import CriticalPath, critical_path
+from mfabric_jax.tasks.critical import CriticalPath, covered_s, critical_path
 
 PER_CENT = 0.01
 STEP_GBPS = 100.0
@@ -244,18 +244,15 @@ def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, A
     prepared = done.prepared
     network = prepared.network
     carried = link_bytes(network, prepared.routes, np.where(prepared.flows.transfers, prepared.size, 0))
-    kinds = [kind for kind, count in network.links for _ in range(count)]
-    rows = []
-    for link in np.flatnonzero(carried).tolist():
-        row = {"link": link, "kind": kinds[link], "from": network.node_name(int(network.tail[link]))}
-        row |= {"to": network.node_name(int(network.head[link])), "capacity_bytes_per_s": float(network.capacity[link])}
-        row |= {"bytes": float(carried[link])}
-        row |= {"utilisation": float(carried[link] / network.capacity[link] / done.makespan_s)}
-        if found is not None:
-            holds_s = float(-network.capacity[link] * found.capacity[link])
-            row |= {"holds_s": holds_s if abs(holds_s) > _noise_s(done) else 0.0}
-        rows.append(row)
-    return rows
+    used = np.flatnonzero(carried)
+    part = np.zeros(len(carried))
+    part[used] = carried[used] / network.capacity[used] / done.makespan_s
+    rows = use_of_links(network, used.tolist(), carried, part)
+    if found is None:
+        return rows
+    held_s = -network.capacity[used] * found.capacity[used]
+    held_s = np.where(np.abs(held_s) > _noise_s(done), held_s, 0.0).tolist()
+    return [row | {"holds_s": seconds} for row, seconds in zip(rows, held_s, strict=True)]
 
 
 def replay_row(done: Replayed, found: Gains | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import above_peak
-from mfabric_jax.workload.regions import region_remark
+from mfabric_jax.workload.parallel import region_remark
 
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
 STATIC = ("uniform", "static")  # policies whose circuits never change

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload._passes import BACKWARD, FORWARD, INPUT, WEIGHT, Step
-from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, units_of
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
 
 NOTHING: Step = (WEIGHT, 0, -1)  # pads stages that have fewer passes
 

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.tasks.columns import TaskColumns
-from mfabric_jax.tasks.graph import Op, TaskKind
+from mfabric_jax.tasks.graph import Op, TaskColumns, TaskKind
 
 Ready = np.ndarray  # [K N]: the tasks that each of N ends waits for
 BARRIERS = {

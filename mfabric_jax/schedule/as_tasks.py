@@ -16,8 +16,7 @@ from mfabric_jax.schedule.block_tasks import Lanes, Replica, RunningBlocks, Swit
 from mfabric_jax.schedule.blocks import Rules
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.trace import DIRECTIONS
-from mfabric_jax.tasks.columns import TaskColumns
-from mfabric_jax.tasks.graph import TaskKind
+from mfabric_jax.tasks.graph import TaskColumns, TaskKind
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, replica_ring
 

@@ -15,7 +15,7 @@ from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing import Plan
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
-from mfabric_jax.traffic.placing import in_slots
+from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.traffic.predictor import DEFAULT, WINDOW
 from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.workload import Workload

@@ -7,10 +7,9 @@ from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
-from mfabric_jax.workload.fitting import remedies, remedy_words
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
-from mfabric_jax.workload.set_ups import set_up_words
+from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
 
 def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:

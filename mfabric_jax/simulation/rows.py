@@ -17,8 +17,7 @@ from mfabric_jax.simulation.switches import changes_of, switch_name, switching_c
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import iteration_flops
-from mfabric_jax.workload.parallel import DEGREES
-from mfabric_jax.workload.precision import PRECISIONS
+from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
 
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),

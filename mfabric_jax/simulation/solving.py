@@ -31,7 +31,7 @@ from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.single_flows import carried
 from mfabric_jax.traffic.dispatch import selections_of, sent_as
-from mfabric_jax.traffic.placing import copied_experts
+from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import expert_state_bytes

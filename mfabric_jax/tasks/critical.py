@@ -4,6 +4,7 @@ A flow is released by its start or by the end of the last flow it waits for; its
 the path follow each other without a gap, so their seconds add up to the end of the job.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -42,3 +43,20 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
     flow = np.array(path[::-1], np.int64)
     released = np.concatenate([start[flow[:1]], finish[flow[:-1]]])
     return CriticalPath(flow, released, begin[flow], finish[flow])
+
+
+# For how long something was going on: unions of intervals, exactly.
+
+
+def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
+    """Seconds [owners] in which at least one of an owner's intervals [N] from `begin` to `end` was going on."""
+    found = np.zeros(owners)
+    order = np.lexsort((begin, owner))
+    begin, end, owner = begin[order], end[order], owner[order]
+    bounds = np.searchsorted(owner, np.arange(owners + 1))
+    for one, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
+        if high > low:
+            reached = np.maximum.accumulate(end[low:high])
+            before = np.concatenate([begin[low : low + 1], reached[:-1]])
+            found[one] = np.maximum(end[low:high] - np.maximum(begin[low:high], before), 0).sum()
+    return found

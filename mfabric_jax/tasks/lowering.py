@@ -5,22 +5,235 @@ receives has ended. A SEND transfers its bytes whether or not the other side wai
 what it waits for has ended and its message has arrived.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.flows.dependencies import cycle_of, run_order
-from mfabric_jax.tasks._collected import CollectedFlows, Latency
-from mfabric_jax.tasks._lanes import lane_waits, one_for_each_collective
+from mfabric_jax.tasks._lanes import held_up, lane_waits, one_for_each_collective
 from mfabric_jax.tasks._members import Collectives, check_all_there, collectives_of, messages_of
-from mfabric_jax.tasks._same_patterns import SamePattern, same_patterns
-from mfabric_jax.tasks._trees import trees_of
-from mfabric_jax.tasks.collectives.choice import choices_of
-from mfabric_jax.tasks.collectives.registry import ALGORITHMS
-from mfabric_jax.tasks.collectives.template import Template, in_chunks
+from mfabric_jax.tasks.collectives.pattern import Template, in_chunks
+from mfabric_jax.tasks.collectives.registry import (
+    ALGORITHMS,
+    BY_SERVER,
+    OWN_BYTES,
+    ROOTED,
+    Choice,
+    choices_of,
+    which_choice,
+)
 from mfabric_jax.tasks.flow_graph import FlowGraph
-from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
+
+# Which collectives have one pattern.
+
+
+class SamePattern(NamedTuple):
+    """`collectives` [I] that run one algorithm on members that share `servers` [n] alike."""
+
+    op: Op
+    choice: Choice
+    servers: tuple[int, ...]
+    collectives: np.ndarray
+
+
+def same_patterns(
+    graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
+) -> Iterator[SamePattern]:
+    """All of them. `server` [ranks]. `InputError` where members have different bytes and the algorithm forwards."""
+    most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
+    for op in Op:
+        of_op = np.flatnonzero(found.op == op)
+        option = which_choice(choices[op], most[of_op])
+        for number in np.unique(option):
+            choice, those = choices[op][number], of_op[option == number]
+            _check_bytes(graph, found, those, op, choice)
+            for shape, of_shape in _by_shape(graph, found, those, choice, server):
+                yield SamePattern(op, choice, shape, of_shape)
+
+
+def _check_bytes(graph: TaskGraph, found: Collectives, those: np.ndarray, op: Op, choice: Choice) -> None:
+    uneven = those[~found.even[those]]
+    if uneven.size and (choice.algorithm, op) not in OWN_BYTES:
+        members = slice(found.first[uneven[0]], found.first[uneven[0] + 1])
+        task = found.task[members][found.task[members] >= 0]
+        a, b = task[np.argmin(graph.bytes[task])], task[np.argmax(graph.bytes[task])]
+        raise InputError(
+            f"bytes must be the same for all members of a collective ({choice.algorithm}), but {graph.named(a)} has "
+            f"{graph.bytes[a]:g} and {graph.named(b)} has {graph.bytes[b]:g}."
+        )
+
+
+def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: Choice, server: np.ndarray):
+    """(servers of the members, collectives of `those`): by size, and by who shares a server where that matters."""
+    if choice.algorithm not in BY_SERVER:
+        for size in np.unique(found.size[those]):
+            yield (0,) * int(size), those[found.size[those] == size]
+        return
+    groups, which = np.unique(found.group[those], return_inverse=True)
+    shapes = [_numbered(server[list(graph.groups[group])].tolist()) for group in groups]
+    known = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+    number = np.array([known[shape] for shape in shapes], np.int64)[which]
+    for shape, one in known.items():
+        yield shape, those[number == one]
+
+
+def _numbered(servers: list[int]) -> tuple[int, ...]:
+    """Servers by 0, 1, ... in the order in which they appear."""
+    first = {server: number for number, server in enumerate(dict.fromkeys(servers))}
+    return tuple(first[server] for server in servers)
+
+
+# Collectives whose members begin one behind the other: with a root, along a tree.
+
+
+def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
+    """(mask [C], pairs [D 2] of tasks): the trees with all their members, and who waits for whom in them.
+
+    Of a pair the second task receives from the first, or sends behind it. Letting it begin behind the end of the first
+    closes no cycle that the messages do not close: its own end waits for the first anyway.
+    """
+    tree = np.zeros(len(found.op), bool)
+    pairs = [np.zeros((0, 2), np.int64)]
+    for kind, template in kinds:
+        if kind.op not in ROOTED:
+            continue
+        sent = template.dst >= 0
+        edges = np.stack([template.src[sent], template.dst[sent]], axis=1)
+        edges = np.unique(np.concatenate([edges, template.whose[template.after]]), axis=0)
+        edges = edges[edges[:, 0] != edges[:, 1]]
+        if cycle_of(edges, len(kind.servers)):
+            continue
+        task = found.task[found.first[kind.collectives][:, None] + np.arange(len(kind.servers))]
+        there = (task >= 0).all(axis=1)
+        tree[kind.collectives[there]] = True
+        pairs.append(task[there][:, edges].reshape(-1, 2))
+    return tree, np.concatenate(pairs)
+
+
+# The flows of a graph as they are collected: first one for each task, then what collectives are made of.
+
+Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class CollectedFlows:
+    """The flows so far; `lane` [D 2]: tasks behind tasks on lanes; `latency` [s] of messages from `src`, `dst` [F].
+
+    Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin. So have tasks with
+    a lag that wait for a lane: theirs ends with the lag, which runs whether or not the lane is free.
+    """
+
+    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray, latency: Latency):
+        self.graph, self.found, self.latency = graph, found, latency
+        own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+        held = held_up(graph, lane)
+        self.enter = np.arange(graph.tasks)
+        self.enter[own] = graph.tasks + np.arange(len(own))
+        ready = self.enter.copy()
+        ready[held] = graph.tasks + len(own) + np.arange(len(held))
+        self.count = graph.tasks + len(own) + len(held)
+        self.parts: list[dict[str, np.ndarray]] = [self._of_tasks(message[1]), self._markers(own), self._markers(held)]
+        self._delay(own, held)
+        self.after = [np.stack([self.enter[own], own], axis=1), np.stack([message[0], ready[message[1]]], axis=1)]
+        self.after += [np.stack([graph.after[:, 0], ready[graph.after[:, 1]]], axis=1)]
+        self.after += [np.stack([lane[:, 0], self.enter[lane[:, 1]]], axis=1)]
+        self.after += [np.stack([ready[held], self.enter[held]], axis=1)]
+        self.enters, self.leaves = self._of_members()
+
+    def _of_tasks(self, received: np.ndarray) -> dict[str, np.ndarray]:
+        graph = self.graph
+        compute, send = graph.of(TaskKind.COMPUTE), graph.of(TaskKind.SEND)
+        assumed = graph.of(TaskKind.RECV)
+        assumed[received] = False
+        moved = (send | assumed) & (graph.peer != graph.rank)
+        src = np.where(compute | moved, np.where(assumed, graph.peer, graph.rank), -1)
+        dst = np.where(moved, np.where(assumed, graph.rank, graph.peer), -1)
+        return {
+            "src": src,
+            "dst": dst,
+            "bytes": np.where(moved, graph.bytes, 0),
+            "seconds": np.where(compute, graph.seconds, 0),
+            "start": graph.start.copy(),
+            "lag": graph.lag.copy(),
+            "latency": np.zeros(graph.tasks),
+            "task": np.arange(graph.tasks),
+        }
+
+    def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
+        none, nothing = np.full(len(task), -1), np.zeros(len(task))
+        zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag", "latency")}
+        return {"src": none, "dst": none, "task": task} | zeros
+
+    def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
+        """What a task waits for in time is in front of the first of its flows, the latency of a message of its last."""
+        tasks, begins, ready = self.parts
+        for name in ("start", "lag"):
+            given = getattr(self.graph, name)
+            begins[name][:], ready[name][:] = given[own], given[held]
+            begins[name][np.isin(own, held)] = 0
+            tasks[name][own] = tasks[name][held] = 0
+        moved = tasks["dst"] >= 0
+        tasks["latency"][moved] = self.latency(tasks["src"][moved], tasks["dst"][moved])
+        tasks["lag"] += tasks["latency"]
+
+    def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
+        """[M] the flow that lets a member begin, and the flow that waits for what it does.
+
+        Missing members begin with the last of the others and end with the first.
+        """
+        found = self.found
+        there = found.task >= 0
+        collective = np.repeat(np.arange(len(found.op)), found.size)
+        lead = np.full(len(found.op), -1)
+        lead[collective[there][::-1]] = found.task[there][::-1]
+        enters = np.where(there, self.enter[found.task] if there.size else -1, -1)
+        missing = np.unique(collective[~there])
+        joins = np.full(len(found.op), -1)
+        joins[missing] = self.count + np.arange(len(missing))
+        self.parts.append(self._markers(lead[missing]))
+        self.count += len(missing)
+        waiting = there & (joins[collective] >= 0)
+        self.after.append(np.stack([enters[waiting], joins[collective[waiting]]], axis=1))
+        return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
+
+    def copy(self, template: Template, first: np.ndarray, members: int) -> None:
+        """For the collectives of so many members whose first ones are at `first` [I]."""
+        flows = len(template.src)
+        member = first[:, None] + np.arange(members)
+        base = self.count + flows * np.arange(len(first))[:, None]
+        rank = self.found.rank[member]
+
+        def ranks(place: np.ndarray) -> np.ndarray:
+            return np.where(place >= 0, rank[:, place], -1).ravel()
+
+        src, dst = ranks(template.src), ranks(template.dst)
+        task = self.leaves[member][:, template.whose].ravel()
+        part = self._markers(task) | {"src": src, "dst": dst}
+        part["bytes"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
+        of, to = (ranks(place) for place in template.link.T)
+        part["latency"][of >= 0] = self.latency(of[of >= 0], to[of >= 0])
+        part["lag"] = part["latency"]
+        self.parts.append(part)
+        self.count += flows * len(first)
+
+        enters, leaves = self.enters[member], self.leaves[member]
+        pairs = [
+            (base + template.after[:, 0], base + template.after[:, 1]),
+            (enters[:, template.enters[:, 0]], base + template.enters[:, 1]),
+            (base + template.leaves[:, 0], leaves[:, template.leaves[:, 1]]),
+        ]
+        self.after += [np.stack([before.ravel(), then.ravel()], axis=1) for before, then in pairs]
+
+    def flows(self) -> FlowGraph:
+        """All of them."""
+        names = self.parts[0]
+        columns = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
+        return FlowGraph(**columns, after=np.concatenate(self.after), weight=np.ones(self.count))
+
 
 ABSENT = ("refuse", "assume")
 LANES = ("ordered", "free")
@@ -40,8 +253,8 @@ def lowered(
 ) -> FlowGraph:
     """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
 
-    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `collectives.choice`; those that are not
-      named run as in `collectives.registry`. Around a ring and along a tree go the members in the order of the group.
+    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; those that are not
+      named run as in `USUAL_ALGORITHM`. Around a ring and along a tree go the members in the order of the group.
     - `chunks`: of each collective, one behind the other, where `algorithms` says none.
     - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that gives it [F]. With several
       chunks it does not keep the sender from the next one.

@@ -3,23 +3,198 @@
 Files: `.npy`, `.npz`, `.npy.xz`, `.json`, and `.pt`, which is read without torch.
 """
 
+import collections
 import io
 import json
 import lzma
+import math
 import pathlib
+import pickle
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.atomic import replacing
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import parsed_json, value_in
-from mfabric_jax.traffic import expert_loads
-from mfabric_jax.traffic.named_axes import AXES, arranged, axes_of, guessed, kinds
 from mfabric_jax.traffic.recording import Recording, Sources, Targets, add_slices
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.traffic.torch_file import read_torch
+
+# Arrays of counts whose axes have names, in any order.
+
+AXES = ("iteration", "layer", "micro-batch", "source", "expert")
+DESTINATION = "destination"  # ranks in the place of experts
+_READ_AS = {2: (("layer", "expert"),), 5: (AXES,)}
+_READ_AS |= {3: (("iteration", "layer", "expert"), ("layer", "source", "expert"))}
+_READ_AS |= {4: (("iteration", "layer", "source", "expert"), ("layer", "micro-batch", "source", "expert"))}
+
+
+def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of axes from words with commas between them, or a list; `_` is `-`, and `source-rank` is `source`.
+
+    `InputError` for a name that is unknown or there twice, and where neither experts nor destinations are named.
+    """
+    listed = words.split(",") if isinstance(words, str) else [str(word) for word in words]
+    plain = [word.strip().lower().replace("_", "-").removesuffix("-rank") for word in listed]
+    found = tuple(one_of("axis", word, (*AXES, DESTINATION)) for word in plain)
+    if len(set(found)) < len(found) or len({"expert", DESTINATION} & set(found)) != 1:
+        raise InputError(f"axes must name expert (or destination), and none twice, got {', '.join(found)}.")
+    return found
+
+
+def guessed(path: object, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The names of axes that nobody named: [layer, expert], or all five. `InputError` where there is a choice."""
+    readings = _READ_AS.get(len(shape), ())
+    if len(readings) == 1:
+        return readings[0]
+    how = "such as --axes iteration,layer,expert, or by an entry 'axes' beside the array"
+    choice = " or ".join(f"[{', '.join(names)}]" for names in readings) or f"2 to {len(AXES)} of {', '.join(AXES)}"
+    raise InputError(f"trace {path} has shape {shape}, which may be {choice}; name its axes, {how}.")
+
+
+def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """[iteration, layer, micro-batch, source, expert or destination]; an axis that is not named has length 1."""
+    if len(names) != count.ndim or 0 in count.shape:
+        raise InputError(
+            f"trace {path} must have the axes [{', '.join(names)}], none empty, got shape {list(count.shape)}."
+        )
+    last = (*AXES[:-1], DESTINATION if DESTINATION in names else "expert")
+    ordered = np.transpose(count, [list(names).index(name) for name in last if name in names])
+    return ordered.reshape([count.shape[list(names).index(name)] if name in names else 1 for name in last])
+
+
+def kinds(names: Sequence[str]) -> dict[str, Sources | Targets]:
+    """What the last two axes of a recording with these axes are."""
+    return {
+        "sources": Sources.RANKS if "source" in names else Sources.UNKNOWN,
+        "targets": Targets.RANKS if DESTINATION in names else Targets.EXPERTS,
+    }
+
+
+# Expert loads as serving engines dump them: physical experts, buffers that are not full, a file for every rank.
+# SGLang (srt/eplb/expert_distribution.py of github.com/sgl-project/sglang) writes `logical_count` [pass, layer, expert]
+# in mode stat, and in mode per_pass a file for every rank: `records`, each with `forward_pass_id`, `rank` and
+# `global_physical_count` [layer, physical expert], and `last_physical_to_logical_map` [layer, physical expert]. vLLM
+# (distributed/eplb/eplb_state.py of github.com/vllm-project/vllm) keeps `expert_load_window` [pass, layer, physical
+# expert] and `physical_to_logical_map`. Both keep passes in a ring of fixed length that starts with zeros, and layers
+# without experts are zeros, too.
+
+RECORDS, PASS, COUNT = "records", "forward_pass_id", "global_physical_count"
+MAPS = ("physical_to_logical_map", "last_physical_to_logical_map")
+_MOST_EXPERTS = 2**16
+
+
+def of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """`physical_count` [pass, layer, physical expert] of the files of all ranks, added up, and the map of the last."""
+    added: dict[int, np.ndarray] = {}
+    try:
+        for record in (record for dump in dumps for record in dump[RECORDS]):
+            count = np.asarray(record[COUNT])
+            added[int(record[PASS])] = added.get(int(record[PASS]), 0) + count
+        found = {"physical_count": np.stack([added[number] for number in sorted(added)])}
+    except (ValueError, TypeError, KeyError) as error:
+        what = f"records of trace {path} must each have {PASS} and {COUNT} [layer, physical expert], all of one shape"
+        raise InputError(f"{what} (recorder mode per_pass or stat).") from error
+    return found | {key: dumps[-1][key] for key in MAPS if key in dumps[-1]}
+
+
+def logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[..., layer, expert] with the loads of the copies of an expert added up, where a map says which these are."""
+    of = next((np.asarray(arrays[key]) for key in MAPS if key in arrays), None)
+    if of is None or "logical_count" in arrays:
+        return count
+    if of.dtype.kind not in "iu" or of.shape != count.shape[-2:] or of.min() < 0 or of.max() >= _MOST_EXPERTS:
+        raise InputError(
+            f"{MAPS[0]} of trace {path} must be [layer, physical expert] numbers of experts for the {count.shape[-2]} "
+            f"layers and {count.shape[-1]} physical experts, got {of.dtype} of shape {of.shape}."
+        )
+    added = np.zeros((*count.shape[:-1], int(of.max()) + 1), count.dtype)
+    for layer, experts in enumerate(of):
+        for expert, load in zip(experts, np.moveaxis(count[..., layer, :], -1, 0), strict=True):
+            added[..., layer, expert] += load
+    return added
+
+
+def filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
+    """Counts [pass, layer, expert] without the passes and layers that hold nothing, and what to say about it."""
+    count = count.reshape((-1, *count.shape[-2:]))
+    passes, layers = (count != 0).any(axis=(1, 2)), (count != 0).any(axis=(0, 2))
+    if not passes.any():
+        raise InputError(f"tokens of trace {path} must not all be 0.")
+    left = [
+        (f"{np.sum(~some)} empty {what}", not some.all()) for some, what in ((passes, "passes"), (layers, "layers"))
+    ]
+    said = " and ".join(words for words, any_left in left if any_left)
+    return count[passes][:, layers], f"{said} left out" if said else ""
+
+
+# Tensors of a `torch.save` file without torch: nothing of the file is run, and what is no tensor is left out.
+# Layout: a zip archive with `NAME/data.pkl`, a pickle in which every storage is a persistent id ("storage", type, key,
+# device, elements), and `NAME/data/KEY`, its bytes. Source: torch/serialization.py of github.com/pytorch/pytorch.
+
+_TYPES = {"Float": "<f4", "Double": "<f8", "Half": "<f2", "Long": "<i8", "Int": "<i4", "Short": "<i2"}
+_TYPES |= {"Char": "i1", "Byte": "u1", "Bool": "?", "BFloat16": "<u2"}
+_MOST = 2**33  # elements of a tensor
+_HALF = "BFloat16"  # the upper half of a float32
+
+
+class _LeftOut:
+    """Stands where an object of any other class was."""
+
+    def __new__(cls, *given: Any, **named: Any) -> "_LeftOut":
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        return
+
+
+class _Reader(pickle.Unpickler):
+    """Builds arrays, dictionaries, lists, numbers and texts; of other classes nothing is made."""
+
+    def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
+        super().__init__(archive.open(pickled))
+        self._archive, self._folder = archive, pickled.removesuffix("data.pkl")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuilt
+        if module == "torch" and name.endswith("Storage"):
+            return name.removesuffix("Storage")
+        return _LeftOut
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        _, kind, key, *_ = pid
+        values = np.frombuffer(self._archive.read(f"{self._folder}data/{key}"), _TYPES[kind])
+        return (values.astype("<u4") << 16).view("<f4") if kind == _HALF else values
+
+
+def _rebuilt(storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
+    """The view of a storage that a tensor is; `ValueError` for one that reaches outside."""
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0 or math.prod(size) > _MOST:
+        raise ValueError("sizes")
+    if math.prod(size) and last >= len(storage):
+        raise ValueError("outside of its storage")
+    steps = [step * storage.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps, writeable=False)
+
+
+def read_torch(path: pathlib.Path) -> Any:
+    """What the file holds: an array, or a dictionary or list of anything. `InputError` for a file of another kind."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (pickled,) = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
+            return _Reader(archive, pickled).load()
+    except Exception as error:  # whatever the bytes make of a pickle
+        raise InputError(
+            f"trace {path} must be a file of torch.save (since torch 1.6), got {type(error).__name__}; or save its "
+            f"arrays with numpy.savez."
+        ) from error
+
 
 OWN, META, NAMES = "tokens", "meta", "axes"
 SUFFIXES = (".npy", ".npz", ".pt", ".json", ".xz")
@@ -63,8 +238,8 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
         return {next((key for key in _FORMATS if key in path.name), OWN): loaded}
     if not isinstance(loaded, dict):
         raise InputError(f"trace {path} must hold an array or arrays by name, got {type(loaded).__name__}.")
-    if expert_loads.RECORDS in loaded:
-        loaded = loaded | expert_loads.of_passes(path, [loaded])
+    if RECORDS in loaded:
+        loaded = loaded | of_passes(path, [loaded])
     arrays = {str(key): value for key, value in loaded.items() if isinstance(value, np.ndarray)}
     if wrong := [key for key in loaded if key in _FORMATS and key not in arrays]:
         raise InputError(
@@ -76,9 +251,9 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
 def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[str, np.ndarray]:
     """The counts of the files that every rank of a serving engine wrote, added up."""
     dumps = [read_torch(file) for file in files]
-    if not all(isinstance(dump, dict) and expert_loads.RECORDS in dump for dump in dumps):
+    if not all(isinstance(dump, dict) and RECORDS in dump for dump in dumps):
         raise InputError(f"trace folder {folder} must hold one recording; name one of its .pt files.")
-    return expert_loads.of_passes(folder, dumps)
+    return of_passes(folder, dumps)
 
 
 def _loaded(path: pathlib.Path) -> Any:
@@ -156,7 +331,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
         raise InputError(f"trace {path} must have the axes {allowed}, none empty, got shape {count.shape}.")
     with_sources, origin = known.axes[0] == _SLICES, ""
     if known.buffered:
-        count, origin = expert_loads.filled(path, expert_loads.logical(path, count, arrays))
+        count, origin = filled(path, logical(path, count, arrays))
     count = add_slices(count)[..., None, :, :] if with_sources else count[..., None, None, :]
     count = count.reshape((1,) * (5 - count.ndim) + count.shape)
     sources = Sources.RANKS if with_sources else Sources.UNKNOWN

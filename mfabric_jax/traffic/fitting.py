@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import moments, statistics
+from mfabric_jax.traffic import statistics
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
 from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
@@ -83,7 +83,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
     knobs = Knobs(**rounded)
     made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
-    return Fit(knobs, target.recorded, moments.moments_of(made, target.pairs))
+    return Fit(knobs, target.recorded, statistics.moments_of(made, target.pairs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +107,14 @@ class _Target:
         selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
         layers, batches, ranks, experts = count.shape[1:]
         shape = Shape(layers, batches, ranks, experts, selections)
-        return cls(count, pairs, shape, moments.moments_of(count, pairs), seed, functools.cache(normals))
+        return cls(count, pairs, shape, statistics.moments_of(count, pairs), seed, functools.cache(normals))
 
     def start(self) -> Knobs:
         """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
         total = self.count.sum(axis=-1, dtype=np.float64)
         most = float(np.divide(self.count.max(axis=-1), total, out=np.zeros_like(total), where=total > 0).max())
         whole = self.count.dtype.kind in "iu" or bool(np.all(self.count == np.round(self.count)))
-        chance = ((moments.ROWS, moments.ROWS_CHANCE), (moments.MICRO, moments.MICRO_CHANCE))
+        chance = ((statistics.ROWS, statistics.ROWS_CHANCE), (statistics.MICRO, statistics.MICRO_CHANCE))
         even = any(self.recorded.get(off, 1) < self.recorded.get(by_chance, 0) / 2 for off, by_chance in chance)
         return Knobs(distinct=max(int(1 / most), 1), sampled=whole and not even)
 
@@ -132,11 +132,11 @@ class _Target:
             loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
             shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
         made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
-        return moments.moments_of(np.concatenate(made), self.pairs)
+        return statistics.moments_of(np.concatenate(made), self.pairs)
 
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
         """Family, skew, its spread over layers and sparsity; `again`: near those given."""
-        sparse = moments.ZERO in self.recorded and self.recorded[moments.ZERO] > 0
+        sparse = statistics.ZERO in self.recorded and self.recorded[statistics.ZERO] > 0
         most = 1 - max(knobs.distinct, 1) / self.shape.experts
 
         def made(family: Popularity, point: Sequence[float]) -> Knobs:
@@ -168,11 +168,11 @@ class _Target:
         # Which experts share a rank is luck, so pairs count less.
         errors, weights = [], []
         for name, value in self.recorded.items():
-            if name.startswith((moments.LOAD, moments.LOAD_GINI)):
+            if name.startswith((statistics.LOAD, statistics.LOAD_GINI)):
                 errors.append(EXPERTS_COUNT * _apart(tried[name], value))
                 weights.append(EXPERTS_COUNT)
-            elif name.startswith((moments.GINI, *moments.TOPS.values(), moments.ZERO)):
-                zero = name == moments.ZERO
+            elif name.startswith((statistics.GINI, *statistics.TOPS.values(), statistics.ZERO)):
+                zero = name == statistics.ZERO
                 errors.append(EMPTY_COUNT * abs(tried[name] - value) if zero else _apart(tried[name], value))
                 weights.append(1)
         return sum(errors) / sum(weights)
@@ -200,11 +200,11 @@ class _Target:
 
     def noise(self, knobs: Knobs) -> Knobs:
         """Row noise and its shared part, then the drift between micro-batches."""
-        if moments.ROWS in self.recorded and self.recorded[moments.ROWS] > self.recorded[moments.ROWS_CHANCE]:
+        if statistics.ROWS in self.recorded and self.recorded[statistics.ROWS] > self.recorded[statistics.ROWS_CHANCE]:
             knobs = dataclasses.replace(knobs, row_shared=self._row_shared())
-            knobs = self._solved(knobs, "row_noise", moments.ROWS)
-        if moments.MICRO in self.recorded:
-            knobs = self._solved(knobs, "micro_drift", moments.MICRO)
+            knobs = self._solved(knobs, "row_noise", statistics.ROWS)
+        if statistics.MICRO in self.recorded:
+            knobs = self._solved(knobs, "micro_drift", statistics.MICRO)
         return knobs
 
     def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
@@ -218,16 +218,16 @@ class _Target:
         batches = self.shape.micro_batches
         if batches == 1:
             return 0.0
-        off, chance = moments.single_rows(self.count)
+        off, chance = statistics.single_rows(self.count)
         if off is None or chance is None:
             return 0.0
         single = off**2 - chance**2
-        summed = self.recorded[moments.ROWS] ** 2 - self.recorded[moments.ROWS_CHANCE] ** 2
+        summed = self.recorded[statistics.ROWS] ** 2 - self.recorded[statistics.ROWS_CHANCE] ** 2
         return min(max((summed / single - 1 / batches) / (1 - 1 / batches), 0.0), 1.0) if single > 0 else 0.0
 
     def drift(self, knobs: Knobs) -> Knobs:
         """Spread and memory of the drift, from the correlations of loads that are some records apart."""
-        wanted = {lag: self.recorded[name] for lag, name in moments.LAGGED.items() if name in self.recorded}
+        wanted = {lag: self.recorded[name] for lag, name in statistics.LAGGED.items() if name in self.recorded}
         if not wanted:
             return knobs
         layers = min(self.shape.layers, TRIED_LAYERS)

@@ -1,20 +1,21 @@
-"""Where experts live: which expert every physical slot of an expert-parallel group holds.
+"""Where experts live: which expert every physical slot holds, policies that decide it, and tokens of placed experts.
 
 A group has `slots` slots, of which rank r holds the r-th part; an expert in c slots gets its selections split evenly
-over them. A policy `(selections [R E], Room) -> expert [slots]` places the experts of one block;
-`placement_policies` names them.
+over them. A policy `(selections [R E], Room) -> expert [slots]` places the experts of one block.
 Packing and replication follow DeepSeek's expert-parallel load balancer (github.com/deepseek-ai/EPLB): the heaviest item
 first, to the lightest pack that has room; a further copy of whichever expert has most selections a copy.
-Letters: R ranks, E experts.
+Letters: I iterations, R ranks, E experts.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Num
+from jaxtyping import Float, Int, Num
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.traffic.tokens import Tokens
 
 
 class Room(NamedTuple):
@@ -103,3 +104,182 @@ def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndar
     of = replicated(load, slots)
     each = (load / np.bincount(of, minlength=len(load)))[of]
     return of[packed(each, ranks)].ravel()
+
+
+# Experts placed so that circuits have least to carry: placement and circuits chosen for each other.
+# Circuits that follow demand, and servers that forward, end an all-to-all near the degree bound: what the busiest
+# server sends or receives, over its ports (docs/switching.md). Experts are swapped between servers as long as that
+# falls and no rank computes noticeably more. The method is ours.
+
+MORE = 1.02  # what the busiest rank may compute, over what it does when placed by load alone
+STEPS = 400  # swaps at most
+LEAST = 1e-4  # gain of a swap, as a part of what the busiest port weighs
+SHARP = 8  # power of the mean that stands for the busiest server: a swap may help while another is as busy
+
+
+def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
+    """`hierarchical`, then swaps that let the busiest server send or receive less: of all experts of two ranks, then of
+    two experts while no rank's load rises above the busiest one's by more than 2 %."""
+    slots = hierarchical(selections, room)
+    if room.servers == 1:
+        return slots
+    copies = np.bincount(slots, minlength=selections.shape[1])
+    sent = selections.reshape(room.servers, room.ranks_per_server, -1).sum(axis=1, dtype=np.float64) / copies
+    load = sent.sum(axis=0)
+    most = MORE * load[slots].reshape(room.ranks, -1).sum(axis=1).max()
+    for together in (room.slots // room.ranks, 1):
+        units = slots.reshape(-1, together)  # a view: what is swapped, is swapped in slots
+        for _ in range(STEPS):
+            swap = _best_swap(units, sent, room, most)
+            if swap is None:
+                break
+            units[list(swap)] = units[list(swap[::-1])]
+    return slots
+
+
+def server_ports(
+    slots: Int[np.ndarray, "slots"], selections: Float[np.ndarray, "S E"], servers: int
+) -> Float[np.ndarray, "S 2"]:
+    """Selections that every server sends to others and receives from them; `selections`: of a copy of each expert."""
+    held = selections[:, slots].reshape(servers, servers, -1).sum(axis=-1)  # from server to server
+    kept = np.diagonal(held)
+    return np.stack([held.sum(axis=1) - kept, held.sum(axis=0) - kept], axis=-1)
+
+
+def _best_swap(
+    units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], room: Room, most: float
+) -> tuple[int, int] | None:
+    """The best swap of a unit of the busiest server with one of another; None where no swap helps."""
+    server, rank = (np.arange(len(units)) // (len(units) // parts) for parts in (room.servers, room.ranks))
+    ports = server_ports(units.ravel(), sent, room.servers)
+    busy = int(np.argmax(ports.max(axis=1)))
+    here, there = np.flatnonzero(server == busy), np.flatnonzero(server != busy)
+    to = sent[:, units].sum(axis=-1)  # from every server to every unit
+    load = to.sum(axis=0)
+    at_rank = np.bincount(rank, load)
+    more = load[there][None, :] - load[here][:, None]
+    allowed = (at_rank[rank[here]][:, None] + more <= most) & (at_rank[rank[there]][None, :] - more <= most)
+    gain = np.zeros(more.shape)
+    for place, sign in ((np.full_like(there, busy), 1), (server[there], -1)):
+        kept = sign * (to[place, there][None, :] - to[place[None, :], here[:, None]])
+        changed = ports[place] + np.stack([-kept, sign * more - kept], axis=-1)
+        gain += _weight(ports[place], ports.max()) - _weight(changed, ports.max())
+    gain[~allowed] = 0
+    best = np.unravel_index(np.argmax(gain), gain.shape)
+    return (int(here[best[0]]), int(there[best[1]])) if gain[best] > LEAST else None
+
+
+def _weight(ports: Float[np.ndarray, "... 2"], unit: float) -> Float[np.ndarray, "..."]:
+    return ((np.maximum(ports, 0) / unit) ** SHARP).sum(axis=-1)
+
+
+# The placement policies by name.
+
+REGISTRY: dict[str, PlacementPolicy] = {
+    "contiguous": contiguous,
+    "longest-processing-time": longest_processing_time,
+    "hierarchical": hierarchical,
+    "with-circuits": with_circuits,
+}
+
+
+def placement_policy(name: str) -> PlacementPolicy:
+    """The policy of that name; `InputError` for one that is unknown."""
+    return REGISTRY[one_of("placement", name, REGISTRY)]
+
+
+# Tokens of placed experts: on which loads they are placed, how often again, and what moves between ranks then.
+# Letters: I iterations, R ranks, E experts.
+
+
+def placed(
+    tokens: Tokens, room: Room, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
+) -> Tokens:
+    """Tokens by physical slot instead of by expert.
+
+    - `on`: "past": placed on the loads of up to `window` iterations before (before the first: `tokens.before`, or, if
+      that is not known, `contiguous`); "now": on those of the iterations that they then serve, as if known.
+    - `every`: so many iterations they are placed again; 0: never.
+    """
+    return placed_alike((tokens,), room, policy, on=on, every=every, window=window)[0]
+
+
+def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy, **how: Any) -> tuple[Tokens, ...]:
+    """Tokens of every replica by physical slot, which hold the same experts in all: placed on the loads of all.
+
+    `how`: as in `placed`.
+    """
+    before = [tokens.before for tokens in replicas if tokens.before is not None]
+    known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
+    count = replicas[0].count if len(replicas) == 1 else np.concatenate([one.count for one in replicas], axis=2)
+    slots = _slots(Tokens(count, replicas[0].source, known), room, policy, **how)
+    return tuple(
+        dataclasses.replace(one, count=in_slots(one.count, slots), slots=slots, by_expert=one) for one in replicas
+    )
+
+
+def _slots(
+    tokens: Tokens, room: Room, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
+) -> Int[np.ndarray, "I layer slot"]:
+    whole("replace_every", every, at_least=0)
+    whole("placed_window", window)
+    iterations, layers, experts = len(tokens.count), tokens.count.shape[1], tokens.count.shape[-1]
+    room.check(experts)
+    slots = np.empty((iterations, layers, room.slots), int)
+    for first in range(0, iterations, every or iterations):
+        served = slice(first, first + (every or iterations))
+        known = tokens.count[served] if on == "now" else _past(tokens, first, window)
+        for layer in range(layers):
+            seen = known[:, layer].sum(axis=(0, 1), dtype=np.float64)
+            slots[served, layer] = policy(seen, room) if len(known) else contiguous(seen, room)
+    return slots
+
+
+def _past(tokens: Tokens, first: int, window: int) -> Num[np.ndarray, "W layer M R E"]:
+    """The last iterations before `first`."""
+    known = tokens.count[max(0, first - window) : first]
+    if tokens.before is None or len(known) == window:
+        return known
+    return np.concatenate([tokens.before[None], known])
+
+
+def in_slots(
+    count: Num[np.ndarray, "I layer M R E"], slots: Int[np.ndarray, "I layer slot"]
+) -> Num[np.ndarray, "I layer M R slot"]:
+    """Selections by slot: those of an expert in equal parts over its copies."""
+    found = np.take_along_axis(count, slots[:, :, None, None, :], axis=-1)
+    if slots.shape[-1] == count.shape[-1]:
+        return found
+    copies = (slots[..., None] == np.arange(count.shape[-1])).sum(axis=-2)  # [I layer E]
+    return found / np.take_along_axis(copies, slots, axis=-1)[:, :, None, None, :]
+
+
+def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: int) -> Float[np.ndarray, "I layer R R"]:
+    """How many experts go from rank to rank before an iteration, on average over the `every` that it serves.
+
+    The first placement replaces the contiguous one. An expert comes from a rank that had it before: one of the same
+    server if there is one, and of several the one that sends least so far. What a rank has already does not move.
+    """
+    moved = np.zeros((*slots.shape[:2], room.ranks, room.ranks))
+    for layer in range(slots.shape[1]):
+        before = contiguous(np.empty((1, slots.max() + 1)), room)
+        for first in range(0, len(slots), every):
+            now = slots[first, layer]
+            moved[first : first + every, layer] = _copied(before, now, room) / every
+            before = now
+    return moved
+
+
+def _copied(before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], room: Room) -> Float[np.ndarray, "R R"]:
+    had, moved = before.reshape(room.ranks, -1), np.zeros((room.ranks, room.ranks))
+    for rank, experts in enumerate(after.reshape(room.ranks, -1)):
+        for expert in sorted(set(experts.tolist()) - set(had[rank].tolist())):
+            moved[_nearest(had, expert, rank, moved, room), rank] += 1
+    return moved
+
+
+def _nearest(had: Int[np.ndarray, "R n"], expert: int, rank: int, moved: Float[np.ndarray, "R R"], room: Room) -> int:
+    holders = np.flatnonzero((had == expert).any(axis=1))
+    near = holders[holders // room.ranks_per_server == rank // room.ranks_per_server]
+    some = near if len(near) else holders
+    return int(some[np.argmin(moved[some].sum(axis=1))])

@@ -36,7 +36,7 @@ def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
     return blocks.sum(axis=(-3, -1))
 
 
-def pairs(matrix: np.ndarray) -> np.ndarray:
+def pair_traffic(matrix: np.ndarray) -> np.ndarray:
     """[..., R (R - 1)] traffic of ordered pairs of two different ranks."""
     return matrix[..., ~np.eye(matrix.shape[-1], dtype=bool)]
 
@@ -102,3 +102,62 @@ def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     """NaN where the total is 0."""
     shape = np.broadcast_shapes(part.shape, total.shape)
     return np.divide(part, total, out=np.full(shape, np.nan), where=np.broadcast_to(total, shape) > 0)
+
+
+# The statistics of selections that a fit compares: a number for each, averaged or as quantiles over the recording.
+
+LAGS = (1, 10, 100)  # records
+MOST = 32  # records that the rows of single micro-batches are taken from
+
+LOAD = "hottest expert / mean"
+LOAD_GINI = "Gini coefficient of experts"
+TOPS = {part: f"top {round(100 * part)} % pairs" for part in TOP_PARTS}
+GINI = "Gini coefficient of pairs"
+ZERO = "pairs without traffic"
+ROWS = "source rows off their mean"
+ROWS_CHANCE = "source rows, by sampling alone"
+ROWS_ONE = "source rows of one micro-batch"
+MICRO = "micro-batches off their mean"
+MICRO_CHANCE = "micro-batches, by sampling alone"
+LAGGED = {lag: f"correlation, lag {lag}" for lag in LAGS}
+
+
+def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
+    """Statistics of selections [iteration, layer, micro_batch, source, expert], in the order of a table.
+
+    Load, pairs and source rows: micro-batches added up, quantiles (`QUANTILES`) over iterations and layers; "pairs
+    without traffic", "... off their mean" (total variation of shares) and correlations are means. Left out: pairs
+    unless the experts divide over two or more sources (or not `pairs`), rows with one source, micro-batches with one,
+    lags longer than the recording, and what is not defined anywhere.
+    """
+    rows = source_rows(count)
+    load, ranks = rows.sum(axis=2), rows.shape[2]
+    found = _quantiles(LOAD, max_over_mean(load)) | _quantiles(LOAD_GINI, gini(load))
+    if pairs and ranks > 1 and rows.shape[3] % ranks == 0:
+        traffic = pair_traffic(rank_matrix(rows))
+        for part, name in TOPS.items():
+            found |= _quantiles(name, top_share(traffic, part))
+        found |= _quantiles(GINI, gini(traffic)) | {ZERO: float((traffic == 0).mean())}
+    if ranks > 1:
+        found[ROWS], found[ROWS_CHANCE] = map(finite_mean, source_variation(rows))
+    if count.shape[2] > 1:
+        if ranks > 1:
+            found[ROWS_ONE] = single_rows(count)[0]
+        batches = count.sum(axis=3, dtype=np.float64)
+        found[MICRO], found[MICRO_CHANCE] = map(finite_mean, source_variation(batches))
+    found |= {LAGGED[lag]: finite_mean(correlation(load, lag)) for lag in LAGS if lag < len(load)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def single_rows(count: np.ndarray) -> tuple[float | None, float | None]:
+    """How far source rows of single micro-batches are off their mean, and by chance; of at most `MOST` records."""
+    off, chance = source_variation(count[:: -(-len(count) // MOST)].astype(np.float64))
+    return finite_mean(off), finite_mean(chance)
+
+
+def _quantiles(name: str, values: np.ndarray) -> dict[str, float | None]:
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return {}
+    quantiles = np.quantile(known, [*QUANTILES.values()])
+    return {f"{name}, {quantile}": float(value) for quantile, value in zip(QUANTILES, quantiles, strict=True)}

@@ -82,7 +82,7 @@ def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> di
     if asked is not None or (ranks % per_server == 0 and ranks > per_server):
         found["server_share"] = statistics.locality(matrix, per_server)
     if ranks > 1:
-        traffic = statistics.pairs(matrix)
+        traffic = statistics.pair_traffic(matrix)
         found |= {f"top{round(100 * part)}_pairs_share": statistics.top_share(traffic, part) for part in TOP_PARTS}
         found |= {"pairs_gini": statistics.gini(traffic), "zero_pairs": (traffic == 0).mean(axis=-1)}
     return found

@@ -11,7 +11,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
-from mfabric_jax.traffic.named_axes import AXES, arranged, kinds
+from mfabric_jax.traffic.array_files import AXES, arranged, kinds
 from mfabric_jax.traffic.recording import Recording
 
 COUNT = "tokens"
@@ -94,13 +94,18 @@ def _strange(column: Sequence[Any]) -> str:
     return "one too large"
 
 
-def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def csv_lines(path: pathlib.Path, strict: bool = False) -> list[list[str]]:
+    """The cells of every line of a .csv or .csv.gz file."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-        header, *lines = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
+        return list(csv.reader(io.StringIO(text, newline=""), strict=strict))
     except Exception as error:  # whatever the bytes make of a table
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
+
+
+def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    header, *lines = csv_lines(path, strict=True) or [[]]
     lines = [line for line in lines if line]
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):

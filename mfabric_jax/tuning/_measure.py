@@ -16,8 +16,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.flows import star_completion
 from mfabric_jax.flows.kernels import MOST_FUSED, usual
 from mfabric_jax.policies import greedy
-from mfabric_jax.traffic.broad_families import drawn_of
-from mfabric_jax.traffic.demand_families import skewed
+from mfabric_jax.traffic.demand_families import drawn_of, skewed
 
 SIZES = (8, 16, 32, 64)
 CHUNKS = (16, 32, 64, 128, 256, 512)  # instances in step on a CPU

@@ -16,9 +16,8 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.workload import models
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS, Gpu
 from mfabric_jax.workload.own import CONFIG, OF_MODEL, OF_SET_UP, is_model_file, read_model
-from mfabric_jax.workload.parallel import DEGREES, Workload
-from mfabric_jax.workload.precision import PRECISION, in_bytes
-from mfabric_jax.workload.set_ups import completed, finished, is_degree, nearest, set_up_words
+from mfabric_jax.workload.parallel import DEGREES, PRECISION, Workload, in_bytes
+from mfabric_jax.workload.set_ups import completed, finished, is_degree
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -58,7 +57,7 @@ def get(model: str | Path | Workload, *, server: Gpu = GPUS[DEFAULT_GPU], **over
 
     `gpus` follows from the degrees unless it is given; `dp` from `gpus` and the other degrees. A file that leaves
     degrees open gets the quickest that fit, by estimate, and enough micro-batches for a bubble of at most 15 %. Raises
-    `InputError` for an unknown name or field, and for values that do not fit together, with degrees that do.
+    `InputError` for an unknown name or field, and for values that do not fit together.
     """
     asked = _asked(model)
     given = in_bytes(overrides | asked.given)
@@ -73,8 +72,7 @@ def get(model: str | Path | Workload, *, server: Gpu = GPUS[DEFAULT_GPU], **over
             facts = _own_set_up(facts, server)
         return Workload.of(asked.label, **facts)
     except InputError as mistake:
-        why = str(mistake).removesuffix(".")
-        raise Misfit(f"{asked.label}: {why}{_instead(facts, given, server)}.") from None
+        raise Misfit(f"{asked.label}: {mistake}") from None
 
 
 class Model(NamedTuple):
@@ -147,13 +145,6 @@ def model_file(model: str | Workload) -> Path | None:
     return Path(text) / CONFIG if Path(text).is_dir() else Path(text)
 
 
-def is_open(model: str | Path | Workload, **overrides: Any) -> bool:
-    """Whether degrees of a model are found by us: its file leaves some open, and so does what is given."""
-    asked = _asked(model)
-    given = asked.facts | {name: value for name, value in overrides.items() if value is not None} | asked.given
-    return asked.own and any(given.get(name) is None for name in DEGREES if name != "dp" or given.get("gpus") is None)
-
-
 def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
     if isinstance(model, Workload):
         facts = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "model"}
@@ -213,11 +204,3 @@ def _own_set_up(facts: dict[str, Any], server: Gpu) -> dict[str, Any]:
         open_still = {name: value for name, value in facts.items() if name not in of_server}
         facts = completed(open_still, server) | of_server
     return finished(facts)
-
-
-def _instead(facts: Mapping[str, Any], given: Mapping[str, Any], server: Gpu) -> str:
-    """Degrees that would do, as the end of a sentence; none where some were open."""
-    if any(name not in facts for name in DEGREES if name != "dp"):
-        return ""
-    found = nearest(facts["architecture"], facts, given, server)
-    return f"; a set-up that fits: {set_up_words(found)}" if found else ""

@@ -133,51 +133,17 @@ _LLAMA = "arXiv 2406.16554; pjlab-sys4nlp/llama-moe@b17aff4 (2 of 16; the 3.5B v
 _QWEN = "Qwen/Qwen1.5-MoE-A2.7B config.json, with the 32 routed experts of arXiv 2501.03905 (the release has 60)"
 _DEEPSEEK = "arXiv 2412.19437; deepseek-ai/DeepSeek-V3@9b4e978 config_671B.json (DeepSeek-R1 is the same architecture)"
 
-# First numbers: blocks, width of a token. Grouped-query attention: heads, key-value heads, width of a head.
+# Blocks, width of a token, attention (heads, key-value heads, width of a head), experts, how many of them a token
+# takes, inner width of an expert.
 MIXTRAL_8X22B = Architecture(
-    "mixtral-8x22b",
-    56,
-    6144,
-    GroupedQuery(48, 8, 128),
-    experts=8,
-    top_k=2,
-    expert_hidden=16384,
-    source=_MIXTRAL_8X22B,
-    vocab=32768,
+    "mixtral-8x22b", 56, 6144, GroupedQuery(48, 8, 128), 8, 2, 16384, source=_MIXTRAL_8X22B, vocab=32768
 )
 MIXTRAL_8X7B = Architecture(
-    "mixtral-8x7b",
-    32,
-    4096,
-    GroupedQuery(32, 8, 128),
-    experts=8,
-    top_k=2,
-    expert_hidden=14336,
-    source=_MIXTRAL_8X7B,
-    vocab=32000,
+    "mixtral-8x7b", 32, 4096, GroupedQuery(32, 8, 128), 8, 2, 14336, source=_MIXTRAL_8X7B, vocab=32000
 )
-LLAMA_MOE = Architecture(
-    "llama-moe-3.0b",
-    32,
-    4096,
-    GroupedQuery(32, 32, 128),
-    experts=16,
-    top_k=2,
-    expert_hidden=688,
-    source=_LLAMA,
-    vocab=32000,
-)
+LLAMA_MOE = Architecture("llama-moe-3.0b", 32, 4096, GroupedQuery(32, 32, 128), 16, 2, 688, source=_LLAMA, vocab=32000)
 QWEN_MOE = Architecture(
-    "qwen1.5-moe",
-    24,
-    2048,
-    GroupedQuery(16, 16, 128),
-    32,
-    4,
-    expert_hidden=1408,
-    source=_QWEN,
-    shared_hidden=5632,
-    vocab=151936,
+    "qwen1.5-moe", 24, 2048, GroupedQuery(16, 16, 128), 32, 4, 1408, source=_QWEN, shared_hidden=5632, vocab=151936
 )
 DEEPSEEK_V3 = Architecture(
     name="deepseek-v3",

@@ -14,8 +14,7 @@ from mfabric_jax.text_files import PARSERS, read_mapping
 from mfabric_jax.workload import released
 from mfabric_jax.workload.attention import GroupedQuery, Latent, Linear, Mixed
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.precision import PRECISION
+from mfabric_jax.workload.parallel import PRECISION, Workload
 
 CONFIG = "config.json"
 SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks
+from mfabric_jax.checks import one_of
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.schedules import (
     SCHEDULES,
@@ -22,7 +23,71 @@ from mfabric_jax.workload.schedules import (
     holdings,
     model_parts,
 )
-from mfabric_jax.workload.sending import check_dispatch
+
+# What precision means for bytes that are sent.
+
+PRECISION = "precision"
+SCALED = 128  # elements of a token that share a scale of 4 bytes
+PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
+    "bf16": {"dispatch_bytes": 2, "combine_bytes": 2, "grad_bytes": 2},
+    # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts, and one gradient of the two, in FP8 with scales; answers
+    # and all else in bf16. Dispatch and its gradient are of one size here.
+    "fp8": {"dispatch_bytes": 1 + 4 / SCALED, "combine_bytes": 2, "grad_bytes": 2},
+}
+
+BYTES = {  # per element of what is sent, by number format: FP8 with the scales of tokens
+    "dispatch": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
+    "combine": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
+    "gradients": {"bf16": 2.0, "fp8": 1.0},
+}
+
+
+def in_bytes(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings with bytes in the place of `precision`; bytes that are given themselves stay."""
+    if given.get(PRECISION) is None:
+        return {name: value for name, value in given.items() if name != PRECISION}
+    bytes_of = PRECISIONS[one_of(PRECISION, given[PRECISION], PRECISIONS)]
+    return bytes_of | {name: value for name, value in given.items() if name != PRECISION}
+
+
+# What the size of a region decides by itself, in words.
+
+PAIR = "is two servers, one pair: every policy that uses all circuits sets the same ones"
+INSIDE = "fits into one server: no all-to-all leaves it, and circuits carry nothing"
+
+
+def region_remark(servers: int, what: str = "A region") -> str | None:
+    """A sentence on regions of one or two servers; None for larger ones, where circuits can differ."""
+    said = {1: INSIDE, 2: PAIR}.get(servers)
+    return None if said is None else f"{what} {said}."
+
+
+# How the tokens of a workload are sent: what may be chosen.
+
+DISPATCH = ("per-expert", "per-server")
+
+
+def check_dispatch(workload: Any) -> None:
+    """`InputError` for a dispatch, node limit or capacity factor of a `Workload` that cannot be."""
+    checks.one_of("dispatch", workload.dispatch, DISPATCH)
+    factor, limit, facts = workload.capacity_factor, workload.node_limit, workload.architecture
+    if factor is not None and checks.positive("capacity_factor", factor) < 1:
+        raise checks.InputError(f"capacity_factor must be at least 1, got {factor!r}.")
+    if limit is None:
+        return
+    if workload.dispatch != "per-server":
+        raise checks.InputError(f"node_limit needs dispatch 'per-server', got {workload.dispatch!r}: bytes are alike.")
+    if isinstance(limit, str):
+        checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
+        groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
+    else:
+        groups, most, what = workload.ep // workload.ranks_per_server, checks.whole("node_limit", limit), "servers"
+    if facts.experts % groups or most * (facts.experts // groups) < facts.top_k:
+        raise checks.InputError(
+            f"node_limit {limit!r} must leave a token room for {facts.top_k} of {facts.experts} experts, got {most} of "
+            f"{groups} {what}."
+        )
+
 
 DEGREES = ("tp", "ep", "dp", "pp")
 RECOMPUTE = ("none", "attention", "block")

@@ -1,4 +1,4 @@
-"""Set-ups that a model can have: the quickest that fits, and the nearest to one that it cannot have."""
+"""Set-ups that a model can have: the quickest that fits the memory of a GPU, and changes that make one fit."""
 
 import dataclasses
 import functools
@@ -24,7 +24,6 @@ SEQUENCES = 4096  # of an iteration, all replicas together, about, for one whose
 GPUS = 1024  # of a cluster that nobody names
 MOST_STAGES = 64  # that are tried
 NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # more, where no set-up has the GPUs that are asked for
-NEAREST = 20  # set-ups near to one that is wrong, of which one that fits is named
 MOST = 1 << 20  # of a degree that others are compared with
 OWN_MICRO_BATCH = 1
 
@@ -291,35 +290,6 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
                     yield {"tp": tp, "ep": ep, "pp": pp, "dp": dp, "gpus": dp * group * pp}
 
 
-def nearest(
-    architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any], server: Gpu
-) -> dict[str, int] | None:
-    """Degrees that a model can have, near to those of `facts`, that fit a GPU if any near ones do; None where
-    there are none, or those of `facts` are such. `gpus` stays where it is `asked`, if it can."""
-    wanted = {name: facts[name] if is_degree(facts.get(name)) else 1 for name in DEGREES}
-    fixed = {name: facts[name] for name in ("gpus_per_server", "chunks") if is_degree(facts.get(name))}
-    gpus, sane = facts.get("gpus"), all(is_degree(facts.get(name)) for name in DEGREES)
-    said = "gpus" in asked or (sane and gpus != math.prod(wanted.values()))
-    keep = {"gpus": gpus} if said and is_degree(gpus) else {}
-    each = list(_candidates(architecture, fixed | keep)) if keep else []
-    if not each:
-        each = list(_candidates(architecture, fixed)) + list(_candidates(architecture, fixed | {"dp": wanted["dp"]}))
-
-    def distance(degrees: Mapping[str, int]) -> float:
-        steps = [abs(math.log2(degrees[name] / wanted[name])) for name in DEGREES]
-        return sum(steps) + sum(step > 0 for step in steps)
-
-    each = sorted(each, key=distance)[:NEAREST]
-    if not each or distance(each[0]) == 0:
-        return None
-    rest = {name: value for name, value in facts.items() if name not in (*DEGREES, "gpus", "architecture")}
-    rest["micro_batches"] = None
-    found = [job for degrees in each if (job := _tried(architecture, rest | degrees))]
-    fitting = [job for job in found if fullest_stage(job)[1].total <= usable_bytes(server.memory_bytes)]
-    best = next(iter(fitting or found), None)
-    return best and {name: getattr(best, name) for name in (*DEGREES, "gpus")}
-
-
 def is_degree(value: Any) -> bool:
     """Whether a value can be a degree, or a number of GPUs."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < int(value) < MOST
@@ -342,3 +312,90 @@ def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
 def set_up_words(degrees: Mapping[str, int]) -> str:
     """Degrees, and the GPUs that they take, in words."""
     return ", ".join(f"{name} {degrees[name]}" for name in DEGREES) + f" on {degrees['gpus']:,} GPUs"
+
+
+# What would make a set-up fit the memory of a GPU: other set-ups, each as a whole, as a run with it is.
+
+MORE_GPUS = (1, 2, 4, 8)  # times as many, where no single change of a set-up fits
+Rerun = Callable[[Mapping[str, Any]], Workload]
+
+
+class Remedy(NamedTuple):
+    """A change of a set-up after which it fits.
+
+    - `changed`: settings of the set-up.   - `workload`: what then runs.   - `memory_bytes`: of a GPU of it.
+    """
+
+    changed: dict[str, Any]
+    workload: Workload
+    memory_bytes: float
+
+
+def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
+    """Changes of a set-up after which a GPU holds it, each on as many GPUs: of every setting the smallest that does.
+    Where none does, the quickest other set-up on as many GPUs, or on 2, 4 or 8 times as many.
+
+    - `rerun`: the workload of this run with settings changed; whatever follows from them is as it says.
+    """
+    found: dict[str, Remedy] = {}
+    for changed in _single_changes(workload):
+        setting = next(iter(changed))
+        if setting not in found and (remedy := _remedy(rerun, changed, server)) is not None:
+            found[setting] = remedy
+    if found:
+        return list(found.values())
+    for times in MORE_GPUS:
+        if (remedy := _other_set_up(workload, server, rerun, workload.gpus * times)) is not None:
+            return [remedy]
+    return []
+
+
+def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The setting that is changed first, then the degree that makes room for it."""
+    if workload.sharding == "none":
+        yield {"sharding": "optimizer"}
+    for kind in RECOMPUTE[RECOMPUTE.index(workload.recompute) + 1 :]:
+        yield {"recompute": kind}
+    halved = workload.micro_batch // 2
+    while halved:
+        yield {"micro_batch": halved}
+        halved //= 2
+    for name in ("pp", "tp"):
+        for times in (2, 4, 8):
+            if workload.dp % times == 0:
+                yield {name: getattr(workload, name) * times, "dp": workload.dp // times}
+
+
+def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu) -> Remedy | None:
+    """What a run with these changes needs, where that fits."""
+    try:
+        job = rerun(changed)
+    except InputError:
+        return None
+    needs = fullest_stage(job)[1].total
+    return Remedy(changed, job, needs) if needs <= usable_bytes(server.memory_bytes) else None
+
+
+def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> Remedy | None:
+    kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "sharding", "dispatch_bytes", "combine_bytes")
+    same = {name: getattr(workload, name) for name in (*kept, "grad_bytes", "redundant_experts")}
+    try:
+        found = quickest(workload.architecture, server, gpus=gpus, **same)
+    except InputError:
+        return None
+    changed = {name: getattr(found, name) for name in (*DEGREES, "recompute")}
+    changed |= {"gpus": gpus, "micro_batch": OWN_MICRO_BATCH}
+    return _remedy(rerun, {name: value for name, value in changed.items() if value != getattr(workload, name)}, server)
+
+
+def remedy_words(remedy: Remedy, before: Workload) -> str:
+    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are said: those that are not
+    stated would be found anew."""
+    spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
+    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
+    now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"
+    if now.gpus != before.gpus:
+        needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"
+    if now.micro_batches != before.micro_batches:
+        needs += f", {now.micro_batches:,} micro-batches"
+    return f"{said} ({needs})"

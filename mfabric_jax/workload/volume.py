@@ -111,17 +111,6 @@ def block_params(workload: Workload, moe: bool) -> StageParams:
     return StageParams(dense, workload.experts_per_rank * model.expert_params)
 
 
-def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
-    """Gradient bytes of one pipeline stage; `InputError` for a stage that does not exist."""
-    params = stage_params(workload, stage)
-    words = word_params(workload, stage) if workload.head_counted else 0
-    return _with_copies(workload, (params.dense + words) * workload.grad_bytes, params.expert * workload.grad_bytes)
-
-
-def _with_copies(workload: Workload, dense: float, expert: float) -> GradientBytes:
-    return GradientBytes(dense, expert, copy_part(workload, expert))
-
-
 def copy_part(workload: Workload, expert: float) -> float:
     """Of what an EP rank has of its experts, what belongs to redundant ones, on average."""
     return expert * workload.redundant_experts / workload.expert_slots
@@ -161,7 +150,8 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
     each = end if last else end + workload.micro_batches * passes
     params = stage_params(workload, stage)
     words = word_params(workload, stage) if workload.head_counted else 0
-    return _with_copies(workload, params.dense * each + words * once, params.expert * each)
+    expert = params.expert * each
+    return GradientBytes(params.dense * each + words * once, expert, copy_part(workload, expert))
 
 
 class ReplicaRing(NamedTuple):

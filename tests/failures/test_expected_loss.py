@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.registry import NAMES, cost_table, get
-from mfabric_jax.failures._expected_loss import Rate, expected_loss, read_rates
+from mfabric_jax.failures.failure_rows import Rate, expected_loss, read_rates
 from mfabric_jax.failures.kinds import devices
 from tests.mistakes import check_refused
 from tests.small import scenario, small

@@ -7,16 +7,12 @@ import pytest
 
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
-from mfabric_jax.jobs import placed, solve
-from mfabric_jax.jobs.compared import JobsStudy, compare_jobs, drawn_runs
-from mfabric_jax.jobs.iterations import in_pieces, repeated
+from mfabric_jax.jobs import iterations, placed
+from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
+from mfabric_jax.jobs.iterations import in_pieces, repeated, solve_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
 from mfabric_jax.jobs.outcome import jain, run_jobs, slowdown_bound
-from mfabric_jax.jobs.placed import scene_from
-from mfabric_jax.jobs.said import said_of_jobs
-from mfabric_jax.jobs.solve import solve_jobs
-from mfabric_jax.jobs.sources import model_phase
-from mfabric_jax.jobs.use_over_time import both_ends, link_use
+from mfabric_jax.jobs.placed import model_phase, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.report.figures import interleaving
@@ -144,7 +140,7 @@ def test_runs_one_by_one_are_those_of_one_program(monkeypatch):
     flows = repeated(scene.patterns, scene.iterations, scene.arrival_s)
     lag = flows.lag * np.array([[1.0], [1.5]])
     apart = solve_jobs(flows, scene.capacity, lag=lag)
-    monkeypatch.setattr(solve, "FEW", 0)
+    monkeypatch.setattr(iterations, "FEW", 0)
     for one, other in zip(apart, solve_jobs(flows, scene.capacity, lag=lag), strict=True):
         np.testing.assert_array_equal(one, other)
 

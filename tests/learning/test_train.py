@@ -16,8 +16,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.learning import Training, _train, demands, steps, train
 from mfabric_jax.learning.settings import lessons
 from mfabric_jax.policies import load, policy_file
-from mfabric_jax.traffic.broad_families import BROAD
-from mfabric_jax.traffic.demand_families import FAMILIES
+from mfabric_jax.traffic.demand_families import BROAD, FAMILIES
 from tests.mistakes import check_refused
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "share_steps": 2}

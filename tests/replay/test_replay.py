@@ -29,7 +29,7 @@ from mfabric_jax.replay.turns import turns_in_order
 from mfabric_jax.report import read_rows
 from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.tasks import read_tasks
-from mfabric_jax.tasks.busy_time import covered_s
+from mfabric_jax.tasks.critical import covered_s
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks

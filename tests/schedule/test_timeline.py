@@ -16,8 +16,7 @@ from mfabric_jax.schedule.switching import _served_in_turn
 from mfabric_jax.schedule.timeline import run, run_plain
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
-from mfabric_jax.workload._passes import BACKWARD, FORWARD, INPUT, WEIGHT, PipelineShape
-from mfabric_jax.workload.schedules import SCHEDULES, held, units_of
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, held, units_of
 from tests.oracles.timeline import Stage, stage_order, walk
 from tests.schedule.jobs import job
 

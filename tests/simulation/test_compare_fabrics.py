@@ -20,7 +20,7 @@ from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.transfers import transfer
 from mfabric_jax.schedule import rates_of
 from mfabric_jax.schedule.exchange import acknowledged, with_acks
-from mfabric_jax.workload.volume import gradient_bytes
+from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -118,7 +118,7 @@ def test_all_to_alls_and_all_reduces_by_hand():
 def test_gradients_by_hand():
     # Dense ones go around 16 servers (2 domains), after 2 ranks of a server (16) have reduced a quarter each; those of
     # experts around the 8 servers (2 domains) of their replicas, two ranks of a server (16, of 4 replicas each).
-    dense, expert, _ = gradient_bytes(resolve(small(BALANCED)).job, 0)
+    dense, expert, _ = replica_bytes(resolve(small(BALANCED)).job, 0)
 
     def ring(size, members):
         return 2 * size * (members - 1) / members

@@ -10,9 +10,9 @@ from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario
-from mfabric_jax.traffic.placing import copied_experts
+from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
-from mfabric_jax.workload.volume import gradient_bytes
+from mfabric_jax.workload.volume import replica_bytes
 from tests.mistakes import check_refused
 from tests.small import JOB, row, scenario, small
 
@@ -85,8 +85,8 @@ def test_memory_and_gradients_of_copies_by_hand():
     assert after.optimizer - before.optimizer == pytest.approx(12 * expert / plain.dp)
     # two copies of each of 8 experts: every one of 4 ranks reduces four experts with 2 dp members
     for job, members in ((plain, plain.dp), (more, 2 * plain.dp)):
-        held = sum(gradient_bytes(job, stage).expert for stage in range(job.pp))
-        dense = sum(gradient_bytes(job, stage).dense for stage in range(job.pp))
+        held = sum(replica_bytes(job, stage).expert for stage in range(job.pp))
+        dense = sum(replica_bytes(job, stage).dense for stage in range(job.pp))
         replicas = job.dp * job.ep
         rings = 2 * dense * (1 - 1 / replicas) + 2 * held * (1 - 1 / members)
         assert iteration_bytes(job)["DP"] == pytest.approx(replicas * rings, rel=1e-12)

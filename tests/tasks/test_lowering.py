@@ -7,9 +7,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import cycle_of, run_order
-from mfabric_jax.tasks.busy_time import covered_s
-from mfabric_jax.tasks.collectives.choice import choices_of
-from mfabric_jax.tasks.critical import critical_path
+from mfabric_jax.tasks.collectives.registry import choices_of
+from mfabric_jax.tasks.critical import covered_s, critical_path
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
 from tests.oracles.tasks import longest_path

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax.traffic import open_trace, recorded, save_tokens
-from mfabric_jax.traffic.named_axes import AXES, arranged, axes_of
+from mfabric_jax.traffic.array_files import AXES, arranged, axes_of
 from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import RankLayout
 from tests.mistakes import refused

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, statistics, workload_knobs
-from mfabric_jax.traffic.authors_matrix import MATRIX
-from mfabric_jax.traffic.broad_families import BROAD, drawn_of
-from mfabric_jax.traffic.expert_shares import _tables, shares_of_others
+from mfabric_jax.traffic.demand_families import BROAD, drawn_of
+from mfabric_jax.traffic.expert_shares import MATRIX, _tables, shares_of_others
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.popularity import Purpose, stream

@@ -9,10 +9,19 @@ import pytest
 from mfabric_jax import InputError, traffic, workload
 from mfabric_jax.simulation.foreseen import iterations_before
 from mfabric_jax.traffic import Recording, Tokens, open_trace, save_weight_matrix
-from mfabric_jax.traffic.placement import Room, hierarchical, longest_processing_time
-from mfabric_jax.traffic.placement_policies import REGISTRY, placement_policy
-from mfabric_jax.traffic.placement_with_circuits import MORE, with_circuits
-from mfabric_jax.traffic.placing import copied_experts, in_slots, placed, placed_alike
+from mfabric_jax.traffic.placement import (
+    MORE,
+    REGISTRY,
+    Room,
+    copied_experts,
+    hierarchical,
+    in_slots,
+    longest_processing_time,
+    placed,
+    placed_alike,
+    placement_policy,
+    with_circuits,
+)
 from mfabric_jax.traffic.recording import Sources
 from tests.mistakes import check_refused
 

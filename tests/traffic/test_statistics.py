@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic import Knobs, Recording, Tokens, fit, moments, open_trace, statistics, survey
+from mfabric_jax.traffic import Knobs, Recording, Tokens, fit, open_trace, statistics, survey
 from mfabric_jax.traffic.fitting import Fit
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
@@ -38,7 +38,7 @@ def test_loads_rows_and_ranks():
 
 
 def test_pairs_and_what_stays_in_a_server():
-    assert statistics.pairs(np.arange(9).reshape(3, 3)).tolist() == [1, 2, 3, 5, 6, 7]
+    assert statistics.pair_traffic(np.arange(9).reshape(3, 3)).tolist() == [1, 2, 3, 5, 6, 7]
     traffic = np.array([1.0, 0, 4, 0, 0, 0, 0, 0, 0, 5])
     for part, want in ((0.1, 0.5), (0.2, 0.9)):
         np.testing.assert_allclose(statistics.top_share(traffic, part), want, rtol=1e-15)
@@ -182,7 +182,7 @@ def test_the_gate_trace(gate_trace, published):
         same(statistics.max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
         for ranks in (8, 16):
             matrix = statistics.rank_matrix(rows, ranks)
-            traffic, numbers = statistics.pairs(matrix), want[f"EP{ranks}_pairs"]
+            traffic, numbers = statistics.pair_traffic(matrix), want[f"EP{ranks}_pairs"]
             same(statistics.max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
             same(statistics.max_over_mean(traffic), numbers["max_over_mean_pair"])
             for percent in (10, 20, 50):
@@ -274,7 +274,7 @@ def test_the_statistics_agree(found):
             assert row["error"] is None
             continue
         assert row["error"] == pytest.approx(row["fitted"] / row["recorded"] - 1)
-        if row["statistic"] in moments.LAGGED.values():
+        if row["statistic"] in statistics.LAGGED.values():
             assert 1 - row["fitted"] == pytest.approx(1 - row["recorded"], rel=0.4), row
         else:
             assert abs(row["error"]) < (0.5 if "pairs" in row["statistic"] else 0.15), row  # few ranks: much luck
@@ -284,8 +284,8 @@ def test_the_statistics_agree(found):
 def test_even_traffic_stays_even():
     got = fit(Tokens(np.full((1, 2, 1, 4, 8), 2.0), "even"))
     assert got.knobs == dataclasses.replace(got.knobs, row_noise=0, micro_drift=0, drift=0, jitter=0, sparsity=0)
-    assert got.fitted[f"{moments.LOAD}, median"] < 1.1
-    assert got.recorded[f"{moments.LOAD}, median"] == 1
+    assert got.fitted[f"{statistics.LOAD}, median"] < 1.1
+    assert got.recorded[f"{statistics.LOAD}, median"] == 1
 
 
 def test_without_sources_load_and_drift_are_fitted():
@@ -296,10 +296,10 @@ def test_without_sources_load_and_drift_are_fitted():
     )
     got = fit(recording)
     assert set(got.recorded) == {
-        *(f"{of}, {name}" for of in (moments.LOAD, moments.LOAD_GINI) for name in moments.QUANTILES),
-        moments.MICRO,
-        moments.MICRO_CHANCE,
-        moments.LAGGED[1],
+        *(f"{of}, {name}" for of in (statistics.LOAD, statistics.LOAD_GINI) for name in statistics.QUANTILES),
+        statistics.MICRO,
+        statistics.MICRO_CHANCE,
+        statistics.LAGGED[1],
     }
     assert got.knobs.row_noise == got.knobs.sparsity == 0
     assert got.knobs.micro_drift == pytest.approx(0.1, rel=0.1)
@@ -319,13 +319,13 @@ def test_a_phase_is_seen():
 def test_moments_by_hand():
     # Two ranks with one expert each; rank 0 sends 3 and 1, rank 1 sends 1 and 3, in both micro-batches; then nothing.
     one = np.array([[3, 1], [1, 3]])
-    got = moments.moments_of(np.stack([np.stack([one, one])[None], np.stack([one, one])[None] * 2]))
-    assert got[f"{moments.LOAD}, p90"] == 1
-    assert got[f"{moments.GINI}, median"] == got[moments.ZERO] == got[moments.MICRO] == 0
-    assert got[moments.ROWS] == got[moments.ROWS_ONE] == 0.25
-    assert moments.LAGGED[1] not in got  # even loads have no correlation
-    assert f"{moments.TOPS[0.1]}, median" in got
-    assert not [n for n in moments.moments_of(one[None, None, None], pairs=False) if "pairs" in n]
+    got = statistics.moments_of(np.stack([np.stack([one, one])[None], np.stack([one, one])[None] * 2]))
+    assert got[f"{statistics.LOAD}, p90"] == 1
+    assert got[f"{statistics.GINI}, median"] == got[statistics.ZERO] == got[statistics.MICRO] == 0
+    assert got[statistics.ROWS] == got[statistics.ROWS_ONE] == 0.25
+    assert statistics.LAGGED[1] not in got  # even loads have no correlation
+    assert f"{statistics.TOPS[0.1]}, median" in got
+    assert not [n for n in statistics.moments_of(one[None, None, None], pairs=False) if "pairs" in n]
 
 
 def test_mistakes():
@@ -346,12 +346,12 @@ def test_a_real_recording_within_what_is_documented(shared_data):
     published = json.loads((shared_data / "trace_statistics.json").read_text())["smartmoe_gate_trace"]
     wanted = published["iter_2011_5001"]
     for name, values, close in (
-        (moments.LOAD, wanted["expert_max_over_mean_p10_50_90"], 0.15),
-        (moments.TOPS[0.1], wanted["EP16_pairs"]["top10pct_pairs_share"], 0.2),
-        (moments.TOPS[0.2], wanted["EP16_pairs"]["top20pct_pairs_share"], 0.15),
-        (moments.GINI, wanted["EP16_pairs"]["gini"], 0.2),
+        (statistics.LOAD, wanted["expert_max_over_mean_p10_50_90"], 0.15),
+        (statistics.TOPS[0.1], wanted["EP16_pairs"]["top10pct_pairs_share"], 0.2),
+        (statistics.TOPS[0.2], wanted["EP16_pairs"]["top20pct_pairs_share"], 0.15),
+        (statistics.GINI, wanted["EP16_pairs"]["gini"], 0.2),
     ):
-        for quantile, value in zip(moments.QUANTILES, values, strict=True):
+        for quantile, value in zip(statistics.QUANTILES, values, strict=True):
             assert got.fitted[f"{name}, {quantile}"] == pytest.approx(value, rel=close), (name, quantile)
-    assert got.fitted[moments.ZERO] == pytest.approx(wanted["EP16_pairs"]["zero_pair_fraction"], abs=0.06)
-    assert got.fitted[moments.ROWS] == pytest.approx(wanted["TV_source_rank_vs_mean"], rel=0.1)
+    assert got.fitted[statistics.ZERO] == pytest.approx(wanted["EP16_pairs"]["zero_pair_fraction"], abs=0.06)
+    assert got.fitted[statistics.ROWS] == pytest.approx(wanted["TV_source_rank_vs_mean"], rel=0.1)

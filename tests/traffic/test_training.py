@@ -26,7 +26,7 @@ from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, misjudged, misjudged_each
 from mfabric_jax.traffic.training import context_flows, expert_flows, gradient_flows, pipeline_flows
 from mfabric_jax.workload import Architecture, GroupedQuery, Workload, get, iteration_bytes, place
-from mfabric_jax.workload.volume import gradient_bytes, pp_bytes
+from mfabric_jax.workload.volume import pp_bytes, replica_bytes
 from tests.mistakes import refused
 
 LABELS = ("EP", "DP inside", "DP between", "DP experts", "PP")
@@ -142,7 +142,7 @@ def test_gradients_go_around_replicas_of_the_same_slice():
         between, experts, inside = {}, {}, {}
         local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
         for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
-            size = gradient_bytes(workload, stage)
+            size = replica_bytes(workload, stage)
             same = np.flatnonzero((where.pp == stage) & (where.tp == t))
             for server in range(0, len(same), local):
                 for a, b in itertools.permutations(same[server : server + local], 2):

@@ -359,8 +359,8 @@ MISTAKES = (
     (MINE + 'name = "a:b"', "name of .* must be text without : and , in it"),
     (MINE + "gpus = 250", r"^mine: no set-up has gpus 250; 248 or 256 GPUs would do\.$"),
     (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
-    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, .* a set-up that fits: tp 1, ep "),
-    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "mine: ep must divide the 64 experts, got 48; a set-up that fits:"),
+    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, "),
+    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "mine: ep must divide the 64 experts, got 48"),
 )
 
 

@@ -15,8 +15,8 @@ from mfabric_jax.workload.attention import Linear, Mixed
 from mfabric_jax.workload.volume import (
     context_bytes,
     expert_state_bytes,
-    gradient_bytes,
     pp_bytes,
+    replica_bytes,
     share_table,
     tp_bytes_per_gpu,
 )
@@ -110,12 +110,15 @@ def test_overrides_reach_the_architecture():
 
 
 MISFITS = (
-    ({"ep": 4, "dp": 8, "gpus": 1024}, r"^mixtral-8x7b: dp .* 8 x 4 x 4 x 4 = 512 but gpus = 1024; .* a set-up that"),
+    (
+        {"ep": 4, "dp": 8, "gpus": 1024},
+        r"^mixtral-8x7b: dp .* 8 x 4 x 4 x 4 = 512 but gpus = 1024; .*",
+    ),
     (
         {"tp": 3, "gpus": 768},
-        r"tp must divide gpus_per_server \(8\), got 3; a set-up that fits: tp 4, ep 8, dp 8, pp 3",
+        r"tp must divide gpus_per_server \(8\), got 3",
     ),
-    ({"gpus": 1000}, "gpus must be a multiple of tp x ep x pp = 128, got 1000; a set-up that fits: "),
+    ({"gpus": 1000}, "gpus must be a multiple of tp x ep x pp = 128, got 1000"),
     ({"ep": 3, "gpus": 384}, "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8"),
     (
         {"dp": 1, "tp": 1, "pp": 4, "ep": 4, "gpus": 16},  # two servers, but two stages on each
@@ -257,7 +260,7 @@ def test_pieces_by_hand():
     assert both["TP"] / (both["TP"] + both["EP"]) == pytest.approx(0.7745, abs=5e-4)
     # The first stage of DeepSeek has three dense blocks.
     deepseek = get("deepseek-r1")
-    model, first, last = deepseek.architecture, gradient_bytes(deepseek, 0), gradient_bytes(deepseek, 15)
+    model, first, last = deepseek.architecture, replica_bytes(deepseek, 0), replica_bytes(deepseek, 15)
     one_moe = model.gate_params + model.shared_params
     assert first.dense == 2 * (4 * model.attention_params + one_moe + 3 * model.dense_params)
     assert first.expert == 2 * 4 * model.expert_params  # one MoE block, 256 experts over 64 ranks

@@ -1,17 +1,326 @@
-"""The algorithms of collectives by name. A new one is a file of its own and a line in `ALGORITHMS`."""
+"""The algorithms of collectives by name, and which of them runs a collective.
 
-from mfabric_jax.tasks.collectives.binomial_tree import BINOMIAL_TREE
-from mfabric_jax.tasks.collectives.chain import CHAIN
-from mfabric_jax.tasks.collectives.direct import DIRECT
-from mfabric_jax.tasks.collectives.dissemination import DISSEMINATION
-from mfabric_jax.tasks.collectives.double_tree import DOUBLE_TREE
-from mfabric_jax.tasks.collectives.halving_doubling import HALVING_DOUBLING
-from mfabric_jax.tasks.collectives.hierarchical import HIERARCHICAL
-from mfabric_jax.tasks.collectives.pairwise import PAIRWISE
-from mfabric_jax.tasks.collectives.pattern import Builds
-from mfabric_jax.tasks.collectives.ring import RING
-from mfabric_jax.tasks.collectives.rings import RINGS
+A new one is a function that builds a `Pattern` and an entry of `ALGORITHMS`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.tasks.collectives.pattern import (
+    Build,
+    Builds,
+    Pattern,
+    backwards,
+    in_turn,
+    of_messages,
+    on_each,
+    rounds,
+)
 from mfabric_jax.tasks.graph import Op
+
+# Every member sends to every other one at once; with a root, the root to all, or all to the root.
+
+
+def _exchange(server) -> Pattern:
+    """1 / n from each to each."""
+    n = len(server)
+    src, dst = np.nonzero(~np.eye(n, dtype=bool))
+    return of_messages(src, dst, 1 / n)
+
+
+def _all_reduce(server) -> Pattern:
+    return in_turn(len(server), _exchange(server), _exchange(server))
+
+
+def _scatter(server) -> Pattern:
+    n = len(server)
+    return of_messages(0, np.arange(1, n), 1 / n)
+
+
+def _broadcast(server) -> Pattern:
+    return of_messages(0, np.arange(1, len(server)), 1)
+
+
+DIRECT: Builds = {
+    Op.ALL_REDUCE: _all_reduce,
+    Op.ALL_GATHER: _exchange,
+    Op.REDUCE_SCATTER: _exchange,
+    Op.ALL_TO_ALL: _exchange,
+    Op.SCATTER: _scatter,
+    Op.GATHER: lambda server: backwards(_scatter(server)),
+    Op.BROADCAST: _broadcast,
+    Op.REDUCE: lambda server: backwards(_broadcast(server)),
+}
+
+
+# Around a ring in the order of the group: n - 1 steps for a reduce-scatter or an all-gather, twice that for both.
+# All-reduce as in Patarasu & Yuan (JPDC 2009): every member sends 2 (n - 1) / n of the bytes. The all-to-all sends one
+# block at a time, and a block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
+
+
+def _steps(count) -> Build:
+    """`count`(n) steps, in each of which every member sends a block to the next one."""
+
+    def build(server):
+        n = len(server)
+        return rounds(np.tile((np.arange(n) + 1) % n, (count(n), 1)), 1 / n)
+
+    return build
+
+
+RING: Builds = {
+    Op.ALL_REDUCE: _steps(lambda n: 2 * (n - 1)),
+    Op.ALL_GATHER: _steps(lambda n: n - 1),
+    Op.REDUCE_SCATTER: _steps(lambda n: n - 1),
+    Op.ALL_TO_ALL: _steps(lambda n: n * (n - 1) // 2),
+}
+
+
+# As many rings as a server has members, each with a part of the bytes, so that all NICs work (channels of NCCL).
+# Every ring visits server after server; the k-th enters each server at its k-th member (modulo how many it has there)
+# and leaves it at the one before. Members of one server alone need one ring.
+
+
+def _built(op: Op) -> Build:
+    def build(server):
+        there = [np.flatnonzero(np.equal(server, one)) for one in sorted(set(server))]
+        rings = max(map(len, there)) if len(there) > 1 else 1
+        orders = [np.concatenate([np.roll(members, -k) for members in there]) for k in range(rings)]
+        return on_each(RING[op](server), np.stack(orders), 1 / rings)
+
+    return build
+
+
+RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER)}
+
+
+# Inside servers directly (their GPUs share a switch), between servers on a ring or directly, rail by rail.
+# The i-th members of all servers are a rail. All-reduce: reduce-scatter inside, a ring between, all-gather inside.
+# All-to-all: what is for the i-th members is collected by the i-th member of the own server, which sends it to the
+# others of its rail. Members of one server alone, or one in each server, are left with the one part that they need.
+
+
+def _rows(server: tuple[int, ...]) -> np.ndarray:
+    """[S m]: the places in each server, in the order of the group."""
+    _, row, count = np.unique(server, return_inverse=True, return_counts=True)
+    if len(set(count)) > 1:
+        raise InputError(
+            f"a hierarchical collective needs as many members in each server, got {count.min()} to {count.max()}."
+        )
+    return np.argsort(row, kind="stable").reshape(len(count), -1)
+
+
+def _hierarchical_built(*phases) -> Build:
+    """`phases`: (inside, builds, op) in turn. Inside, a member's bytes are those of the collective; between, of a
+    rail."""
+
+    def build(server) -> Pattern:
+        rows = _rows(server)
+        members = len(rows[0])
+        parts = [
+            on_each(builds[op](rows[0] if inside else rows[:, 0]), rows if inside else rows.T, part(members))
+            for inside, builds, op, part in phases
+        ]
+        return in_turn(len(server), *parts)
+
+    return build
+
+
+def _all(members: int) -> float:
+    return 1
+
+
+def _rail(members: int) -> float:
+    return 1 / members
+
+
+HIERARCHICAL: Builds = {
+    Op.ALL_REDUCE: _hierarchical_built(
+        (True, DIRECT, Op.REDUCE_SCATTER, _all),
+        (False, RING, Op.ALL_REDUCE, _rail),
+        (True, DIRECT, Op.ALL_GATHER, _all),
+    ),
+    Op.REDUCE_SCATTER: _hierarchical_built(
+        (True, DIRECT, Op.REDUCE_SCATTER, _all), (False, RING, Op.REDUCE_SCATTER, _rail)
+    ),
+    Op.ALL_GATHER: _hierarchical_built((False, RING, Op.ALL_GATHER, _rail), (True, DIRECT, Op.ALL_GATHER, _all)),
+    Op.ALL_TO_ALL: _hierarchical_built((True, DIRECT, Op.ALL_TO_ALL, _all), (False, DIRECT, Op.ALL_TO_ALL, _all)),
+}
+
+
+# All-to-all with one partner at a time: in step k everyone sends to the k-th next member, n - 1 steps.
+
+
+def _all_to_all(server) -> Pattern:
+    n = len(server)
+    return rounds((np.arange(n) + np.arange(1, n)[:, None]) % n, 1 / n)
+
+
+PAIRWISE: Builds = {Op.ALL_TO_ALL: _all_to_all}
+
+
+# A binomial tree: in step k each of the first 2^k members sends to the one 2^k places on.
+# A scatter sends what the whole subtree is to have. Messages of one member follow each other. Reductions and gathers
+# run the tree backwards.
+
+
+def _tree(server, scatter: bool) -> Pattern:
+    """Message i goes to place i + 1."""
+    n = len(server)
+    dst = np.arange(1, n)
+    hop = 2 ** np.floor(np.log2(dst)).astype(np.int64)
+    src = dst - hop
+    part = (1 + (n - 1 - dst) // (2 * hop)) / n if scatter else 1
+    earlier = src + hop // 2  # the message of the same sender before this one
+    forwards, follows = src > 0, hop // 2 > src
+    pairs = [(src[forwards], dst[forwards]), (earlier[follows], dst[follows])]
+    after = np.concatenate([np.stack(pair, axis=1) for pair in pairs]) - 1
+    return of_messages(src, dst, part, after)
+
+
+BINOMIAL_TREE: Builds = {
+    Op.BROADCAST: lambda server: _tree(server, scatter=False),
+    Op.SCATTER: lambda server: _tree(server, scatter=True),
+    Op.REDUCE: lambda server: backwards(_tree(server, scatter=False)),
+    Op.GATHER: lambda server: backwards(_tree(server, scatter=True)),
+}
+
+
+# From the root along the order of the group, or back to it: every member forwards all bytes. Made for many chunks.
+
+
+def _chain_broadcast(server) -> Pattern:
+    place = np.arange(len(server) - 1)
+    return of_messages(place, place + 1, 1, np.stack([place[:-1], place[1:]], axis=1))
+
+
+CHAIN: Builds = {Op.BROADCAST: _chain_broadcast, Op.REDUCE: lambda server: backwards(_chain_broadcast(server))}
+
+
+# A barrier: in step k everyone tells the member 2^k places on, without bytes.
+# Source: Hensgen, Finkel, Manber, Two algorithms for barrier synchronization (1988).
+
+
+def _barrier(server) -> Pattern:
+    n = len(server)
+    hops = 2 ** np.arange((n - 1).bit_length())
+    return rounds((np.arange(n) + hops[:, None]) % n, 0)
+
+
+DISSEMINATION: Builds = {Op.BARRIER: _barrier}
+
+
+# All-reduce on two binary trees: each reduces one half of the bytes to its root and broadcasts it. Made for chunks.
+# A member that forwards in one tree is a leaf of the other (but for one of each), so every member sends about the bytes
+# once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
+# scan (2009), with the numbering that NCCL uses: the second tree is the first one mirrored, or shifted where n is odd.
+
+
+def _double_tree_all_reduce(server) -> Pattern:
+    n = len(server)
+    one = np.arange(n)
+    other = n - 1 - one if n % 2 == 0 else (one + 1) % n
+    return on_each(_up_and_down(n), np.stack([one, other]), part=0.5)
+
+
+def _up_and_down(n: int) -> Pattern:
+    """To the root at place 0 and back: message i goes up from place i + 1, message n - 1 + i down to it."""
+    place = np.arange(1, n)
+    parent = _parents(n)
+    inner = parent > 0
+    up, down = place - 1, n + place - 2
+    above = parent[inner] - 1
+    top = up[~inner]
+    turn = np.stack(np.meshgrid(top, down[~inner], indexing="ij"), axis=-1).reshape(-1, 2)
+    after = [np.stack([up[inner], up[above]], axis=1), turn, np.stack([down[above], down[inner]], axis=1)]
+    return of_messages(
+        np.concatenate([place, parent]), np.concatenate([parent, place]), 1, np.concatenate(after).astype(np.int64)
+    )
+
+
+def _parents(n: int) -> np.ndarray:
+    """[n - 1]: of places 1, 2, ...: in order, leaves are the odd ones."""
+    place = np.arange(1, n)
+    low = place & -place
+    parent = (place ^ low) | (2 * low)
+    return np.where(parent < n, parent, place ^ low)
+
+
+DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
+
+
+# Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back.
+# Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). Where n is
+# no power of two, each member beyond the largest one first gives what it has to a member of the core, and gets the
+# result back at the end.
+
+
+def _core(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
+
+
+def _halving(blocks: np.ndarray) -> Pattern:
+    """A reduce-scatter: everyone sends the half that its partner goes on with. `blocks` [p]: part of the bytes."""
+    return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks))[::-1], of_partner=True)
+
+
+def _doubling(blocks: np.ndarray) -> Pattern:
+    """An all-gather: everyone sends all that it has so far."""
+    return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks)), of_partner=False)
+
+
+def _log2(blocks: np.ndarray) -> int:
+    return len(blocks).bit_length() - 1
+
+
+def _halving_doubling_steps(blocks: np.ndarray, distance: np.ndarray, of_partner: bool) -> Pattern:
+    distance = distance[:, None]
+    partner = np.arange(len(blocks)) ^ distance
+    first = (partner if of_partner else np.arange(len(blocks))) // distance * distance
+    below = np.concatenate([[0], np.cumsum(blocks)])
+    return rounds(partner, below[first + distance] - below[first])
+
+
+def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Pattern:
+    """The core's phases; members beyond it send and receive those parts of the bytes."""
+    p = _core(n)
+    extra = np.arange(p, n)
+    if not extra.size:
+        return in_turn(n, *core)
+    return in_turn(n, of_messages(extra, extra - p, before), *core, of_messages(extra - p, extra, behind))
+
+
+def _blocks(n: int) -> np.ndarray:
+    """[p]: one block of 1 / n for each member of the core, two for those that stand for a member beyond it."""
+    p = _core(n)
+    return (1 + (np.arange(p) < n - p)) / n
+
+
+def _halving_doubling_all_reduce(server) -> Pattern:
+    p = _core(len(server))
+    even = np.full(p, 1 / p)
+    return _folded(len(server), [_halving(even), _doubling(even)], 1, 1)
+
+
+def _all_gather(server) -> Pattern:
+    n = len(server)
+    return _folded(n, [_doubling(_blocks(n))], 1 / n, (n - 1) / n)
+
+
+def _reduce_scatter(server) -> Pattern:
+    n = len(server)
+    return _folded(n, [_halving(_blocks(n))], (n - 1) / n, 1 / n)
+
+
+HALVING_DOUBLING: Builds = {
+    Op.ALL_REDUCE: _halving_doubling_all_reduce,
+    Op.ALL_GATHER: _all_gather,
+    Op.REDUCE_SCATTER: _reduce_scatter,
+}
+
 
 ALGORITHMS: dict[str, Builds] = {
     "ring": RING,
@@ -39,3 +348,56 @@ USUAL_ALGORITHM = {
     Op.SCATTER: "direct",
     Op.BARRIER: "dissemination",
 }
+
+
+# Which algorithm runs a collective, and in how many chunks: `all-reduce=ring*4,all-reduce:<65536=double-tree`.
+# An item is OP=ALGORITHM, with `:<BYTES` behind the collective for those of fewer bytes, and `*CHUNKS` behind the
+# algorithm. Collectives that are not named run as usual.
+
+BY_WORD = {op.name.lower().replace("_", "-"): op for op in Op}
+
+
+class Choice(NamedTuple):
+    """`algorithm` in `chunks`, for collectives `below` so many bytes."""
+
+    below: float
+    algorithm: str
+    chunks: int
+
+
+def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, ...]]:
+    """For each collective its choices, by ascending `below`; `chunks` for those that name none."""
+    found: dict[Op, dict[float, Choice]] = {op: {} for op in Op}
+    whole("chunks", chunks)
+    for item in filter(None, (part.strip() for part in algorithms.split(","))):
+        op, choice = _item(item, chunks)
+        if choice.below in found[op]:
+            raise InputError(f"algorithms must name each collective and size once, but {item!r} is the second of both.")
+        found[op][choice.below] = choice
+    for op, usual in USUAL_ALGORITHM.items():
+        found[op].setdefault(math.inf, Choice(math.inf, usual, chunks))
+    return {op: tuple(of[below] for below in sorted(of)) for op, of in found.items()}
+
+
+def which_choice(choices: tuple[Choice, ...], bytes: np.ndarray) -> np.ndarray:
+    """[C] which of the choices, for collectives of so many bytes [C]."""
+    return np.searchsorted([choice.below for choice in choices], bytes, side="right")
+
+
+def _item(item: str, chunks: int) -> tuple[Op, Choice]:
+    what, equals, how = item.rpartition("=")
+    word, colon, limit = what.partition(":")
+    algorithm, star, pieces = how.partition("*")
+    if not equals or (colon and not limit.startswith("<")):
+        raise InputError(f"algorithms must be a list of OP=ALGORITHM or OP:<BYTES=ALGORITHM, got {item!r}.")
+    op = BY_WORD[one_of("collective", word.strip(), BY_WORD)]
+    able = [name for name, builds in ALGORITHMS.items() if op in builds]
+    one_of(f"algorithm of {word.strip()}", algorithm.strip(), able)
+    below = _whole(limit[1:], item) if colon else math.inf
+    return op, Choice(below, algorithm.strip(), whole("chunks", _whole(pieces, item)) if star else chunks)
+
+
+def _whole(text: str, item: str) -> int:
+    if not text.strip().isdecimal():
+        raise InputError(f"{text!r} in {item!r} must be a whole number.")
+    return int(text)

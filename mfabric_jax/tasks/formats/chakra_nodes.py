@@ -1,14 +1,20 @@
 """One node of a Chakra trace, from protobuf or from the JSON of its feeder, and what it waits for."""
 
+import json
+import re
 from collections import Counter
+from collections.abc import Mapping
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.flows.dependencies import cycle_of
+from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.chakra_messages import value_of
 from mfabric_jax.tasks.formats.files import Spot
+from mfabric_jax.text_files import mapping_in
 
 
 class NodeType(IntEnum):
@@ -101,7 +107,7 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
         after = np.array([(there[first], there[then]) for first, then in pairs], np.int64).reshape(-1, 2)
         if not cycle_of(after, len(there)):
             break
-        circle = _circles(after.tolist(), len(there))
+        circle = _components(after, len(there))
         inside = [circle[first] == circle[then] for first, then in after.tolist()]
         kept = [pair for pair, both in zip(pairs, inside, strict=True) if not (both and leaves(pair))]
         dropped["cycle"] += len(pairs) - len(kept)
@@ -109,33 +115,82 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
     return pairs
 
 
-def _circles(pairs: list[list[int]], count: int) -> list[int]:
-    """Of each node the number of its strongly connected component: those that wait for each other. Tarjan, 1972."""
-    follows: list[list[int]] = [[] for _ in range(count)]
-    for first, then in pairs:
-        follows[first].append(then)
-    index, low, found = [-1] * count, [0] * count, [-1] * count
-    stack: list[int] = []
-    clock = 0
-    for root in range(count):
-        work = [(root, iter(follows[root]))] if index[root] < 0 else []
-        while work:
-            node, rest = work[-1]
-            if index[node] < 0:
-                index[node] = low[node] = clock
-                clock += 1
-                stack.append(node)
-            for other in rest:
-                if index[other] < 0:
-                    work.append((other, iter(follows[other])))
-                    break
-                if found[other] < 0:
-                    low[node] = min(low[node], index[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    while found[node] < 0:
-                        found[stack.pop()] = node
+def _components(after: np.ndarray, count: int) -> np.ndarray:
+    """[count] the strongly connected component of each node: nodes of one wait for each other."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    waits = csr_array((np.ones(len(after), np.int8), after.T), (count, count))
+    return connected_components(waits, connection="strong")[1]
+
+
+# Communicators of a Chakra set: the JSON beside it, or the METADATA nodes that PyTorch's recorder writes.
+
+ALL = ("", "0")  # names of the communicator of all ranks, where nothing else is said of them
+LISTED = re.compile(r"\[\s*\{.*\}\s*\]", re.S)
+
+Groups = dict[str, tuple[int, ...]]
+
+
+def read_groups(path: Path) -> Groups:
+    """`{"id": [ranks], ...}`."""
+    said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
+    return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
+
+
+def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
+    """A list of ranks, each once."""
+    if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
+        place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
+    return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
+
+
+def groups_in(nodes: list[Node]) -> Groups:
+    """Those that METADATA nodes say, `[{"pg_name": ..., "ranks": [...]}, ...]` as text; no ranks: all of them."""
+    found: Groups = {}
+    for node in nodes:
+        text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
+        if text and '"pg_name"' in text[0]:
+            try:
+                said = json.loads(text[0])
+                found |= {str(one["pg_name"]): ranks_of(node.place, one["ranks"]) for one in said}
+            except (ValueError, KeyError, TypeError, RecursionError):
+                node.place.refuse("must list communicators as JSON, each with pg_name and ranks")
     return found
+
+
+class Communicators:
+    """Which ranks a rank's communicator has, by name, and its number among all of them, `groups`."""
+
+    def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
+        self._shared, self._of_rank = shared, of_rank
+        self.everyone = tuple(range(ranks))
+        self.groups: list[tuple[int, ...]] = []
+        self._number: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._found: dict[tuple[int, str], int] = {}
+        for name, members in shared.items():
+            self._number_of(name, members or self.everyone)
+
+    def _number_of(self, name: str, members: tuple[int, ...]) -> int:
+        number = self._number.setdefault((name, members), len(self.groups))
+        if number == len(self.groups):
+            self.groups.append(members)
+        return number
+
+    def of(self, node: Node, rank: int) -> int:
+        """The number of a node's communicator; refused if its name is unknown or the rank is none of its members."""
+        name = str(node.attributes.get("pg_name") or "")
+        if (rank, name) not in self._found:
+            self._found[rank, name] = self._find(node, rank, name)
+        return self._found[rank, name]
+
+    def _find(self, node: Node, rank: int, name: str) -> int:
+        said = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
+        if said is None and name not in ALL:
+            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node says")
+        members = said or self.everyone
+        if rank not in members:
+            node.place.refuse(
+                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not have rank {rank}"
+            )
+        return self._number_of("" if said is None else name, members)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.checks import COUNTS
 from mfabric_jax.tasks.formats import files
-from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
-from mfabric_jax.tasks.formats.matching import Messages
+from mfabric_jax.tasks.formats.files import LeftOut, Messages, Reading, Spot
 from mfabric_jax.tasks.graph import TaskKind, Tasks
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)

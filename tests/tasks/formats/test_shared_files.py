@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats import contents
 from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind
+from tests.tasks.formats import contents
 
 REFUSED = {
     "chakra_et/et_generator/one_comm_recv_node.0.et": "must name its other end",

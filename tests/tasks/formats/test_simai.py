@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats.contents import bytes_by_kind
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import Op, TaskKind
+from tests.tasks.formats.contents import bytes_by_kind
 
 HEAD = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 1 ga: 1 all_gpus: 16"
 LISTS = " checkpoints: 1 0 checkpoint_initiates: 1 1 pp_comm 64"
