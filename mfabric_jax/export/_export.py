@@ -30,7 +30,7 @@ def exported_iteration(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """The last iteration of a case as a graph of tasks.
+    """An iteration of a case as a graph of tasks: `run.sample`, or the last.
 
     - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank, its tensor-parallel group
       together) or "gpu". None: what `compare` solves all-to-alls between: ranks where GPUs have their own NICs.

@@ -1,4 +1,4 @@
-"""A scenario's last iteration as a graph of tasks: its traffic, circuits and delays, as `compare` has them."""
+"""The iteration that a scenario shows as a graph of tasks: its traffic, circuits and delays, as `compare` has them."""
 
 import dataclasses
 from typing import Any
@@ -36,7 +36,7 @@ class SentAllToAlls:
 
     def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
-        tokens = jnp.asarray(one.sent[-1], one.settings.dtype)
+        tokens = jnp.asarray(one.sent[one.shown], one.settings.dtype)
         demand = between_ends(job, one.group, np.asarray(rank_demand(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
@@ -137,7 +137,7 @@ def iteration_graph(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """The last iteration of a scenario at its first bandwidth; every replica that it simulates.
+    """The iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
 
     - `ends`: whose messages are whole: of servers, of expert-parallel ranks (their tensor-parallel groups together) or
       of GPUs. None: ranks where every GPU has a NIC of its own, else servers, as `compare` solves all-to-alls.
@@ -208,14 +208,14 @@ def _arrays(one: Scenario) -> Any:
 
 
 def _solved(one: Scenario) -> list[Exchanges]:
-    """The all-to-alls of the last iteration of every replica, with their circuits."""
+    """The all-to-alls of the iteration that is shown of every replica, with their circuits."""
     between, inside = solve_between(one), solve_inside(one)
     if one.weighs:
         between = jax.tree.map(lambda x: x[0], between)
     every = len(one.every_replica)
     iterations = len(inside) // every
-    last = [(replica + 1) * iterations - 1 for replica in range(every)]
-    return [jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside[at]) for at in last]
+    shown = [replica * iterations + one.shown for replica in range(every)]
+    return [jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside[at]) for at in shown]
 
 
 def _delays(rates: FabricRates, found: Exchanges) -> np.ndarray:

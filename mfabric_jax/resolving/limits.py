@@ -87,6 +87,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # what a command does not 
     ),
     "failures": (
         ("run.replicas", (1,)),
+        ("run.sample", (None,)),
         ("circuits.turn", ("on-demand", "reuse", "predict")),
         ("circuits.predict.predictor", ("random",)),
         ("circuits.predict.both", (False,)),

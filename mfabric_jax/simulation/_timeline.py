@@ -18,8 +18,8 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """(segments, a row for every stage) of a case; of several iterations the last. Segments are those of
-    `schedule.segments`. `InputError` for several replicas."""
+    """(segments as `schedule.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
+    the last. `InputError` for several replicas."""
     return timeline(shown_scenario(case, "a timeline is"))
 
 
@@ -32,7 +32,7 @@ def shown_scenario(case: Case, what: str) -> Scenario:
 
 
 def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
-    """The last iteration of a scenario at its first bandwidth: segments, and a row for every stage.
+    """The iteration that a scenario shows, at its first bandwidth: segments, and a row for every stage.
 
     A row has the seconds of its own work, `reconfig_s` that it waits for the switch, and what is left: `bubble_s`.
     """
@@ -44,11 +44,11 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 
 
 def walked_through(one: Scenario) -> Walked:
-    """Every block of the last iteration of a scenario at its first bandwidth."""
+    """Every block of the iteration that a scenario shows, at its first bandwidth."""
     settings = one.settings
-    last = jax.tree.map(lambda x: x[0, -1] if one.weighs else x[-1], solve(one))
+    shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
     rates, seconds = jax.tree.map(lambda x: np.asarray(x, settings.dtype), (one.rates(one.bandwidths[0]), one.seconds))
-    return walk(one.workload, rates, last, seconds, rules=settings.rules)
+    return walk(one.workload, rates, shown, seconds, rules=settings.rules)
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:

@@ -58,6 +58,12 @@ class Scenario:
         return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
 
     @property
+    def shown(self) -> int:
+        """The iteration that stands for all where one is shown: `run.sample`, or the last."""
+        sample = self.settings.case.run.sample
+        return len(self.tokens.count) - 1 if sample is None else sample
+
+    @property
     def sent(self) -> np.ndarray:
         """What `traffic.sent_tokens` says of the traffic [I layer M R C]."""
         return sent_tokens(self.workload, self.tokens)

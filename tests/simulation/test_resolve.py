@@ -6,6 +6,7 @@ import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
+from mfabric_jax.export import exported_iteration
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.failures import failures
 from mfabric_jax.simulation import example_timeline, iteration_of
@@ -133,6 +134,14 @@ def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
     np.testing.assert_allclose(max(one["end_s"] for one in segments), want["iteration_s"], rtol=1e-12)
     (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
     np.testing.assert_allclose(broken["healthy_s"], want["iteration_s"], rtol=1e-12)
+
+
+def test_a_timeline_and_a_graph_are_of_the_iteration_that_the_case_names():
+    case = small(JOB | {"run.iterations": 3, "run.sample": 1, "traffic.shares.drift": 0.5, "job.parallel.pp": 1})
+    each = [row(case.with_({"run.sample": sample}))["iteration_s"] for sample in range(3)]
+    assert len(set(each)) == 3
+    _, (stage, *_) = example_timeline(case)
+    np.testing.assert_allclose([stage["iteration_s"], exported_iteration(case).iteration_s], each[1], rtol=1e-6)
 
 
 OTHERS = {
