@@ -1,0 +1,53 @@
+"""Through which modules a command walks: the order in which its functions are first called.
+
+    python benchmarks/walk.py compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400
+
+Prints how many modules are visited, and how often the walk comes back to one that it had left; `--list` first prints
+the walk itself, one module a line with the functions that are new there.
+"""
+
+import sys
+from pathlib import Path
+
+import mfabric_jax
+from mfabric_jax import cli
+
+ROOT = Path(mfabric_jax.__file__).parent
+
+
+def walk_of(words: list[str]) -> list[tuple[str, str]]:
+    """(module, function) of every function of the package, by its first call."""
+    seen: dict[tuple[str, str], None] = {}
+
+    def called(frame, event, _):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(ROOT)) and not frame.f_code.co_name.startswith("<"):
+            seen.setdefault((Path(path).relative_to(ROOT).as_posix(), frame.f_code.co_qualname))
+
+    sys.argv = ["mfabric", *words]
+    sys.setprofile(called)
+    try:
+        cli.main()
+    except SystemExit:
+        pass
+    finally:
+        sys.setprofile(None)
+    return list(seen)
+
+
+def main() -> None:
+    """Runs the command in `sys.argv`."""
+    listed, words = "--list" in sys.argv, [word for word in sys.argv[1:] if word != "--list"]
+    stops: list[tuple[str, list[str]]] = []
+    for module, function in walk_of(words):
+        if not stops or stops[-1][0] != module:
+            stops.append((module, []))
+        stops[-1][1].append(function)
+    modules = {module for module, _ in stops}
+    if listed:
+        print("\n".join(f"{module}: {', '.join(functions)}" for module, functions in stops))
+    print(f"{len(modules)} modules visited, {len(stops) - len(modules)} returns to a module already left")
+
+
+if __name__ == "__main__":
+    main()
