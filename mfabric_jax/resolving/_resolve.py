@@ -122,7 +122,7 @@ def _resolved(case: Case, files: tuple) -> Resolved:
     _circuits(found, on)
     _rest(found, tree_nics)
     whole = found.case
-    check_limits(whole, job, gpu, on)
+    check_limits(whole, job, on, tree_nics)
     settings = _settings(whole, gpu)
     resolved = Resolved(whole, job, settings, found.why, case)
     _check_fabric(resolved)
@@ -140,10 +140,7 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
     "memory_gigabytes": ("memory_bytes", units.gigabytes),
     "memory_gigabytes_per_s": ("memory_Bps", units.gigabytes_per_s),
     "nvlink_gigabytes_per_s": ("nvlink", units.gigabytes_per_s),
-    "gpus_per_server": ("gpus_per_server", lambda value: value),
-    "scale_up_gpus": ("scale_up_gpus", lambda value: value),
-    "watts": ("watts", lambda value: value),
-    "usd": ("usd", lambda value: value),
+    **{name: (name, lambda value: value) for name in ("gpus_per_server", "scale_up_gpus", "watts", "usd")},
 }
 
 
@@ -151,8 +148,8 @@ def _gpu(found: _Open) -> Gpu:
     """The GPU with what the case says of it; what it leaves open is as the data sheet has it."""
     gpu = get_gpu(found["gpu.name"])
     given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
-    said = {field: OF_GPU[name][1](given[field]) for name, (field, _) in OF_GPU.items() if given[field] is not None}
-    gpu = dataclasses.replace(gpu, **said) if said else gpu
+    si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
+    gpu = dataclasses.replace(gpu, **si)
     for name, (field, unit) in OF_GPU.items():
         value = getattr(gpu, field)
         value = value if value is None or isinstance(value, int) else value / unit(1)

@@ -8,7 +8,7 @@ from mfabric_jax.case.values import AUTO
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.workload import Gpu, Workload
+from mfabric_jax.workload import Workload
 
 
 class Beside(NamedTuple):
@@ -49,8 +49,8 @@ LIMITS = (
 )
 
 
-def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
-    """`Misfit` for values that do not go together."""
+def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
+    """`Misfit` for values that do not go together.   - `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
@@ -68,10 +68,9 @@ def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
     if case.run.replicas != "all" and case.run.replicas > job.dp:
         raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
     two = Tree(1, case.network.radix, tiers=2)
-    nics = job.servers * (case.network.nics - case.network.mfabric.optical_degree if on.data else case.network.nics)  # type: ignore[operator]
-    if case.network.tiers == 2 and nics > two.most_hosts and on.domain_gpus is None:
+    if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
         raise Misfit(
-            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {nics:,}."
+            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {tree_nics:,}."
         )
 
 
