@@ -102,3 +102,27 @@ def test_the_package_neither_needs_nor_imports_an_extra():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
         assert not set(ast.literal_eval(done.stdout)) & set(OPTIONAL)
+
+
+LEAVES = {  # rooms that only some users need, and what outside of them may import them
+    "jobs": {"commands/jobs.py"},
+    "replay": {"commands/replay.py", "sweep/replays.py"},
+    "failures": {"commands/failures.py"},
+    "export": {"commands/export.py"},
+    "recordings": {"commands/traces_study.py"},
+    "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
+    "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
+    "tuning": {"commands/tune.py", "commands/doctor.py"},
+}
+
+
+def test_nothing_but_their_commands_leans_on_leaves():
+    leaning = {leaf: set() for leaf in LEAVES}
+    for file in sorted(ROOT.rglob("*.py")):
+        path = file.relative_to(ROOT)
+        module = ".".join(["mfabric_jax", *path.with_suffix("").parts])
+        for _, target in imported(ast.parse(file.read_text()), module):
+            leaf = target.removeprefix("mfabric_jax.").split(".")[0]
+            if target.startswith("mfabric_jax.") and leaf in LEAVES and path.parts[0] != leaf:
+                leaning[leaf].add(path.as_posix())
+    assert leaning == LEAVES
