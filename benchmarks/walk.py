@@ -6,6 +6,7 @@ Prints how many modules are visited, and how often the walk comes back to one th
 the walk itself, one module a line with the functions that are new there.
 """
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -20,9 +21,10 @@ def walk_of(words: list[str]) -> list[tuple[str, str]]:
     seen: dict[tuple[str, str], None] = {}
 
     def called(frame, event, _):
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(str(ROOT)) and not frame.f_code.co_name.startswith("<"):
-            seen.setdefault((Path(path).relative_to(ROOT).as_posix(), frame.f_code.co_qualname))
+        code = frame.f_code
+        function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")  # no body of a class
+        if event == "call" and function and code.co_filename.startswith(str(ROOT)):
+            seen.setdefault((Path(code.co_filename).relative_to(ROOT).as_posix(), code.co_qualname))
 
     sys.argv = ["mfabric", *words]
     sys.setprofile(called)
