@@ -42,7 +42,7 @@ def links_of_iteration(one: IterationGraph, flows: FlowGraph, contention: str) -
     shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
     rates, per_server = one.one.rates(one.one.bandwidths[0]), one.layout.per_server
     beyond = float(np.min(rates.eps_Bps))  # of a server
-    ratio = getattr(one.one.group, "oversubscription", None)
+    ratio = one.one.group.oversubscription
     ports = [np.full(one.graph.ranks, beyond * (ratio or 1.0) / per_server)] * 2
     ports += [] if ratio is None else [np.full(one.graph.ranks // per_server, beyond)] * 2
     first = np.cumsum([0, *map(len, ports)])

@@ -104,7 +104,7 @@ def between_ends(job: Workload, group: Any, demand: np.ndarray, ends: str) -> np
     blocks = away.reshape(*axes, servers, per, servers, per)
     if ends == "server":
         return blocks.sum((-3, -1))
-    if getattr(group, "pxn", False):  # what a server has for rank g elsewhere leaves by its own rank g
+    if group.pxn:  # what a server has for rank g elsewhere leaves by its own rank g
         away = np.einsum("...satg,hg->...shtg", blocks, np.eye(per)).reshape(away.shape)
     return away if ends == "rank" else np.kron(away, np.eye(job.tp)) / job.tp
 
@@ -177,7 +177,7 @@ def check_exportable(one: Scenario) -> None:
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
         raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")
-    if not hasattr(group, "electrical_nics") and not hasattr(group, "oversubscription"):
+    if group.forwards:
         raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {one.fabric.name}.")
     if job.tp * job.ep < job.gpus_per_server:
         raise InputError(f"tp x ep must fill a server of {job.gpus_per_server} GPUs, got {job.tp} x {job.ep}.")

@@ -32,7 +32,9 @@ class DirectLinks(eqx.Module):
     share: Float[Array, "N H"] | None = None
 
     nic_use = "pooled"
-    reconfigures = False
+    reconfigures = pxn = own_ports = False
+    oversubscription = None
+    forwards = True  # servers carry what others send
     delay_s = 0.0
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("spread", "spread")
@@ -43,6 +45,11 @@ class DirectLinks(eqx.Module):
         whole("nics", self.nics, at_least=0)
         not_negative("ring_nics", self.ring_nics)
         not_negative("stage_nics", self.stage_nics)
+
+    @property
+    def joined(self) -> bool:
+        """Whether its links are chosen."""
+        return self.count is not None
 
     @property
     def groups(self) -> int:

@@ -38,7 +38,8 @@ class Electrical(eqx.Module):
     nic_use: str = eqx.field(static=True, default="own")
     pxn: bool = eqx.field(static=True, default=False)
 
-    reconfigures = False
+    reconfigures = own_ports = forwards = False
+    joined = True
     delay_s = 0.0
     latency_s = 0.0
 

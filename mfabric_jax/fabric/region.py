@@ -36,7 +36,9 @@ class Region(eqx.Module):
     relay_efficiency: Float[Array, ""] | float = 1.0
     own_ports: bool = eqx.field(static=True, default=False)
 
-    reconfigures = True
+    reconfigures = joined = True
+    pxn = forwards = False
+    oversubscription = None
     nic_use = "pooled"
     latency_s = 0.0
 

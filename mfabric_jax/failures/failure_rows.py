@@ -78,7 +78,7 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         each = prices.at(part, one.bandwidths[0])
         return None if each is None else count * each
 
-    if kind == "optical-nic" and getattr(one.group, "own_ports", False):
+    if kind == "optical-nic" and one.group.own_ports:
         return None  # co-packaged
     if kind in ("electrical-nic", "optical-nic"):
         return at("nic", 1)

@@ -97,7 +97,7 @@ def nics_of_server(one: Scenario, form: Form) -> ServerNics:
             switched += group.nics
         else:
             others += group.nics
-    own = int(one.group.optical_degree) if getattr(one.group, "own_ports", False) else 0
+    own = int(one.group.optical_degree) if one.group.own_ports else 0
     return ServerNics(int(switched), round(others) + own)
 
 

@@ -189,7 +189,7 @@ def _decision_s(one: Scenario) -> float:
 def _linked(one: Scenario) -> Any:
     """The group; where its links are chosen once, they are chosen for the mean traffic of the run."""
     group = one.group
-    if group.reconfigures or getattr(group, "count", group) is not None:
+    if group.joined:
         return group
     return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
 

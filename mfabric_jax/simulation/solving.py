@@ -351,6 +351,6 @@ def simulate_each(
 
 def _work(one: Scenario) -> int:
     """Roughly how long a scenario takes: flows squared, more behind shared uplinks."""
-    ends = getattr(one.group, "servers", one.workload.ep)
-    shared = getattr(one.group, "oversubscription", None) is not None
-    return one.workload.moe_layers * ends**4 * (2 if shared else 1)
+    job, group = one.workload, one.group
+    ends = job.ep if group.nic_use == "own" else job.servers_per_region
+    return job.moe_layers * ends**4 * (1 if group.oversubscription is None else 2)
