@@ -106,6 +106,8 @@ class SweepFolder:
             from pyarrow import parquet
 
         def array(values: np.ndarray) -> Any:
+            if len(values) and values.strides == (0,):  # one value for all rows
+                return pyarrow.repeat(array(np.array(values[:1]))[0], len(values))
             if values.dtype != object:
                 return pyarrow.array(values, from_pandas=True)
             plain = str | int | float | bool | None  # of nothing but None: of the kind "null", which fits any other

@@ -9,7 +9,7 @@ import numpy as np
 
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
-from mfabric_jax.resolving._resolve import resolve
+from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
@@ -17,7 +17,7 @@ from mfabric_jax.simulation.measured import measured_efficiency, measured_under,
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
 from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
 from mfabric_jax.simulation.switches import changes_of, switching_columns
 
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
@@ -40,24 +40,25 @@ class Points:
         self._over = np.zeros((0, 0))
 
     @functools.cached_property
+    def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
+        """The first case, its program, and its numbers."""
+        return _program_of(TrafficOf(self.resolved), self.resolved, self.block.variant)
+
+    @property
     def scenario(self) -> Scenario:
         """The first case."""
-        return scenario_at(self.resolved, (self.resolved.case.network.nic_gbps,), variant=self.block.variant)
-
-    @functools.cached_property
-    def _program(self) -> tuple[IterationOf, dict[str, Any]]:
-        return function_of(self.scenario)
+        return self._program[0]
 
     @property
     def function(self) -> IterationOf:
         """The program."""
-        return self._program[0]
+        return self._program[1]
 
     @property
     def usual(self) -> dict[str, Any]:
         """The numbers of the first case; those that a case leaves open as that stands for."""
         sample = self.resolved.case.run.sample
-        return self._program[1] | {SAMPLE: AVERAGED if sample is None else sample}
+        return self._program[2] | {SAMPLE: AVERAGED if sample is None else sample}
 
     def cases(self) -> dict[str, np.ndarray]:
         """What the function takes, a value for every case: what is left open as the first case has it."""
@@ -142,9 +143,11 @@ class Points:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
-        pairs = list(zip(cases[EFFICIENCY].tolist(), gbps, strict=True))
-        words = {pair: compute_source(self.settings, self.job, *pair) for pair in set(pairs)}
-        return np.array([words[pair] for pair in pairs], object)
+        rates, shown = cases[EFFICIENCY].tolist(), ".1%" if rate.name == "measured" else ".0%"
+        keys = [(f"{rate:{shown}}", at) for rate, at in zip(rates, gbps, strict=True)]
+        one = {key: place for place, key in enumerate(keys)}
+        words = {key: compute_source(self.settings, self.job, rates[at], key[1]) for key, at in one.items()}
+        return np.array([words[key] for key in keys], object)
 
     @property
     def replicas(self) -> int:
@@ -184,6 +187,13 @@ class Points:
         if "anew" in again:
             found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
         return found
+
+
+@functools.lru_cache(maxsize=4)
+def _program_of(traffic: TrafficOf, resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
+    """A case as a program, once for the parts of a sweep; `traffic`: another file of it makes another program."""
+    scenario = scenario_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
+    return scenario, *function_of(scenario)
 
 
 def check_ends(block: Block) -> None:

@@ -138,14 +138,14 @@ def scenario_of(
     """
     settings, job = resolved.settings, resolved.job
     check_beside("an iteration of one group", resolved.case)
-    tokens, *others = _traffic_once(_TrafficOf(resolved)) if traffic is None else traffic
+    tokens, *others = _traffic_once(TrafficOf(resolved)) if traffic is None else traffic
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
     one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
     return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
 
 
-class _TrafficOf:
+class TrafficOf:
     """A case as far as its traffic goes: what is placed is placed on servers, which fabrics may have larger."""
 
     def __init__(self, resolved: Resolved):
@@ -163,11 +163,11 @@ class _TrafficOf:
         return hash(self._key)
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _TrafficOf) and self._key == other._key
+        return isinstance(other, TrafficOf) and self._key == other._key
 
 
 @functools.lru_cache(maxsize=16)
-def _traffic_once(of: _TrafficOf) -> tuple[Tokens, ...]:
+def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
     return traffic_of(resolved.settings, resolved.job)
 

@@ -20,7 +20,7 @@ from mfabric_jax.simulation.points import check_ends
 from mfabric_jax.simulation.results import Results, effective
 
 ROWS_PER_FILE = 1024
-LISTED = 1000  # values of a list that a folder shows
+LISTED = 100  # values of a list that a folder shows
 INDEX = "configuration"
 PORTS = ("network.mfabric.optical_degree", "network.nic_gbps")  # traced numbers with which a case may be impossible
 OF_FILES = (  # settings that may name a file
@@ -128,6 +128,8 @@ class CaseSpace:
         """Columns of the rows of a part, and what its footer says."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
         footer = {"command": "sweep", "part": part.number} | effective(some)
+        if len(part.rows) > LISTED:
+            footer["resolved"] |= {path: f"{len(part.rows)} values" for path in part.block.columns}
         return {INDEX: part.rows} | Results(some).columns(before), footer
 
 
