@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.case import Cases
-from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.solving import Simulated
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar
+from .pictures import Axis, Dots, Picture
 from .rows import Row, Rows, adding, grouped, of, picked, pivots, then, told
 from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid, only
 

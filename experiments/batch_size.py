@@ -12,11 +12,11 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation import rows_of
 from mfabric_jax.workload import NAMES
 
+from .pictures import Axis, Lines, Picture, looks
 from .rows import Rows, grouped, listed
 from .script import FIRST, Found, Script, Sweep, Verdict, beside, cells, check, only
 

@@ -20,11 +20,10 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.learning.judging import times_over_bound
 from mfabric_jax.learning.planning import SAMPLED, decide, interval, legal, plan_for
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Plan
 
 from .demand_cases import KIND, RECORDED, OnCases, demands_of, key_of, recorded_demand
+from .pictures import Axis, Dots, Picture
 from .rows import measured, of, pivot, summed, then, told
 from .script import Found, Script, cells, check
 

@@ -17,8 +17,8 @@ from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import numerals, style
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
+from .pictures import Axis, Lines, Picture
 from .rows import Row, Rows, adding, picked, pivot, then, told
 from .script import COMPARED, Found, Script, Verdict, against, check
 

@@ -14,13 +14,13 @@ from matplotlib.colors import PowerNorm
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.panels import Axis, Heat, Lines, Picture, Pictures
 from mfabric_jax.report.figures.trace import spread
 from mfabric_jax.traffic import Knobs, statistics, survey
 from mfabric_jax.traffic.generator import Shape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
+from .pictures import Axis, Heat, Lines, Picture, Pictures
 from .rows import Row, Rows, grouped, of, pivot, then, told
 from .script import Script, Verdict, check
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from mfabric_jax import report, traffic
 from mfabric_jax.case import Case
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.simulation import resolve, rows_of
 from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
+from .pictures import Axis, Lines, Picture, looks
 from .rows import Row, Rows, grouped, picked, pivot, told
 from .script import FIRST, Found, Script, Verdict, cells, check, grid, of_gpu, spread
 

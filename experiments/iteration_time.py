@@ -12,10 +12,10 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, simulate
 
+from .pictures import Axis, Lines, Picture
 from .rows import Row, Rows, adding, grouped, listed, of, picked, pivot, then, told
 from .script import PRESETS, Script, Verdict, against, cells, check, grid
 

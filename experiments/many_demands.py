@@ -24,10 +24,10 @@ from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_fo
 from mfabric_jax.policies.delivery import fixed, shares_of
 from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.routing import Plan
 
 from .demand_cases import KIND, OnCases, case_of
+from .pictures import Axis, Lines, Picture
 from .rows import Row, Rows, listed, measured, of, pivot, summed, then, told, where
 from .script import Found, Script, cells, check
 

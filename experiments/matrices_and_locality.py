@@ -17,10 +17,10 @@ from matplotlib.patches import Patch
 
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
 from mfabric_jax.workload import Workload, place
 
+from .pictures import Axis, Heat, Picture
 from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
 from .script import Found, Script, Verdict, against, check
 

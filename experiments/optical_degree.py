@@ -19,10 +19,10 @@ from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.simulation import evaluate, iteration_of
 from mfabric_jax.workload import NAMES
 
+from .pictures import Axis, Heat, Picture
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
 from .script import Found, Script, Sweep, Verdict, cells, check
 

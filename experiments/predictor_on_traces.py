@@ -24,11 +24,10 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Bars, Dots
-from mfabric_jax.report.figures.panels import Axis, Picture, Pictures
 from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.traffic import predictor
 
+from .pictures import Axis, Bars, Boxes, Picture, Pictures
 from .rows import Row, Rows, adding, grouped, of, p90, picked, summed, values_of
 from .script import Ports, Script, Verdict, check
 
@@ -197,8 +196,8 @@ def _measured(rows: Rows) -> list[Row]:
 
 FOUND = Axis("rate", "most loaded experts found, mean", low=0, high=1)
 HIT_RATES = Bars(FOUND, Axis("name"), "top", TOP, title="Hit rate")
-SPREAD = {"box": True, "middle": np.mean, "beside": "{:.3f}", "title": "{what}", "each": 0.6}
-SPREADS = Dots(Axis("value", "mean, quartiles, 10th to 90th percentile"), Axis("name"), "predictor", LOOKS, **SPREAD)
+SPREAD = {"beside": "{:.3f}", "title": "{what}", "each": 0.6}
+SPREADS = Boxes(Axis("value", "mean, quartiles, 10th to 90th percentile"), Axis("name"), "predictor", LOOKS, **SPREAD)
 PICTURE = Pictures(
     (Picture((HIT_RATES,), shown=_hits), Picture((SPREADS,), "", "what", shown=_measured, share_x=False, key=False)),
     heading=lambda rows: f"{_traffic_of(rows).capitalize()} traffic" if rows else "",

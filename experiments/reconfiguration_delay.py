@@ -7,8 +7,8 @@ keeps one matrix for everything (preset "released") and so hardly ever turns its
 import dataclasses
 
 from mfabric_jax.case import Cases
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 
+from .pictures import Axis, Lines, Picture, looks
 from .rows import adding, duration, measured, of, pivot, then, told, where
 from .script import FIRST, PRESETS, Found, Script, Sweep, check, compared
 

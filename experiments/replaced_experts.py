@@ -21,11 +21,11 @@ from jaxtyping import Float
 
 from mfabric_jax import report, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.traffic import Room, Tokens, placed, placement_policy
 from mfabric_jax.workload import Workload, block_seconds, get_gpu
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
+from .pictures import Axis, Lines, Picture
 from .rows import Row, Rows, adding, picked, then, told
 from .script import Found, Script, Verdict
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax import report
-from mfabric_jax.report.figures.panels import Row as Row
-from mfabric_jax.report.figures.panels import Rows as Rows
 from mfabric_jax.report.grid import grouped as grouped
 from mfabric_jax.report.grid import values_of as values_of
 
+from .pictures import Row as Row
+from .pictures import Rows as Rows
 from .script import Verdict, reach
 
 Value = str | Callable[[Any], Any]  # of a row

@@ -13,9 +13,9 @@ from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.workload import NAMES
 
+from .pictures import Axis, Lines, Picture
 from .rows import Rows, grouped, picked, pivots
 from .script import Found, Script, Sweep, Verdict, beside, cells, check, replica_gpus, reusing
 

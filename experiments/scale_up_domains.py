@@ -11,8 +11,8 @@ import dataclasses
 from typing import Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
+from .pictures import Axis, Lines, Picture
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
 from .script import Found, Script, Sweep, Verdict, against, check, of_gpu, reusing, spread
 

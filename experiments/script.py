@@ -2,7 +2,7 @@
 
 `mfabric reproduce` and `python -m experiments.NAME` both go through `Script`. A mistake is one sentence and status 2.
 Experiments share checks (`check`) and loops (`cells`, `compared`), and what they make of rows (`rows.py`); pictures are
-described by `mfabric_jax.report.figures.panels`.
+described by `pictures.py`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Row, Rows
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
 from mfabric_jax.simulation._provenance import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
+
+from .pictures import Row, Rows
 
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares

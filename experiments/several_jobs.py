@@ -17,9 +17,8 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.jobs.compared import JobsCompared, JobsStudy, compare_jobs
 from mfabric_jax.jobs.jobs_file import SharedJobs, jobs_of
-from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture, looks
 
+from .pictures import Axis, Dots, Picture, looks
 from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told
 from .script import Found, Script, Verdict, against, check, spread
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 from mfabric_jax import units, workload
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Bars
-from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import MEASURED_SHARES
 
+from .pictures import Axis, Bars, Picture
 from .rows import Row, Rows, adding, grouped, listed, then
 from .script import Found, Script, Verdict, against, check, reach
 

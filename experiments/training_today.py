@@ -11,12 +11,11 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED
+from .pictures import Axis, Dots, Picture, looks
 from .rows import Rows, grouped, picked, pivots
 from .script import FIRST, Found, Script, Sweep, Verdict, against, beside, check, compared, of_gpu, paper
 

@@ -24,11 +24,11 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies, report
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.judging import over_bound
-from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import Drift
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
 
+from .pictures import Axis, Heat, Picture
 from .rows import Row, adding, duration, ends, measured, of, pivot, summed, then, told
 from .script import Found, Ports, Script, cells, check
 

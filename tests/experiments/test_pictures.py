@@ -1,12 +1,10 @@
 """Pictures described by data show the rows: by hand, panel by panel; how they look was judged by eye."""
 
-import numpy as np
 import pytest
 
+from experiments.pictures import PALETTE, Axis, Bars, Boxes, Dots, Heat, Lines, Picture, Pictures
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.groups import Bars, Dots
-from mfabric_jax.report.figures.panels import PALETTE, Axis, Heat, Lines, Picture, Pictures
 
 X, Y = Axis("x", "across", log=True, ticks="{:g}".format), Axis("y", "along", low=0)
 
@@ -71,32 +69,27 @@ def test_dots_in_groups_and_blocks():
     assert places == [(1, -0.18), (2, 0.82), (3, 0.18), (4, 1.18)]
     assert [line.get_xdata()[0] for line in axes.get_lines() if line not in marks] == [1, 3]  # the base goes on
     assert [note.get_text() for note in axes.texts] == ["", "two", "", ""]
-    for named, labels, places in ((False, ["p", "q"] * 2, [0, 1, 2, 3]), (True, ["u", "v"], [0, 1, 3, 4])):
-        dots = Dots(Axis("v"), Axis("g"), "by", block="b", blocks_named=named)
-        (axes,) = built(Picture((dots,)), rows).axes
-        assert [label.get_text() for label in axes.get_yticklabels()] == labels
-        assert [line.get_ydata()[0] for line in axes.get_lines() if line.get_marker() != "None"] == places
+    (axes,) = built(Picture((Dots(Axis("v"), Axis("g"), "by", block="b"),)), rows).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["p", "q"] * 2
+    marks = [line for line in axes.get_lines() if line.get_marker() != "None"]
+    assert [line.get_ydata()[0] for line in marks] == [0, 1, 2, 3]
+    assert [line.get_ydata()[0] for line in axes.get_lines() if line not in marks] == [1.5]  # between the blocks
 
 
-def test_many_dots_have_a_middle():
-    rows = rows_of(v=[1.0, 2.0, 6.0], g=[*"ppp"], by=[*"aaa"], most=[5.0, 7.0, 9.0], low=[None] * 3, high=[4.0] * 3)
-    shared = {"middle": np.mean, "beside": "{:g} to {:g}", "head": "most", "limit": "most"}
-    dots = Dots(Axis("v"), Axis("g"), "by", band=("low", "high", "seen"), **shared)
-    figure = built(Picture((dots,)), rows)
-    spread, middle, limit = figure.axes[0].get_lines()
-    assert list(spread.get_xdata()) == [1, 2, 6]
-    assert (middle.get_xdata()[0], limit.get_xdata()[0], limit.get_linestyle()) == (3, 7, "--")
-    assert [note.get_text() for note in figure.axes[0].texts] == ["3 to 5.2", "most"]
-    assert figure.axes[0].patches[0].get_bbox().intervalx.tolist() == [0, 4]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "seen"]
-    (axes,) = built(Picture((Dots(Axis("v"), Axis("g"), "by", box=True, middle=np.mean),)), rows).axes
+def test_boxes_show_the_spread_and_the_mean():
+    rows = rows_of(v=[1.0, 2.0, 6.0], g=[*"ppp"], by=[*"aaa"])
+    (axes,) = built(Picture((Boxes(Axis("v"), Axis("g"), "by", beside="{:g}"),)), rows).axes
+    reach, mean = axes.get_lines()
     assert (axes.patches[0].get_x(), axes.patches[0].get_width()) == (1.5, 2.5)
-    assert list(axes.get_lines()[0].get_xdata()) == pytest.approx([1.2, 5.2])
+    assert list(reach.get_xdata()) == pytest.approx([1.2, 5.2])
+    assert (mean.get_xdata()[0], [note.get_text() for note in axes.texts]) == (3, ["3"])
 
 
 def test_bars_stacked_and_side_by_side():
     rows = rows_of(v=[1.0, 2.0, 3.0], g=[*"ppq"], by=[*"aba"], text=["one", "two", "three"], open=[0, 1, 0])
-    (axes,) = built(Picture((Bars(Axis("v"), Axis("g"), "by", stacked=True, note="text", hatched="open"),)), rows).axes
+    (axes,) = built(
+        Picture((Bars(Axis("v"), Axis("g"), "by", stacked=True, inside="text", hatched="open"),)), rows
+    ).axes
     bars = [(bar.get_x(), bar.get_width(), bool(bar.get_hatch())) for bar in axes.patches]
     assert bars == [(0, 1, False), (1, 2, True), (0, 3, False)]
     assert {note.get_text() for note in axes.texts} == {"one", "two", "three"}

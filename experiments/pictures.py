@@ -1,7 +1,7 @@
-"""Pictures described by data: lines over an axis and heat maps, in panels by columns of the rows (`groups` has more).
+"""Pictures described by data: lines over an axis, heat maps, dots and lying bars, in panels by columns of the rows.
 
-A panel says which column is on which axis and which one decides the colour. A `Picture` has a panel for each value of
-two columns; several `Pictures` may share a figure.
+A panel says which column is on which axis and which column decides the colour. A `Picture` has a panel for each value
+of two columns; several `Pictures` may share a figure.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#4D4D4D", "#E69F00")
 MARKERS = "osD^vXP"
+ROOM = 1.08  # from the lower end of an axis to its upper end, over the range of what is drawn
+THICK = 0.72  # height of the marks of a line of the panel, of the distance between lines
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": style.FONT - 2}
 
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Sequence[Row]
@@ -31,7 +35,7 @@ Looks: TypeAlias = Mapping[Any, style.Look]
 
 
 def looks(labels: Mapping[Any, str] | Iterable[Any], markers: str = MARKERS) -> dict[Any, style.Look]:
-    """A look for each value, in the order of the palette; labels are the values themselves unless given."""
+    """A look for each value, in the order of the palette; without a mapping of labels, a value is its own label."""
     labels = labels if isinstance(labels, Mapping) else {value: str(value) for value in labels}
     cycle = [(colour, markers[rank % len(markers)] if markers else "") for rank, colour in enumerate(PALETTE)]
     return {value: style.Look(label, *cycle[rank % len(cycle)]) for rank, (value, label) in enumerate(labels.items())}
@@ -42,7 +46,7 @@ class Axis:
     """A column of the rows on an axis.
 
     - `ticks`: texts by value, or a function that writes the values of the column; None: round numbers.
-    - `low`, `high`: its ends; from `low` alone it goes on to `room` times the range of what is drawn.
+    - `low`, `high`: its ends; with `low` alone, the upper end leaves some room above what is drawn.
     - `lines`: values with a line across the panel.
     """
 
@@ -53,7 +57,6 @@ class Axis:
     ticks: Mapping[float, str] | Callable[[Any], str] | None = None
     low: float | None = None
     high: float | None = None
-    room: float = 1.08
     lines: tuple[float, ...] = ()
 
     def dress(self, axes: Axes, name: str, rows: Rows) -> None:
@@ -68,7 +71,7 @@ class Axis:
         limits, share = getattr(axes, f"set_{name}lim"), getattr(axes, f"get_shared_{name}_axes")()
         if self.low is not None and self.high is None and not self.log:
             top = max(getattr(sibling.dataLim, f"{name}1") for sibling in share.get_siblings(axes))
-            limits(self.low, self.low + self.room * (top - self.low))
+            limits(self.low, self.low + ROOM * (top - self.low))
         elif self.low is not None or self.high is not None:
             limits(self.low, self.high)
         for value in self.lines:
@@ -91,10 +94,10 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class PicturePanel:
-    """Rows on two axes, coloured by the column `by`; `title` is a format of a row.
+    """Rows on two axes, coloured by the column `by`.
 
-    - `looks`: by value; without any, colours of the palette and labels of the form `named`.
-    - `high`: inches.
+    - `looks`: by value; if empty, colours of the palette and labels of the form `named`.
+    - `title`: a format of a row.   - `high`: height in inches.
     """
 
     share_y: ClassVar[bool] = False  # panels side by side have one axis
@@ -150,9 +153,9 @@ class PicturePanel:
 class Lines(PicturePanel):
     """A line for each value of a column.
 
-    - `under`: its line is wide, because others lie on it.   - `empty`: what to say where no row has a value.
-    - `dashed`: a column, and what it is called; rows in which it is true make a dashed line of their own.
-    - `published`: a column of crosses, and what they are called.
+    - `under`: a value whose line is wide, because others lie on it.   - `empty`: text of a panel without values.
+    - `dashed`: a column, and its label; rows in which it is true make a dashed line of their own.
+    - `published`: a column of crosses, and their label.
     """
 
     under: Any = None
@@ -195,11 +198,13 @@ class Lines(PicturePanel):
 class Heat(PicturePanel):
     """A cell for each pair of values, in the colour of the column `by`; cells without a row are grey.
 
-    - `norm`: of the values of all panels.   - `number`: how a value is written into its cell.
-    - `frames`: rows of a panel whose cells have a frame, by its line.   - `down`: the y axis begins above.
+    - `norm`: maps the values of all panels to a norm of matplotlib.   - `number`: a format that writes a value into
+      its cell.   - `frames`: rows of a panel whose cells have a frame, by the style of its line.
+    - `down`: the y axis begins at the top.
     """
 
-    norm: Callable[[Sequence[float]], Any] = lambda values: None
+    _: dataclasses.KW_ONLY
+    norm: Callable[[Sequence[float]], Any]
     colours: str = "Blues"
     number: str = ""
     frames: Callable[[Rows], Mapping[str, Row]] = lambda rows: {}
@@ -250,9 +255,141 @@ class Heat(PicturePanel):
         return []
 
 
+@dataclasses.dataclass(frozen=True)
+class Grouped(PicturePanel):
+    """A line of the panel for each value of `y`, from the top; `block` names a column that parts the lines.
+
+    `each`: inches of a line.
+    """
+
+    share_y = True
+    block: str = ""
+    each: float = 0.27
+
+    def places(self, rows: Rows) -> dict[tuple, float]:
+        """Where each (block, line) is."""
+        return {pair: float(place) for place, pair in enumerate(dict.fromkeys(map(self.place, rows)))}
+
+    def place(self, row: Row) -> tuple:
+        """The (block, line) of a row."""
+        return (row[self.block] if self.block else None, row[self.y.key])
+
+    def inches(self, rows: Rows) -> float:
+        return max(1.6, 0.5 + self.each * len(self.places(rows)))
+
+    def left(self, rows: Rows) -> float:
+        labels = values_of(rows, self.y.key)
+        return 0.5 + 0.075 * max(len(line) for label in labels for line in str(label).split("\n"))
+
+    def offsets(self, rows: Rows, room: float) -> dict[Any, float]:
+        """Places of the values of the colour side by side, within a part of a line."""
+        values = values_of(rows, self.by)
+        return {value: (rank - (len(values) - 1) / 2) * room / len(values) for rank, value in enumerate(values)}
+
+    def dress(self, axes: Axes, rows: Rows, everything: Rows) -> None:
+        super().dress(axes, rows, everything)
+        places = self.places(everything)
+        for ((block, _), above), ((other, _), below) in pairwise(places.items()):
+            if block != other:
+                axes.axhline((above + below) / 2, color=style.FAINT, linewidth=0.6)
+        axes.set_yticks(list(places.values()), [str(line) for _, line in places])
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(places) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Dots(Grouped):
+    """A dot for each row, in the line of its group.
+
+    - `dodge`: colours of one line stand apart.   - `hollow`: a column; where true, dots are hollow.
+    - `base`: a line of the panel whose dots go on as dashed lines.   - `note`: a column of texts beside dots.
+    """
+
+    dodge: bool = False
+    hollow: str = ""
+    base: Any = None
+    note: str = ""
+
+    def draw(self, axes: Axes, rows: Rows, everything: Rows) -> None:
+        places, offsets = self.places(everything), self.offsets(everything, THICK if self.dodge else 0.0)
+        for row in rows:
+            look, value = self.look(row[self.by]), row[self.x.key]
+            place = places[self.place(row)] + offsets[row[self.by]]
+            fill = "white" if self.hollow and row[self.hollow] else look.colour
+            axes.plot(value, place, look.marker, color=look.colour, markerfacecolor=fill, markersize=5)
+            if self.base is not None and row[self.y.key] == self.base:
+                axes.axvline(value, color=look.colour, linestyle=(0, (3, 3)), linewidth=1.0)
+            if self.note:
+                axes.annotate(row[self.note], (value, place), (8, 0), **BESIDE)
+
+    def handles(self, rows: Rows) -> list:
+        dots = super().handles(rows)
+        for dot in dots:
+            dot.set_linestyle("")
+        return dots
+
+
+@dataclasses.dataclass(frozen=True)
+class Boxes(Grouped):
+    """The spread of the rows of each line: a line from the 10th to the 90th percentile, a box between quartiles and a
+    stroke at the mean; `beside` is the form of the mean, which is written to the right."""
+
+    beside: str = "{:.2f}"
+
+    def draw(self, axes: Axes, rows: Rows, everything: Rows) -> None:
+        places, lines = self.places(everything), grouped(rows, *filter(None, (self.block, self.y.key)))
+        for line in lines.values():
+            place, colour = places[self.place(line[0])], self.look(line[0][self.by]).colour
+            values = [row[self.x.key] for row in line]
+            mean, (low, early, late, high) = np.mean(values), np.quantile(values, [0.1, 0.25, 0.75, 0.9])
+            axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
+            axes.barh(place, late - early, left=early, height=0.5, color=colour, alpha=0.45)
+            axes.plot([mean] * 2, [place - 0.38, place + 0.38], color=style.INK, linewidth=1.8, zorder=1.9)
+            text = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": style.FONT - 1.5}
+            axes.annotate(self.beside.format(mean), (1.02, place), **text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bars(Grouped):
+    """Lying bars: the colours of a line one after the other if `stacked`, else side by side.
+
+    - `inside`: a column of texts within bars that are wide enough.   - `hatched`: a column; where true, bars are.
+    """
+
+    each: float = 0.6
+    stacked: bool = False
+    inside: str = ""
+    hatched: str = ""
+
+    def draw(self, axes: Axes, rows: Rows, everything: Rows) -> None:
+        places, offsets = self.places(everything), self.offsets(everything, 0.0 if self.stacked else THICK)
+        thick = THICK if self.stacked else 0.66 / len(offsets)
+        longest, ends = self.x.high or max(row[self.x.key] for row in everything), dict.fromkeys(places, 0.0)
+        for row in rows:
+            pair, look, value = self.place(row), self.look(row[self.by]), row[self.x.key]
+            left, place = ends[pair] if self.stacked else 0.0, places[pair] + offsets[row[self.by]]
+            ends[pair] += value
+            hatched = bool(self.hatched and row[self.hatched])
+            filled: dict[str, Any] = {"facecolor": look.colour, "edgecolor": "white"}
+            empty: dict[str, Any] = {"facecolor": "white", "edgecolor": look.colour, "hatch": "////"}
+            axes.barh(place, value, thick, left, linewidth=0.6, **(empty if hatched else filled))
+            if self.inside and value > 0.05 * longest:
+                ink = style.INK if hatched else style.ink_on(look.colour)
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if hatched else None
+                text = {"ha": "center", "va": "center", "color": ink, "bbox": box}
+                axes.text(left + value / 2, place, row[self.inside], **text)
+
+    def handles(self, rows: Rows) -> list:
+        from matplotlib.patches import Patch
+
+        shown = [self.look(value) for value in values_of(rows, self.by)]
+        return [Patch(facecolor=look.colour, edgecolor="white", label=look.label) for look in shown]
+
+
 class Drawing:
-    """What becomes a figure: a picture, or several. It has `parts` to draw of rows, a `size` in inches, and a way to
-    `fill` a figure or a part of one."""
+    """What becomes a figure: a picture, or several. It has `parts` to draw, a `size` in inches, and fills a figure or a
+    part of a figure."""
 
     parts: Callable[[Rows], list]
     size: Callable[[Rows], tuple[float, float]]
@@ -277,11 +414,11 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Picture(Drawing):
-    """Panels over one another, for each value of `down` and `across`, with one key for all.
+    """Panels over one another, for each value of the columns `down` and `across`, with one key for all.
 
     - `width`: inches of a panel.   - `scale`: what the colours of heat maps mean.
-    - `shown`: rows as they are drawn, with computed columns.   - `heading`: of the rows as they were.
-    - `needs`: what rows are called when there are none.   - `key`: whether colours are explained.
+    - `shown`: makes the rows that are drawn, with computed columns.   - `heading`: a text about the rows as they came.
+    - `needs`: what an error calls the rows that lack.   - `key`: whether colours are explained.
     """
 
     panels: tuple[PicturePanel, ...]
