@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
-        return _run(command, words[len(command.split()) :])
+        return _run(command, words[len(command.split()) :]) or 0
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2
@@ -46,15 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(command: str, words: list[str]) -> int:
-    """A command with the options, and the cases, that words say."""
+def _run(command: str, words: list[str]) -> int | None:
+    """Run a command with the options, and the cases, that words say; returns its exit status, None for 0."""
     module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
         said = help.of_cases(command, module.Options, topic) if command in OF_CASES else None
         print(said or help.of_options(f"mfabric {command}", module.Options))
-        return 0
+        return None
     if command in PLAIN:
         return module.run(parse(module.Options, words, command))
     if command == "sweep" and (status := module.run_no_cases(words)) is not None:

@@ -10,8 +10,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.case.paths import Case, Leaf, Statement, build, flat, layered, parts_of, settings, stated, unknown
-from mfabric_jax.case.tree import Alternative
+from mfabric_jax.case.draws import check_form, check_range, draw
+from mfabric_jax.case.paths import (
+    Case,
+    Leaf,
+    Statement,
+    build,
+    flat,
+    is_axis,
+    is_chosen,
+    layered,
+    parts_of,
+    settings,
+    stated,
+    unknown,
+)
 from mfabric_jax.checks import InputError, one_of, whole
 
 AS_SET = "as set"  # the variant of a case that stands in one way
@@ -126,7 +139,7 @@ def expanded(below: Statement, variants: Sequence[Variant] = ()) -> Cases:
 def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
     """Every combination of the lists of both statements; those that read the same settings are one case."""
     given = layered(below, above)
-    axes = {path: value for path, value in given.items() if isinstance(value, list) and not _one_list(path, value)}
+    axes = {path: value for path, value in given.items() if is_axis(path, value)}
     fixed = {path: value for path, value in given.items() if path not in axes}
     coded = {path: values for path, values in axes.items() if not settings()[path].traced}
     traced = {path: values for path, values in axes.items() if settings()[path].traced}
@@ -148,24 +161,9 @@ def _few_enough(count: int) -> int:
     return count
 
 
-def _one_list(path: str, value: list) -> bool:
-    return settings()[path].listed and not any(isinstance(one, list | tuple) for one in value)
-
-
 def reads_setting(path: str, one: Statement) -> bool:
     """Whether a case reads a setting: its alternative is chosen, and its fabric has what it is about."""
-    setting = settings()[path]
-    if isinstance(setting, Leaf) and setting.choice:
-        chosen = one.get(setting.choice, settings()[setting.choice].default)
-        if (chosen.name if isinstance(chosen, Alternative) else chosen) != setting.of:
-            return False
-    return fabric_reads(path, one)
-
-
-def _is_of(path: str, chosen: Statement) -> bool:
-    """Whether a leaf is of the alternative that is chosen, if one is."""
-    setting = settings()[path]
-    return not isinstance(setting, Leaf) or chosen.get(setting.choice, setting.of) in (setting.of, None)
+    return is_chosen(path, one) and fabric_reads(path, one)
 
 
 def fabric_reads(path: str, one: Statement) -> bool:
@@ -198,9 +196,6 @@ def check_read(case: Cases, typed: Sequence[str]) -> None:
 # ------------------------------------------------------------------------------------------------------ drawn at random
 RULES = {"draws": 1, "draw_seed": 0, "rows_per_file": None, "impossible": "refuse"}  # of [sweep], and their defaults
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
-SCALES = ("linear", "log")
-WHOLE_BELOW = 2**31  # of what is drawn
-FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> Cases:
@@ -216,19 +211,19 @@ def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> 
     whole("sweep.draw_seed", rules["draw_seed"], at_least=0)
     if rules["rows_per_file"] is not None:
         whole("sweep.rows_per_file", rules["rows_per_file"])
-    specs = dict(_specs(random, ""))
-    if not specs:
+    axes = random_axes(random)
+    if not axes:
         if rules["draws"] > 1:
             raise InputError("sweep.draws is how often the settings of [random] are drawn, but there is none.")
         return dataclasses.replace(below, rules=rules)
     count = _few_enough(len(below) * rules["draws"])
-    values = {path: _drawn(path, spec, count, rules["draw_seed"]) for path, spec in specs.items()}
+    values = {path: _drawn(path, axis, count, rules["draw_seed"]) for path, axis in axes.items()}
     blocks, first = [], 0
     for block in below.blocks:
         rows = range(first, first + len(block) * rules["draws"])
         blocks += _with_draws(block, {path: column[rows.start : rows.stop] for path, column in values.items()})
         first = rows.stop
-    varied = (*below.varied, *(path for path in specs if path not in below.varied))
+    varied = (*below.varied, *(path for path in axes if path not in below.varied))
     return dataclasses.replace(below, blocks=tuple(blocks), varied=varied, rules=rules)
 
 
@@ -245,62 +240,43 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
         places.setdefault(chosen, []).append(at)
     for chosen, some in places.items():
         above = dict(zip(coded, chosen, strict=True))
-        read = {path: column for path, column in columns.items() if _is_of(path, above)}
+        read = {path: column for path, column in columns.items() if _may_be_read(path, above)}
         own = {path: tuple(column[at] for at in some) for path, column in read.items()}
         above = stated(above | {path: column[0] for path, column in own.items()})
         yield Block(build(layered(base, above)), block.variant, own)
 
 
-def _specs(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What is drawn, by path, from nested tables or dotted paths."""
-    for name, value in given.items():
+def _may_be_read(path: str, drawn: Statement) -> bool:
+    """Whether no other alternative was drawn than that of a setting."""
+    setting = settings()[path]
+    return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
+
+
+def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The axes of a table [random] by path. `InputError` for a path that is no setting."""
+    axes: dict[str, Any] = {}
+    for name, value in table.items():
         path = prefix + name
         if path in settings():
-            if not isinstance(value, Mapping):
-                raise InputError(f"random.{path} must be {FORM}, got {value!r}.")
-            yield path, value
+            axes[path] = value
         elif isinstance(value, Mapping):
-            yield from _specs(value, path + ".")
+            axes |= random_axes(value, path + ".")
         else:
             raise unknown(path, "random: ")
+    return axes
 
 
-def _drawn(path: str, spec: Mapping[str, Any], count: int, seed: int) -> list[Any]:
-    """So many values of a setting, checked."""
-    import zlib
-
-    import numpy as np
-
-    rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
-    if set(spec) == {"of"} and isinstance(spec["of"], list) and spec["of"]:
-        some = stated({path: spec["of"]}, "random: ")[path]
-        some = some if isinstance(some, list) else [some]
-        return [some[at] for at in rng.integers(len(some), size=count).tolist()]
-    low, high, scale, integral = _range(path, spec)
-    if scale == "linear":
-        values = rng.integers(low, high, size=count, endpoint=True) if integral else rng.uniform(low, high, count)
-        return values.tolist()
-    first, last = (low - 0.5, high + 0.5) if integral else (low, high)
-    values = np.exp(rng.uniform(np.log(first), np.log(last), count))
-    values = np.clip(np.rint(values), low, high).astype(np.int64) if integral else np.clip(values, low, high)
-    return values.tolist()
-
-
-def _range(path: str, spec: Mapping[str, Any]) -> tuple[Any, Any, str, bool]:
-    """low, high, scale and whole of what is drawn. `InputError` for a range that cannot be drawn from."""
-    where = f"random.{path}"
-    if not {"low", "high"} <= set(spec) <= {"low", "high", "scale", "whole"}:
-        raise InputError(f"{where} must be {FORM}, got {dict(spec)!r}.")
-    low, high = (stated({path: spec[end]}, "random: ")[path] for end in ("low", "high"))
-    if not all(isinstance(end, int | float) for end in (low, high)):
-        raise InputError(f"{where} must have numbers as low and high, got {low!r} and {high!r}.")
-    scale, integral = one_of(f"{where}.scale", spec.get("scale", "linear"), SCALES), spec.get("whole", False)
-    if not isinstance(integral, bool):
-        raise InputError(f"{where}.whole must be true or false, got {integral!r}.")
-    integral |= float not in parts_of(settings()[path].kind)  # type: ignore[union-attr]
-    if low > high or (scale == "log" and low <= 0):
-        least = "above 0 and " * (scale == "log")
-        raise InputError(f"{where}.low must be {least}at most high ({high}), got {low}.")
-    if integral and (int(low) != low or int(high) != high or max(abs(low), abs(high)) >= WHOLE_BELOW):
-        raise InputError(f"{where} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
-    return low, high, scale, integral
+def _drawn(path: str, axis: Mapping[str, Any], count: int, seed: int) -> list[Any]:
+    """Check a random axis and draw `count` values of its setting."""
+    field = f"random.{path}"
+    check_form(field, axis)
+    if "of" in axis:
+        several = stated({path: list(axis["of"])}, "random: ")[path]
+        several = several if isinstance(several, list) else [several]
+        return [several[place] for place in draw(path, {"of": several}, count, seed).tolist()]
+    axis = {**axis, **{end: stated({path: axis[end]}, "random: ")[path] for end in ("low", "high")}}
+    check_range(field, **axis)
+    if float not in parts_of(settings()[path].kind):  # type: ignore[union-attr]
+        axis["whole"] = True
+        check_range(field, **axis)
+    return draw(path, axis, count, seed).tolist()

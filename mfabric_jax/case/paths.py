@@ -246,9 +246,16 @@ def alternatives_at(path: str) -> tuple[str, str] | None:
     return _named_alternatives().get(path)
 
 
+def is_axis(path: str, value: Any) -> bool:
+    """Whether a list holds a value for each of several cases, and is not itself one value of the setting."""
+    if not isinstance(value, list):
+        return False
+    return not settings()[path].listed or any(isinstance(one, list | tuple) for one in value)
+
+
 def _checked(path: str, value: Any, where: str, text: bool) -> Any:
     setting = settings()[path]
-    if isinstance(value, list) and not (setting.listed and not any(isinstance(one, list) for one in value)):
+    if is_axis(path, value):
         if not value:
             raise InputError(f"{where}{path} must have at least one value, got an empty list.")
         several = [check(setting, one, where, text) for one in value]
@@ -284,7 +291,7 @@ def layered(below: Statement, above: Statement, where: str = "") -> Statement:
         if path in found:
             del found[path]  # what is stated last is the last axis, too
     found |= above
-    return {path: value for path, value in found.items() if _is_read(path, found)}
+    return {path: value for path, value in found.items() if is_chosen(path, found)}
 
 
 def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
@@ -310,8 +317,8 @@ def _names(chosen: Any) -> list[str]:
     return [one.name if isinstance(one, Alternative) else one for one in several]
 
 
-def _is_read(path: str, stated: Statement) -> bool:
-    """Whether a leaf belongs to an alternative that is chosen, or to none."""
+def is_chosen(path: str, stated: Statement) -> bool:
+    """Whether a setting belongs to the alternative of its choice that a statement or the default names, or to none."""
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return True
@@ -376,8 +383,3 @@ def changed(case: Case, changes: Mapping[str, Any]) -> Case:
         if isinstance(value, list) and not settings()[path].listed:
             raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
     return build(layered(flat(case), above))
-
-
-def get(case: Case, path: str) -> Any:
-    """The value at a path; None where it belongs to an alternative that is not chosen."""
-    return flat(case).get(SHORT.get(path, path))

@@ -1,7 +1,6 @@
 """`mfabric calibrate`: computation rates from published times."""
 
 import dataclasses
-import sys
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import Layer, preset_layers
@@ -14,7 +13,7 @@ BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
 
     Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. Preset paper
@@ -23,18 +22,14 @@ class Options:
 
     out: str | None = None
     """The calibration, with its residuals and its configuration, to a .json file."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     if further := [path for path in cases.varied if path != "model.name"]:
         raise InputError(f"calibrate fits models under one set of assumptions; give one value of {further[0]}.")
     shared.refuse_flags(cases, FITTED, "calibrate fits times on the fat-tree at all published bandwidths")
     shared.start_jax(shared.dtype_of(cases), options.device)
-    from tqdm import tqdm
-
     from mfabric_jax import report
     from mfabric_jax.simulation import calibrate
     from mfabric_jax.simulation._calibrate import calibration_rows, check_calibration, write_calibration
@@ -43,12 +38,11 @@ def run(cases: Cases, options: Options) -> int:
     if options.out is not None:
         check_calibration(options.out)
     (case, *_) = every.values()
-    with tqdm(total=len(every), desc="calibrate", unit="model", file=sys.stderr, disable=None) as bar:
+    with shared.bar("calibrate", "model", len(every)) as bar:
         found = calibrate(case, tuple(every), progress=lambda _: bar.update())
     columns = ["model", "nic_gbps", report.Column("efficiency", "rate over the GPU's peak")]
     columns += [report.Column("compute_s", "computation [s]"), "fitted", "published"]
     print("fat-tree time over that at 800 Gbps")
     print(report.plain(calibration_rows(found), [*columns, report.Column("off", percent=True)]))
     if options.out is not None:
-        print(write_calibration(found, case, options.out), file=sys.stderr)
-    return 0
+        shared.tell(write_calibration(found, case, options.out))

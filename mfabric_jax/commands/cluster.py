@@ -1,7 +1,6 @@
 """`mfabric cluster`: one iteration on a whole cluster."""
 
 import dataclasses
-import sys
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
@@ -11,7 +10,7 @@ READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.dela
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """All expert, data and pipeline parallel bytes of one iteration of a case on its whole cluster at once.
 
     Optical regions choose circuits for the traffic of the iteration as a whole. Every link and every flow can be
@@ -28,12 +27,10 @@ class Options:
     """A row per flow to a .csv or .parquet file."""
     picture: str | None = None
     """The fabric with its links coloured by utilisation, to a .png, .pdf or .svg file."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     case = shared.one_case(cases, "cluster")
     shared.check_flags(cases, "cluster", READS, options.graph)
     shared.start_jax(case.run.dtype, options.device)
@@ -52,9 +49,7 @@ def run(cases: Cases, options: Options) -> int:
     solved = solve_cluster(case, graph=options.graph)
     rows, told = cluster_rows(solved), effective(cases) | {"graph": options.graph}
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
-    for name, table in tables.items():
-        if files[name] is not None:
-            print(report.write_rows(table(), files[name], told | {"table": name}), file=sys.stderr)
+    shared.write_tables(tables, files, told)
     columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
     print(
         f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
@@ -62,13 +57,11 @@ def run(cases: Cases, options: Options) -> int:
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
-    for said in shared.case_notes(cases):
-        print(said)
+    shared.print_lines(shared.case_notes(cases))
     print("\nbusiest links")
     print(report.plain(busiest, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))
     if picture is not None:
         _draw_solved(solved, picture)
-    return 0
 
 
 def _draw_solved(solved, picture: str) -> None:
@@ -79,7 +72,7 @@ def _draw_solved(solved, picture: str) -> None:
         drawn = report.draw_graph(network, picture, utilisation=used)
     else:
         drawn = report.draw_fabric(solved.cluster, picture, utilisation=pooled_use(solved))
-    print(drawn, file=sys.stderr)
+    shared.tell(drawn)
 
 
 def pooled_use(solved):

@@ -9,19 +9,12 @@ from mfabric_jax.commands import shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.RowsAndPictures):
     """Simulates every case and prints a table: iteration time, cost, performance per dollar."""
 
-    out: str | None = None
-    """Rows to a .csv or .parquet file."""
-    figures: str | None = None
-    """Pictures to a folder."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
-
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> int | None:
+    """Returns the exit status, None where all went well."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.simulation._examples import examples
@@ -42,22 +35,16 @@ def run(cases: Cases, options: Options) -> int:
     if options.figures is not None:
         regions, timelines = examples(cases)
         for path in report.save_all(rows, options.figures, regions, timelines):
-            print(path, file=sys.stderr)
-    return 0
+            shared.tell(path)
 
 
 def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
-    from tqdm import tqdm
-
     from mfabric_jax.report.kept import Kept, keeping
 
     kept, stopped = Kept(None), False
     try:
-        with (
-            keeping(out, told) as kept,
-            tqdm(total=len(results.groups), desc="compare", initial=kept.found, file=sys.stderr, disable=None) as bar,
-        ):
+        with keeping(out, told) as kept, shared.bar("compare", "it", len(results.groups), kept.found) as bar:
             for number, rows in results.each(done=set(kept.done)):
                 kept.add(rows, number)
                 bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")

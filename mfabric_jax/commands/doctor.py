@@ -6,15 +6,12 @@ from mfabric_jax.commands import shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """What decides the speed here: devices, versions, caches, tuned kernels, extras, and what is known to be slow."""
 
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
-
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     shared.start_jax("float32", options.device)
     from mfabric_jax import tuning
 
@@ -22,4 +19,3 @@ def run(options: Options) -> int:
     wide = max(len(line.topic) for line in lines)
     for line in lines:
         print(f"{line.topic:<{wide}}  {line.says}")
-    return 0

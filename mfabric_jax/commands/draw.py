@@ -23,8 +23,8 @@ class Options:
     """A .png, .pdf or .svg file."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     from mfabric_jax import fabric, report
     from mfabric_jax.cluster.whole_cluster import example_cluster
     from mfabric_jax.report.style import check_picture
@@ -33,9 +33,8 @@ def run(cases: Cases, options: Options) -> int:
     if options.fabric.lower().endswith(".json"):
         shared.check_flags(cases, "draw on a graph", (), options.fabric)
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
-        return 0
+        return
     case = shared.one_case(cases, "draw")
     shared.check_flags(cases, "draw", READS)
     shared.start_jax(case.run.dtype, None)
     print(report.draw_fabric(example_cluster(case), options.out))
-    return 0

@@ -1,7 +1,6 @@
 """`mfabric export`: one training iteration as a graph of tasks."""
 
 import dataclasses
-import sys
 from typing import Literal
 
 from mfabric_jax.case import Cases
@@ -13,7 +12,7 @@ SAME = 1e-6  # relative
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """One training iteration as a graph of tasks: every computation, every message, and what waits for what.
 
     Of several iterations the last; run.replicas says how many data-parallel replicas (1 stands for all).
@@ -32,12 +31,10 @@ class Options:
     other engines. Needs run.replicas all."""
     contention: Literal["none", "PP", "EP+PP", "EP+DP", "PP+DP", "all"] | None = None
     """Time it on its fabric, with these kinds of traffic on the same links: none, as compare has it, or all."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     case = shared.one_case(cases, "export")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
@@ -72,6 +69,5 @@ def run(cases: Cases, options: Options) -> int:
         )
     if options.out is not None:
         for remark in write_tasks(graph, options.out):
-            print(remark, file=sys.stderr)
-        print(options.out, file=sys.stderr)
-    return 0
+            shared.tell(remark)
+        shared.tell(options.out)

@@ -1,6 +1,7 @@
 """`mfabric failures`: what failures cost."""
 
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -11,18 +12,11 @@ from mfabric_jax.commands import shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.RowsAndPictures):
     """What a failure costs a fabric: iteration time with something broken, beside the published figures.
 
     One failure hits one region; circuits are chosen again without what failed. What fails: --help failures.
     """
-
-    out: str | None = None
-    """Rows to a .csv or .parquet file."""
-    figures: str | None = None
-    """Picture to a folder."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -52,32 +46,21 @@ def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     shared.start_jax(shared.dtype_of(cases), options.device)
-    from tqdm import tqdm
-
     from mfabric_jax import report
     from mfabric_jax.failures import failures
     from mfabric_jax.failures._failures import plans
     from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.report import figures
-    from mfabric_jax.report.kept import keeping
     from mfabric_jax.simulation.results import effective
 
     every = plans(cases)
     shared.check_outputs(options.out, options.figures)
     for said in dict.fromkeys(note for one in every for note in one.notes):
         print(said, file=sys.stderr)
-    with (
-        keeping(options.out, effective(cases)) as kept,
-        tqdm(desc="failures", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
-    ):
-        for row in failures(cases, progress=bar.set_postfix_str, start=kept.found):
-            kept.add([row])
-            bar.update()
-    rows = kept.rows
-    shared.tell_written(options.out)
+    rows = shared.kept_rows("failures", options.out, effective(cases), functools.partial(failures, cases))
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     uses = ["nic_use"] if "network.nic_use" in cases.varied else []
@@ -99,12 +82,10 @@ def run(cases: Cases, options: Options) -> int:
     for row in rows:
         if row.get("faster_by"):
             print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
-    for said in shared.case_notes(cases):
-        print(said)
+    shared.print_lines(shared.case_notes(cases))
     print(
         "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up; "
         "docs/assumptions.md says what is modelled."
     )
     if options.figures is not None:
-        print(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
-    return 0
+        shared.tell(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"))

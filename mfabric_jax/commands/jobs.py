@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import sys
 from typing import Annotated
 
 from mfabric_jax.commands import shared
@@ -14,7 +13,7 @@ DIGITS = 4  # of the shortest time, and of a slowdown of 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """Training jobs that share links: iteration times, slowdown over running alone, fairness, who has a link when.
 
     The file gives jobs (phases of computation and communication) and the links or the fabric that they share; see
@@ -30,12 +29,10 @@ class Options:
     """Who has the busiest link when, at the beginning and the end of the first run, to a .csv or .parquet file."""
     figures: str | None = None
     """Picture of the same to a folder."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.jobs import compare_jobs, read_jobs
@@ -49,22 +46,18 @@ def run(options: Options) -> int:
     shared.check_outputs(options.links, None)
     found = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
-    if options.out is not None:
-        print(report.write_rows(found.jobs, options.out, effective | {"table": "jobs"}), file=sys.stderr)
+    shared.write(found.jobs, options.out, effective | {"table": "jobs"})
     rows = both_ends(found) if options.links is not None or options.figures is not None else []
-    if options.links is not None:
-        print(report.write_rows(rows, options.links, effective | {"table": "links"}), file=sys.stderr)
+    shared.write(rows, options.links, effective | {"table": "links"})
     print(_times(found.jobs))
     shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
     use = report.Column("busiest_link_use", "busiest link", percent=True)
     print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
-    for remark in said_of_jobs(jobs, found):
-        print(remark)
+    shared.print_lines(said_of_jobs(jobs, found))
     if options.figures is not None:
         title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"
-        print(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title), file=sys.stderr)
-    return 0
+        shared.tell(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title))
 
 
 def _times(rows: Rows) -> str:

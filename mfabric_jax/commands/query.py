@@ -40,8 +40,8 @@ class Options:
     """Rows to a .csv or .parquet file."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     from mfabric_jax import report
     from mfabric_jax.report._query import COUNT, notes, without_values
 
@@ -69,10 +69,8 @@ def run(options: Options) -> int:
             print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
     for line in [] if asked.by or asked.pareto or asked.limit else report.remarks(rows, config):  # of all that there is
         print(line)
-    if options.out is not None:
-        about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
-        print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)
-    return 0
+    about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
+    shared.write(rows, options.out, about | {"of": config})
 
 
 def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:

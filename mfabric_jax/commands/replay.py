@@ -59,8 +59,8 @@ class Options:
     """cpu, whose engine touches only what an event changes; gpu, tpu."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     config = options.config
     shared.check_flags(cases, "replay", READS, config.graph)
     shared.start_jax("float64", options.device)
@@ -82,16 +82,13 @@ def run(cases: Cases, options: Options) -> int:
         "per_rank": lambda: found.rank_rows(first),
         "steps": lambda: found.path_rows(first),
     }
-    for option, table in tables.items():
-        if (file := getattr(options, option)) is not None:
-            print(report.write_rows(table(), file, effective | {"table": option}), file=sys.stderr)
+    shared.write_tables(tables, {option: getattr(options, option) for option in tables}, effective)
     title = f"{pathlib.Path(options.workload).name} ({job.format})"
     _tell(title, runs, job.remarks)
     if options.timeline is not None:
-        print(report.write_task_trace(found.spans(first), options.timeline, effective), file=sys.stderr)
+        shared.tell(report.write_task_trace(found.spans(first), options.timeline, effective))
     if options.picture is not None:
-        print(_draw(title, runs, options.picture), file=sys.stderr)
-    return 0
+        shared.tell(_draw(title, runs, options.picture))
 
 
 def _check_outputs(options: Options) -> None:
@@ -120,9 +117,6 @@ class _Runs(NamedTuple):
 
 def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -> _Runs:
     """All of them; rows are kept when interrupted."""
-    from tqdm import tqdm
-
-    from mfabric_jax import report
     from mfabric_jax.replay import replay
     from mfabric_jax.replay import replayed as found
     from mfabric_jax.replay._replay import replay_assumed
@@ -130,7 +124,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     config, doing = options.config, [""]
     rows, assumed, first, owed, held = [], [], None, None, []
     runs = len(cases) if config.graph is None else 1
-    bar = tqdm(total=runs, desc="replay", unit="run", file=sys.stderr, disable=None)
+    bar = shared.bar("replay", "run", runs)
 
     def doing_now(words: str) -> None:
         doing[0] = words
@@ -150,8 +144,8 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
                     held = [] if gains is None else found.saved_rows(done, found.gain_rows(done, gains))
                 bar.update()
     finally:
-        if options.out is not None and rows:
-            print(report.write_rows(rows, options.out, effective | {"table": "out"}), file=sys.stderr)
+        if rows:
+            shared.write(rows, options.out, effective | {"table": "out"})
     return _Runs(rows, assumed, first, owed, held)
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
 FIRST = "the rows first, a .csv or .parquet file or the folder of a sweep"
@@ -26,8 +27,8 @@ class Options:
     """Heading of the page."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     from mfabric_jax import report
     from mfabric_jax.report._query import notes
     from mfabric_jax.report.html import check_page
@@ -45,5 +46,4 @@ def run(options: Options) -> int:
     if len(rows) > MOST_ROWS:
         fewer = "take fewer by mfabric query --out"
         raise InputError(f"{', '.join(options.rows)} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
-    print(report.html_report(rows, effective, options.out, options.pictures, options.title), file=sys.stderr)
-    return 0
+    shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title))

@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-import sys
 from typing import Annotated
 
 import mfabric_jax
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import SHOWN, Reproduction, with_earlier
@@ -60,5 +60,5 @@ def run(options: Options) -> int:
     if kept := with_earlier(rows, file, modules):
         config = {"figures": list(modules), "failed": made.failed, "quick": options.quick, "trace": options.trace}
         config["version"] = mfabric_jax.__version__
-        print(report.write_rows(kept, file, config), file=sys.stderr)
+        shared.write(kept, file, config)
     return 1 if made.failed else 0

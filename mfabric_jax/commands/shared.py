@@ -1,9 +1,11 @@
-"""What commands share: starting JAX, outputs checked before a long run."""
+"""What commands share: their options, starting JAX, outputs checked before a long run, rows kept, shown and written."""
 
+import dataclasses
 import importlib.util
 import os
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
@@ -11,6 +13,24 @@ from mfabric_jax.checks import InputError, one_of
 
 DEVICES = ("cpu", "gpu", "tpu")
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """The option of commands that compute."""
+
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsAndPictures(OnDevice):
+    """The options of commands that compute rows and draw them."""
+
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Pictures to a folder."""
 
 
 def start_jax(dtype: str, device: str | None) -> None:
@@ -79,7 +99,7 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 
 def case_notes(cases: Cases) -> list[str]:
-    """A sentence for every job whose set-up was found, every one that does not fit, and on recorded traffic."""
+    """Sentences about jobs whose set-up was found, and about jobs that do not fit."""
     from mfabric_jax.simulation import resolve
     from mfabric_jax.simulation.memory_notes import found_words, too_large_words
 
@@ -126,7 +146,64 @@ def check_apart(files: dict[str, str | None]) -> None:
         taken[place] = option
 
 
-def tell_written(out: str | None) -> None:
-    """Where the rows are."""
+def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
+    """A progress bar on standard error; `found`: how many units there are before the run begins."""
+    from tqdm import tqdm
+
+    return tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, disable=None, **form)
+
+
+def advance(bar: Any, words: str) -> None:
+    """One more unit of a progress bar is done; `words` say what comes next."""
+    bar.set_postfix_str(words)
+    bar.update()
+
+
+def kept_rows(
+    what: str,
+    out: str | None,
+    config: Mapping[str, Any],
+    rows_of: Callable[..., Iterator[Any]],
+    total: int | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of a long run, on disk as they are finished where `out` names a file, with a progress bar.
+
+    `rows_of` yields rows; it takes `start`, how many rows there are already, and `progress`, which takes words.
+    """
+    from mfabric_jax.report.kept import keeping
+
+    with keeping(out, config) as kept, bar(what, "row", total, kept.found) as shown:
+        for row in rows_of(progress=shown.set_postfix_str, start=kept.found):
+            kept.add([row])
+            shown.update()
+    tell(out)
+    return kept.rows
+
+
+def write(rows: Sequence[Mapping[str, Any]], out: str | Path | None, config: Mapping[str, Any]) -> None:
+    """Write rows with their configuration where `out` names a file, and say where they are."""
     if out is not None:
-        print(out, file=sys.stderr)
+        from mfabric_jax import report
+
+        tell(report.write_rows(rows, out, config))
+
+
+def write_tables(
+    tables: Mapping[str, Callable[[], Any]], files: Mapping[str, str | None], config: Mapping[str, Any]
+) -> None:
+    """Make and write every table, by name, that has a file; the configuration beside it names the table."""
+    for name, table in tables.items():
+        if files[name] is not None:
+            write(table(), files[name], {**config, "table": name})
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each of some sentences on a line."""
+    for line in lines:
+        print(line)
+
+
+def tell(written: Any) -> None:
+    """Say on standard error which file was written, if one was."""
+    if written is not None:
+        print(written, file=sys.stderr)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.grid import RULES, fabric_reads
+from mfabric_jax.case.grid import RULES, fabric_reads, random_axes
 from mfabric_jax.case.layers import presets
-from mfabric_jax.case.paths import Leaf, flat, settings
+from mfabric_jax.case.paths import Leaf, flat, is_axis, is_chosen, settings
 from mfabric_jax.case.values import AUTO
 
 COLUMN = 48  # where comments begin
@@ -29,14 +29,13 @@ class Options:
     """Which presets there are."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     if options.presets:
         wide = max(map(len, presets()))
         print("\n".join(f"{name:<{wide}}  {said}" for name, said in presets().items()))
-        return 0
+        return
     print("\n".join(as_toml(cases, changed=options.changed)))
-    return 0
 
 
 class _Open:
@@ -52,7 +51,7 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     ends, why = (each, {}) if changed else _worked_out(each)
     found = {} if changed else _alike(each, ends)
     read = {path for case in (*each, *ends) for path in _read_paths(case)}
-    axes = [path for path, value in cases.stated.items() if path in read and _is_axis(path, value)]
+    axes = [path for path, value in cases.stated.items() if path in read and is_axis(path, value)]
     if axes:
         yield "# axes: the first one changes slowest"
     for path in axes:
@@ -78,14 +77,14 @@ def _of_variants(cases: Cases) -> set[str]:
 def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, changed: bool) -> bool:
     """Whether a setting is left out of the list: drawn at random, a default, or of an alternative that only some
     variants or open choices have."""
-    if path in _leaves(cases.random) or (changed and path not in cases.stated):
+    if path in random_axes(cases.random) or (changed and path not in cases.stated):
         return True
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return False
     chosen = cases.stated.get(leaf.choice, settings()[leaf.choice].default)
     chosen = found.get(leaf.choice) if chosen is None else chosen
-    return leaf.of not in (chosen if isinstance(chosen, list) else [chosen])
+    return not is_chosen(path, {leaf.choice: chosen})
 
 
 def _setting(path: str, cases: Cases, found: Mapping[str, Any], why: Mapping[str, str]) -> str:
@@ -103,7 +102,7 @@ def _beside(cases: Cases) -> Iterator[str]:
     rules = {name: value for name, value in cases.rules.items() if value != RULES[name]}
     if cases.random or rules:
         yield ""
-    yield from (f"random.{path} = {_value(spec)}" for path, spec in _leaves(cases.random).items())
+    yield from (f"random.{path} = {_value(spec)}" for path, spec in random_axes(cases.random).items())
     yield from (f"sweep.{name} = {_value(value)}" for name, value in rules.items())
     for variant in cases.variants:
         yield from ("", "[[variants]]", f"name = {_value(variant.name)}")
@@ -135,19 +134,6 @@ def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
 def _read_paths(case: Case) -> list[str]:
     stated = flat(case)
     return [path for path in stated if fabric_reads(path, stated)]
-
-
-def _leaves(random: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What is drawn, by path."""
-    found: dict[str, Any] = {}
-    for name, value in random.items():
-        path = prefix + name
-        found |= {path: value} if path in settings() else _leaves(value, path + ".")
-    return found
-
-
-def _is_axis(path: str, value: Any) -> bool:
-    return isinstance(value, list) and not (settings()[path].listed and not any(isinstance(v, list) for v in value))
 
 
 def _line(path: str, value: Any, source: str) -> str:

@@ -17,7 +17,7 @@ SEEN_S = 0.1  # programs that took less to compile were there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """Simulates every case of a design space: rows to parquet files of a folder as they are ready.
 
     Lists of values are axes; [[variants]] stand beside each other, [random] is drawn, [sweep] says how often. The same
@@ -32,8 +32,6 @@ class Options:
     """local, or ray: several processes, whose work is done again where one is lost."""
     workers: int | None = None
     """ray: processes (default: one for each GPU, or core)."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,11 +51,8 @@ class _Bar:
         self.compile_s = 0.0
 
     def __call__(self, now) -> None:
-        from tqdm import tqdm
-
         if self.bar is None:
-            form = {"desc": "sweep", "unit": "cfg", "unit_scale": True, "file": sys.stderr, "disable": None}
-            self.bar = tqdm(total=now.rows, initial=now.found, **form)
+            self.bar = shared.bar("sweep", "cfg", now.rows, now.found, unit_scale=True)
             for fault in now.again:
                 self.bar.write(f"sweep: {fault}; it is made again.", file=sys.stderr)
         elif now.estimate is not None and now.estimate is not self.now.estimate:

@@ -1,26 +1,23 @@
 """`mfabric timeline`: what every stage does when."""
 
 import dataclasses
-import sys
 
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """What every pipeline stage does when in one iteration of a case; of several iterations the last is shown."""
 
     out: str | None = None
     """Every segment to a .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
     picture: str | None = None
     """The iteration as a .png, .pdf or .svg file."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     case = shared.one_case(cases, "timeline")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
@@ -44,10 +41,8 @@ def run(cases: Cases, options: Options) -> int:
     model, columns = resolved.job.model, job_columns(resolved.settings, resolved.job)
     shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
-    for said in shared.case_notes(cases):
-        print(said)
+    shared.print_lines(shared.case_notes(cases))
     if options.out is not None:
-        print(report.write_perfetto(segments, options.out, effective(cases)), file=sys.stderr)
+        shared.tell(report.write_perfetto(segments, options.out, effective(cases)))
     if options.picture is not None:
-        print(figures.gantt(segments, options.picture, title), file=sys.stderr)
-    return 0
+        shared.tell(figures.gantt(segments, options.picture, title))

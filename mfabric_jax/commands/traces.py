@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import sys
 from typing import Annotated, Literal
 
 from mfabric_jax.checks import InputError
@@ -68,8 +67,8 @@ class Options:
     """info: pictures of loads and pairs to a folder."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     from mfabric_jax import traffic
 
     records = options.records
@@ -83,11 +82,11 @@ def run(options: Options) -> int:
             raise InputError("traces convert needs OUT.npz behind the path.")
         save = traffic.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
         print(save(_one_trace(options).chosen(records), options.to))
-        return 0
+        return
     if options.to is not None:
         what = {"info": "rows go", "fit": "knobs go"}[options.what]
         raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} to --out.")
-    return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
+    (_traces_fit if options.what == "fit" else _traces_info)(options, records)
 
 
 def _recordings(options):
@@ -113,7 +112,7 @@ def _one_trace(options):
     return one
 
 
-def _traces_fit(options, records: tuple[int, int] | None) -> int:
+def _traces_fit(options, records: tuple[int, int] | None) -> None:
     """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
     from mfabric_jax import report, traffic
 
@@ -126,11 +125,10 @@ def _traces_fit(options, records: tuple[int, int] | None) -> int:
     columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
     print(f"\n{report.plain(found.rows(), columns)}")
     if options.out is not None:
-        print(found.knobs.write(options.out), file=sys.stderr)
-    return 0
+        shared.tell(found.knobs.write(options.out))
 
 
-def _traces_info(options, records: tuple[int, int] | None) -> int:
+def _traces_info(options, records: tuple[int, int] | None) -> None:
     """Tables of every recording in a path; rows and pictures where asked for."""
     from mfabric_jax import report
     from mfabric_jax.traffic import survey
@@ -152,11 +150,9 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
         print()
         if options.figures is not None:
             _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
-    if options.out is not None:
-        asked = None if records is None else f"{records[0]}-{records[1]}"
-        given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
-        print(report.write_rows(rows, options.out, given), file=sys.stderr)
-    return 0
+    asked = None if records is None else f"{records[0]}-{records[1]}"
+    given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
+    shared.write(rows, options.out, given)
 
 
 def _server(recording, asked: int | None) -> str:
@@ -178,8 +174,8 @@ def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
     end = f"_{recording.name}.png" if recording.name else ".png"
     load = survey.target_loads(recording)
     target = recording.targets.value
-    print(figures.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
+    shared.tell(figures.trace_load(load, recording.number, folder / f"trace_load{end}", title, target))
     matrix = survey.sent_selections(recording, ranks)
     if matrix is not None:
         rows, columns, counts = matrix
-        print(figures.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)
+        shared.tell(figures.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns))

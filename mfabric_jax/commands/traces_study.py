@@ -1,8 +1,8 @@
 """`mfabric traces study PATH`: three answers about a recording, as text, and as one page with pictures."""
 
 import dataclasses
+import functools
 import pathlib
-import sys
 import tempfile
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ BELOW = [dataclasses.replace(DESIGNS, variants=())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """What recorded routing means for a job: what part of an iteration is all-to-all, whether circuits help, which
     predictor works. Fat-trees and mFabric stand beside each other in six ways (mfabric show --preset designs).
     """
@@ -41,12 +41,10 @@ class Options:
     """EP ranks of a group in a server (default: the job's)."""
     out: str | None = None
     """One page, a .html file, or a folder for the page, pictures and rows."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     case = shared.one_case(cases, "traces study")
     if "model.name" not in cases.stated:
         raise InputError("traces study needs --model, the model whose job the recording is read for.")
@@ -61,12 +59,12 @@ def run(cases: Cases, options: Options) -> int:
 
     config = TraceStudy(case=case, ranks_per_server=options.ranks_per_server)
     recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
-    found = _with_bar(trace_study, recording, config, len(config.designs) + 1)
+    with shared.bar("traces study", "part", len(config.designs) + 1) as bar:
+        found = trace_study(recording, config, functools.partial(shared.advance, bar))
     said = answers(found)
     print(_text(found, said))
     if page is not None:
         _write(found, said, page, effective(cases) | {"command": "traces study", "path": str(options.path)})
-    return 0
 
 
 def _page_in(out: pathlib.Path) -> pathlib.Path:
@@ -76,18 +74,6 @@ def _page_in(out: pathlib.Path) -> pathlib.Path:
     page = out if out.suffix else out / PAGE
     check_page(page)
     return page
-
-
-def _with_bar(work: Any, recording: Any, config: Any, steps: int) -> Any:
-    from tqdm import tqdm
-
-    with tqdm(total=steps, desc="traces study", unit="part", file=sys.stderr, disable=None) as bar:
-
-        def progress(what: str) -> None:
-            bar.set_postfix_str(what)
-            bar.update()
-
-        return work(recording, config, progress)
 
 
 def _text(found: Any, said: dict[str, list[str]]) -> str:
@@ -117,12 +103,12 @@ def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective
         pictures = folder / "pictures"
         for path in _draw(found, pictures):
             if folder == page.parent:
-                print(path, file=sys.stderr)
+                shared.tell(path)
         if folder == page.parent:
-            print(report.write_rows(found.rows, folder / "designs.csv", effective), file=sys.stderr)
+            shared.write(found.rows, folder / "designs.csv", effective)
             if found.foresight:
-                print(report.write_rows(found.foresight, folder / "predictors.csv", effective), file=sys.stderr)
-        print(report.html_report(found.rows, effective, page, pictures, title, answers=said), file=sys.stderr)
+                shared.write(found.foresight, folder / "predictors.csv", effective)
+        shared.tell(report.html_report(found.rows, effective, page, pictures, title, answers=said))
 
 
 def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:

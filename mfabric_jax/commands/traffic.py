@@ -22,8 +22,8 @@ def _size(job: Workload) -> str:
     return f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
 
 
-def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+def run(cases: Cases, options: Options) -> None:
+    """Run the command."""
     from mfabric_jax import report, simulation, workload
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark
@@ -53,6 +53,4 @@ def run(cases: Cases, options: Options) -> int:
     stage, held = workload.fullest_stage(job)
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
-    for said in shared.case_notes(cases):
-        print(said)
-    return 0
+    shared.print_lines(shared.case_notes(cases))

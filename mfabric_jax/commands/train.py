@@ -12,7 +12,7 @@ from mfabric_jax.learning.settings import Training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """Train a policy on generated demand, the measured tables and, if given, a recorded trace.
 
     A run that was interrupted goes on from its last checkpoint when the same command is given again. The folder gets
@@ -22,15 +22,11 @@ class Options:
     out: str
     """The folder of the run."""
     config: Training
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     shared.start_jax("float32", options.device)
-    from tqdm import tqdm
-
     from mfabric_jax import learning, policies, report
     from mfabric_jax.learning._train import TRAINED_POLICY
     from mfabric_jax.report import figures
@@ -38,7 +34,7 @@ def run(options: Options) -> int:
     out, config = pathlib.Path(options.out), options.config
     shared.check_outputs(None, str(out))
     began = time.monotonic()
-    with tqdm(total=config.steps, desc="train", unit="step", file=sys.stderr, disable=None) as bar:
+    with shared.bar("train", "step", config.steps) as bar:
 
         def progress(step: int, line: dict[str, float]) -> None:
             bar.update(step - bar.n)
@@ -53,7 +49,6 @@ def run(options: Options) -> int:
         print(_of_trace(learned))
     print(f"{figures.training(lines, out / 'curves.png')}\n{out / TRAINED_POLICY}", file=sys.stderr)
     print(f"{config.steps} steps, {time.monotonic() - began:.0f} s in this process", file=sys.stderr)
-    return 0
 
 
 def _of_trace(learned: Mapping[str, Any]) -> str:

@@ -1,14 +1,14 @@
 """`mfabric tune`: the fastest kernels of this device, measured and kept."""
 
 import dataclasses
-import sys
+import functools
 from typing import Any
 
 from mfabric_jax.commands import shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.OnDevice):
     """Measure every kernel of stars on this device; the fastest exact ones are used from then on.
 
     Minutes, once for a device and a version of JAX. Lists are separated by commas.
@@ -22,8 +22,6 @@ class Options:
     """The best of so many counts."""
     out: str | None = None
     """What was measured to a .csv or .parquet file."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
     def __post_init__(self):
         from mfabric_jax.tuning._measure import check_measured
@@ -39,30 +37,20 @@ class Options:
         return {"sizes": sizes, "batch": self.batch, "calls": self.calls}
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     shared.start_jax("float32", options.device)
-    from tqdm import tqdm
-
     from mfabric_jax import report, tuned_file, tuning
     from mfabric_jax.report import Column
     from mfabric_jax.simulation._provenance import provenance
 
     shared.check_outputs(options.out, None)
-    with tqdm(desc="tune", unit="kernel", file=sys.stderr, disable=None) as bar:
-
-        def told(what: str) -> None:
-            bar.set_postfix_str(what)
-            bar.update()
-
-        rows = tuning.tune(**options.measured, progress=told)
-    if options.out is not None:
-        effective = {"command": "tune"} | options.measured | provenance("float32")
-        print(report.write_rows(rows, options.out, effective), file=sys.stderr)
+    with shared.bar("tune", "kernel") as bar:
+        rows = tuning.tune(**options.measured, progress=functools.partial(shared.advance, bar))
+    shared.write(rows, options.out, {"command": "tune"} | options.measured | provenance("float32"))
     columns = ["servers", "batch", "kernel", Column("regions_per_s", "regions/s"), Column("compile_s", "compile [s]")]
     print(report.plain([row | {"verdict": _verdict(row)} for row in rows], [*columns, "error", "verdict"]))
     print(f"kept in {tuned_file.tuned_path()}")
-    return 0
 
 
 def _verdict(row: dict) -> str:

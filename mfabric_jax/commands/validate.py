@@ -10,7 +10,7 @@ from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(shared.RowsAndPictures):
     """Predict recorded packet-level runs at flow level and say how far off the prediction is.
 
     Prediction: exact max-min fluid completion, headers taken off the line rate; beside it the same corrected by what
@@ -24,21 +24,13 @@ class Options:
     transport: str = "named"
     """What corrects the prediction: named (ndp or dctcp, where a run names one of them), none, ndp, dctcp, or a .toml
     or .json file of constants of your own (docs/fabrics.md)."""
-    out: str | None = None
-    """Rows to a .csv or .parquet file."""
-    figures: str | None = None
-    """Pictures to a folder."""
     dtype: Literal["float32", "float64"] = "float64"
     """Arithmetic of the prediction."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
-    """Returns the exit status."""
+def run(options: Options) -> None:
+    """Run the command."""
     shared.start_jax(options.dtype, options.device)
-    from tqdm import tqdm
-
     from mfabric_jax import report, validation
     from mfabric_jax.fabric.transport import get_transport
     from mfabric_jax.report import figures
@@ -49,8 +41,11 @@ def run(options: Options) -> int:
     runs = validation.read_runs(options.runs)
     shared.check_outputs(options.out, options.figures)
     transport = options.transport if options.transport == NAMED else get_transport(options.transport)
-    bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
-    predictions = [validation.predict(run, options.dtype, transport) for run in bar]
+    predictions = []
+    with shared.bar("validate", "run", len(runs)) as bar:
+        for run in runs:
+            predictions.append(validation.predict(run, options.dtype, transport))
+            bar.update()
     rows = validation.packet_rows(predictions)
     if options.out is not None:
         given = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
@@ -58,5 +53,4 @@ def run(options: Options) -> int:
         print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
     print(agreement(rows, validation.packet_groups(predictions)))
     if options.figures is not None:
-        print(figures.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
-    return 0
+        shared.tell(figures.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"))

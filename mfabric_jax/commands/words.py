@@ -89,10 +89,11 @@ class Option(NamedTuple):
 
 @functools.cache
 def options_in(cls: type) -> dict[str, Option]:
-    """Every option of a class by field, those of nested classes where they stand."""
+    """Every option of a class by field, those of nested classes where they stand, inherited ones last."""
     found: dict[str, Option] = {}
     hints, texts = typing.get_type_hints(cls, include_extras=True), _texts(cls)
-    for field in dataclasses.fields(cls):
+    order = list(dict.fromkeys(name for base in cls.__mro__[:-1] for name in inspect.get_annotations(base)))
+    for field in sorted(dataclasses.fields(cls), key=lambda field: order.index(field.name)):
         hint = hints[field.name]
         if _nested(hint):
             found |= options_in(hint)
@@ -129,15 +130,25 @@ def _texts(cls: type) -> dict[str, str]:
 def parse(cls: type[T], words: Sequence[str], command: str) -> T:
     """The options that words say. `InputError` for a word that is none of them, a value that a field cannot have, and
     one that lacks."""
-    known = options_in(cls)
-    values, free = {}, []
-    flags = {option.flag: option for option in known.values() if option.place is None}
-    for flag, value in _pairs(words, {flag: option.switch for flag, option in flags.items()}):
-        if flag:
+    values, free, _ = _sorted(cls, words)
+    return _options(cls, values, free, command)
+
+
+def _sorted(cls: type, words: Sequence[str], *, of_cases: bool = False) -> tuple[dict, list[str], list]:
+    """Values of options by field, words without a flag, and (flag, text) of flags of cases."""
+    flags = {option.flag: option for option in options_in(cls).values() if option.place is None}
+    known = {flag: option.switch for flag, option in flags.items()}
+    if of_cases:
+        known |= dict.fromkeys((*OF_CASES, *ALSO, "--preset", "--set"), False)
+    values, free, others = {}, [], []
+    for flag, value in _pairs(words, known, of_cases=of_cases):
+        if not flag:
+            free.append(str(value))
+        elif flag in flags:
             values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
         else:
-            free.append(str(value))
-    return _options(cls, values, free, command)
+            others.append((ALSO.get(flag, flag), str(value)))
+    return values, free, others
 
 
 def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command: str) -> T:
@@ -271,24 +282,16 @@ def read(command: str, words: Sequence[str], options: type[T], below: Sequence[L
 
 def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[list[Layer], T]:
     """What words say of cases: presets, then files, then flags; and the options of the run."""
-    known = options_in(options)
-    flags = {option.flag: option for option in known.values() if option.place is None}
-    switches = {flag: option.switch for flag, option in flags.items()}
-    switches |= dict.fromkeys((*OF_CASES, *ALSO, "--preset", "--set"), False)
+    values, free, flags = _sorted(options, words, of_cases=True)
     stated: dict[str, Any] = {}
-    values, free, presets = {}, [], []
-    for flag, value in _pairs(words, switches, of_cases=True):
-        flag = ALSO.get(flag, flag)
-        if not flag:
-            free.append(str(value))
-        elif flag in flags:
-            values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
-        elif flag == "--preset":
-            presets += _divided(str(value))
+    presets: list[str] = []
+    for flag, text in flags:
+        if flag == "--preset":
+            presets += _divided(text)
         else:
-            path, text = (OF_CASES[flag], str(value)) if flag in OF_CASES else _assigned(str(value))
+            path, text = (OF_CASES[flag], text) if flag in OF_CASES else _assigned(text)
             stated[path] = _values(path, text)
-    places = [option.place for option in known.values() if option.place is not None]
+    places = [option.place for option in options_in(options).values() if option.place is not None]
     for place, word in zip(places, free, strict=False):
         if place.states and not word.lower().endswith(".json"):
             if place.states in stated:

@@ -16,11 +16,10 @@ from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.measured import measured_efficiency, measured_under, scenario_at
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
-from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
+from mfabric_jax.simulation.rows import PARTS, compute_source, described, judged, named, over_balanced
 from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
 from mfabric_jax.simulation.switches import changes_of, switching_columns
 
-PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
@@ -180,7 +179,7 @@ class Points:
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
-        found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
+        found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in PARTS}
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)

@@ -15,12 +15,11 @@ from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import bill_of, unknown_parts
-from mfabric_jax.simulation.points import Points, check_ends, column_of, filled
+from mfabric_jax.simulation.points import BANDWIDTH, Points, check_ends, column_of, filled
 from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import simulate_each
 
-BANDWIDTH = "network.nic_gbps"
 FEW = 16  # cases of a block that are timed one bandwidth after the other; more are columns of one program
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",

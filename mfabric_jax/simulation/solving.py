@@ -298,19 +298,6 @@ def _simulated(one: Scenario, solved: Exchanges) -> Simulated:
     return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
 
 
-def simulate_all(
-    every: list[Scenario], *, workers: int = 2, progress: Callable[[Scenario], None] | None = None
-) -> Iterator[Simulated]:
-    """`simulate` for each, in order, as they are ready; arguments of `simulate_each`."""
-    ready: dict[int, Simulated] = {}
-    following = 0
-    for number, simulated in simulate_each(every, workers=workers, progress=progress):
-        ready[number] = simulated
-        while following in ready:
-            yield ready.pop(following)
-            following += 1
-
-
 def simulate_each(
     every: list[Scenario],
     *,

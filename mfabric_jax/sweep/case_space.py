@@ -16,13 +16,13 @@ from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
-from mfabric_jax.simulation.points import check_ends
+from mfabric_jax.simulation.points import BANDWIDTH, PORTS, check_ends
 from mfabric_jax.simulation.results import Results, effective
 
 ROWS_PER_FILE = 1024
 LISTED = 100  # values of a list that a folder shows
 INDEX = "configuration"
-PORTS = ("network.mfabric.optical_degree", "network.nic_gbps")  # traced numbers with which a case may be impossible
+DECISIVE = (PORTS, BANDWIDTH)  # traced numbers with which a case may be impossible
 OF_FILES = (  # settings that may name a file
     *("model.name", "gpu.name", "network.prices", "network.transport", "traffic.trace.path", "traffic.knobs"),
     "circuits.policy",
@@ -146,7 +146,7 @@ def _longer(value: Any) -> bool:
 def _without(block: Block, left: dict[str, int]) -> Block | None:
     """A block without the cases that cannot be; None where none is left."""
     below = flat(block.case)
-    tried = {path: block.columns[path] for path in PORTS if path in block.columns}
+    tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
     rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)
     said = {key: _fault(build(below | dict(zip(tried, key, strict=True)))) for key in dict.fromkeys(rows)}
     for key in rows:

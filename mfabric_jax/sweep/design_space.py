@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.case.grid import IMPOSSIBLE, LEAVE_OUT, REFUSE
 from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.policies import is_function
@@ -20,7 +21,6 @@ from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload.catalog import check_models, model_file
 
 KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
-REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 INDEX = "configuration"
 NAMED = "model"  # what rows call it is not what a file calls it
 TABLES = ("fixed", "grid", "list", "random")

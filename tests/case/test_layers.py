@@ -5,7 +5,7 @@ import pytest
 from mfabric_jax.case import Case, cases, load, presets
 from mfabric_jax.case.layers import Layer, flags_layer, layers_of, merged, preset_layers
 from mfabric_jax.case.old import GONE, WHERE
-from mfabric_jax.case.paths import flat, get, settings
+from mfabric_jax.case.paths import flat, settings
 from tests.docs_case import MADE, PART, made_again
 from tests.docs_tables import ROOT
 from tests.mistakes import refused
@@ -18,7 +18,7 @@ def together(*given, flags=None):
 
 
 def values(found, path):
-    return [get(case, path) for case in found]
+    return [flat(case).get(path) for case in found]
 
 
 def test_a_preset_is_under_a_file_and_a_file_under_flags():
@@ -34,9 +34,9 @@ def test_a_preset_is_under_a_file_and_a_file_under_flags():
 
 def test_a_later_alternative_drops_what_the_earlier_one_had():
     (case,) = together({"circuits": {"predict": {"sigma": 0.5}}}, {"circuits": {"turn": "pays"}})
-    assert (get(case, "circuits.turn"), get(case, "circuits.predict.sigma")) == ("pays", None)
+    assert (flat(case).get("circuits.turn"), flat(case).get("circuits.predict.sigma")) == ("pays", None)
     (case,) = together({"circuits.predict.sigma": 0.5}, {"circuits.predict.scenarios": 3})
-    assert (get(case, "circuits.predict.sigma"), get(case, "circuits.predict.scenarios")) == (0.5, 3)
+    assert (flat(case).get("circuits.predict.sigma"), flat(case).get("circuits.predict.scenarios")) == (0.5, 3)
     assert refused(together, {"circuits": {"turn": "pays", "predict": {"sigma": 0.5}}}) == (
         "0.toml: circuits.turn has one alternative at a time, got pays and predict (circuits.predict.sigma)."
     )
@@ -45,7 +45,9 @@ def test_a_later_alternative_drops_what_the_earlier_one_had():
 @pytest.mark.parametrize("later", ["global_batch", "micro_batches", "bubble"])
 def test_a_batch_that_is_said_anew_replaces_all_that_was_said_of_it(later):
     (case,) = together({"preset": "paper"}, flags={f"job.batch.{later}": "1"})
-    found = {name: get(case, f"job.batch.{name}") for name in ("global_batch", "micro_batches", "per_stage", "bubble")}
+    found = {
+        name: flat(case).get(f"job.batch.{name}") for name in ("global_batch", "micro_batches", "per_stage", "bubble")
+    }
     assert found == dict.fromkeys(found) | {later: 1}
     (case,) = together({"job.parallel.gpus": 64}, {"job.parallel.dp": 2})
     assert (case.job.parallel.gpus, case.job.parallel.dp) == (None, 2)
@@ -81,7 +83,7 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
     ways = ["own NICs", "pooled NICs", "as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in usual.blocks)] == ways
     best = [block.case for block in usual.blocks if block.variant == "at its best"]
-    assert {case.model.name: get(case, "circuits.turn") for case in best} == {
+    assert {case.model.name: flat(case).get("circuits.turn") for case in best} == {
         **dict.fromkeys(["mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe"], "pays"),
         "deepseek-r1": "span",
     }
@@ -89,7 +91,7 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
     assert [block.variant for block in few.blocks] == ["as published", "at its best"]
     policy = flags_layer({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})
     found = merged([*preset_layers("usual"), policy])
-    assert {get(case, "circuits.policy") for case in found if case.network.fabric == "mfabric"} == {"matching"}
+    assert {flat(case).get("circuits.policy") for case in found if case.network.fabric == "mfabric"} == {"matching"}
     found = merged([*preset_layers("usual"), flags_layer({"network.nic_use": "own"})])
     ways = ["as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in found.blocks)] == ways

@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax.case import Cases, presets
 from mfabric_jax.case.layers import file_layers, merged
-from mfabric_jax.case.paths import Leaf, flat, get, settings
+from mfabric_jax.case.paths import Leaf, flat, settings
 from mfabric_jax.commands import help, show
 from mfabric_jax.commands.words import read
 from mfabric_jax.simulation import resolve
@@ -71,7 +71,9 @@ def test_what_is_drawn_is_drawn_again(tmp_path):
     file.write_text("\n".join(show.as_toml(found)))
     again = merged(file_layers(file))
     assert len(found) == 3
-    assert [get(case, "circuits.delay_s") for case in again] == [get(case, "circuits.delay_s") for case in found]
+    assert [flat(case).get("circuits.delay_s") for case in again] == [
+        flat(case).get("circuits.delay_s") for case in found
+    ]
     assert again.rules == found.rules
 
 

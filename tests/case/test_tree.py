@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.layers import flags_layer, merged
-from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, get, parts_of, settings
+from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.help import groups
 from mfabric_jax.schedule.spans import SPANS
@@ -85,8 +85,8 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     python = Case().with_({path: tuple(value) if isinstance(value, list) else value})
     layer = flags_layer({path: written.split(",") if "," in written else written})
     from_flag = build(layer.stated | ({setting.choice: setting.of} if getattr(setting, "choice", "") else {}))
-    assert get(python, path) == (tuple(value) if isinstance(value, list) else value)
-    assert get(python, path) != flat(Case()).get(path, object())
+    assert flat(python).get(path) == (tuple(value) if isinstance(value, list) else value)
+    assert flat(python).get(path) != flat(Case()).get(path, object())
     assert from_flag == python
     if path.startswith(("network.topoopt.", "network.rail-optimized.")):  # of a fabric that is not chosen
         assert refused(load, file) == f"{path} is read by no case here (mfabric); leave it out."

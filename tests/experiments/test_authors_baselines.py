@@ -5,7 +5,7 @@ import pytest
 from experiments import authors_baselines as script
 from experiments.authors_baselines import DESIGNS, MATCHINGS, MFABRIC, RAILS, RINGS, TOTIENT, TREE
 from mfabric_jax import load
-from mfabric_jax.case.paths import differences, get
+from mfabric_jax.case.paths import differences, flat
 
 
 def made_up(over, packets=1.0):
@@ -54,7 +54,7 @@ def test_a_design_is_preset_released_but_for_what_it_says(design):
     released = load(preset="released").with_(own)
     config = script.Config()
     said = differences(next(iter(config.setting("authors", "llama-moe", design))), released)
-    own = {path: value for path, value in DESIGNS[design].items() if get(released, path) != value}
+    own = {path: value for path, value in DESIGNS[design].items() if flat(released).get(path) != value}
     assert said == own | {"network.nic_gbps": 100.0}
     assert len(config.setting("authors", "llama-moe", design)) == len(config.nic_gbps)
     assert TREE in DESIGNS

@@ -217,7 +217,7 @@ MISTAKES = [
     ({"random": {DELAY: {"low": 1, "high": 2, "whole": 3}}}, r"delay_s.whole must be true or false, got 3"),
     ({"random": {DELAY: {"low": 1.5, "high": 2, "whole": True}}}, r"low and high must be whole numbers below 2\^31"),
     ({"random": {DEGREE: {"low": 1.5, "high": 4}}}, r"network.mfabric.optical_degree must be a whole number"),
-    ({"random": {"model.name": {"low": "a", "high": "b"}}}, r"random.model.name must have numbers as low and high"),
+    ({"random": {"model.name": {"low": "a", "high": "b"}}}, r"random.model.name.low must be a number"),
     ({"random": {"network.nic": {"low": 1, "high": 2}}}, r"random: network.nic is unknown|random: network.nic.low"),
     ({"random": {"run.seed": {"low": 0, "high": 2**70}}}, r"run.seed|whole numbers below 2\^31"),
     ({"random": {GBPS: {"of": [100, 100]}}}, r"network.nic_gbps must not repeat a value"),
