@@ -10,7 +10,7 @@ from typing import Any
 
 from mfabric_jax.case import Case, presets
 from mfabric_jax.case.layers import load
-from mfabric_jax.case.old import GONE, VALUES, WHERE
+from mfabric_jax.case.old import GONE, WHERE
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.case.values import AUTO, words
 from mfabric_jax.commands.help import groups
@@ -19,6 +19,17 @@ from tests.docs_tables import ROOT
 
 PART = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", re.S)
 COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults
+VALUES: dict[str, dict[Any, Any]] = {  # by option, where they have other names
+    **{name: {"left-out": False, "counted": True, "known": True} for name in ("head", "optimizer_step")},
+    "precision": {"bf16": "bf16", "fp8": {"dispatch": "fp8", "combine": "bf16", "gradients": "bf16"}},
+    "flows": {"spray": "spray", "single": "ecmp"},
+    "matrices": {"each": "nothing", "block": "micro-batches", "one": "everything"},
+    "traffic": {"measured": "shares", "generated": "generated", "authors": "authors"},
+    "first": {"block": "on-demand", "reuse": "reuse", "predict": "predict", "pays": "pays"},
+    "rule": {"printed": "greedy", "released": "greedy-released", "next": "greedy-next"},
+    "overlap_passes": {True: "passes", False: "none"},
+    "sample": {-1: None},
+}
 
 
 def text(value: Any) -> str:

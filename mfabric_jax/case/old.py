@@ -54,17 +54,6 @@ GONE = {  # options without a place, and what to say instead
     "rule": "greedy-released and greedy-next are names of circuits.policy",
     "variants": "fabrics stand in several ways under --preset usual, or by [[variants]] of a file",
 }
-VALUES: dict[str, dict[Any, Any]] = {  # by option, where they have other names
-    **{name: {"left-out": False, "counted": True, "known": True} for name in ("head", "optimizer_step")},
-    "precision": {"bf16": "bf16", "fp8": {"dispatch": "fp8", "combine": "bf16", "gradients": "bf16"}},
-    "flows": {"spray": "spray", "single": "ecmp"},
-    "matrices": {"each": "nothing", "block": "micro-batches", "one": "everything"},
-    "traffic": {"measured": "shares", "generated": "generated", "authors": "authors"},
-    "first": {"block": "on-demand", "reuse": "reuse", "predict": "predict", "pays": "pays"},
-    "rule": {"printed": "greedy", "released": "greedy-released", "next": "greedy-next"},
-    "overlap_passes": {True: "passes", False: "none"},
-    "sample": {-1: None},
-}
 
 
 def now(option: str) -> str | None:

@@ -1,20 +1,25 @@
 """`mfabric replay WORKLOAD`: a graph of tasks on fabrics."""
 
+import contextlib
 import dataclasses
 import pathlib
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.patience import interruptible, telling
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.replay.replay_settings import Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
 NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
+EVERY_S = 10.0  # seconds between two signs of life
 ROWS = ("out", "links", "per_rank", "steps")
 
 
@@ -201,3 +206,47 @@ def _draw(title: str, runs: _Runs, picture: str):
     if len(shown) < done.prepared.graph.ranks:
         title += f" ({len(shown)} of {done.prepared.graph.ranks} ranks)"
     return figures.replay_picture(found.spans(done, shown), runs.held, picture, title)
+
+
+# -- long runs: a sign of life while one thing takes long, and an interrupt that compiled code does not hide
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[float], None], every_s: float = EVERY_S) -> Iterator[None]:
+    """While the block runs, `tell` is called with the seconds so far, every so many of them."""
+    over, began = threading.Event(), time.monotonic()
+
+    def beat() -> None:
+        while not over.wait(every_s):
+            tell(time.monotonic() - began)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """`KeyboardInterrupt` for an interrupt inside of a compiled program, of which JAX makes an error of its own."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(number, frame) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    except Exception:
+        if heard:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -6,9 +6,10 @@ smaller, a covered line is dashed, and each point says what all of them say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,6 +132,25 @@ def figure(chart: Chart) -> Figure:
         for axes, panel in zip(every, panels, strict=False):
             label(axes, panel)
     return made
+
+
+def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., Path]:
+    """Make of `build` a function that writes what it builds, in the style of the package, and returns the path.
+
+    The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`.
+    `InputError` for what `build` refuses, and for a path that is no picture or cannot be written.
+    """
+
+    def draw(*arguments: Any, **named: Any) -> Path:
+        *first, path = arguments[: data + 1]
+
+        def built() -> Figure:
+            drawing = build(*first, *arguments[data + 1 :], **named)
+            return figure(drawing) if isinstance(drawing, Chart) else drawing
+
+        return style.save(built, path)
+
+    return draw
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:

@@ -104,11 +104,6 @@ class AllToAlls:
         sizes, settings = (self.code["servers"],), {name: self.code[name] for name in ("rule", "routing")}
         return policies.tried(self.code["policy"], sizes, degree, **settings)
 
-    @staticmethod
-    def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
-        """Settings as they are."""
-        return code
-
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for a number that the region or the demand cannot have."""
         for name in set(data["demand"].tolist()):

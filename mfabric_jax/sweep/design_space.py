@@ -208,7 +208,6 @@ class Sweep:
     @functools.cached_property
     def _every(self) -> tuple[CodeGroup, ...]:
         code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
-        code = self.kind.resolved(code, {*self.fixed, *self.columns})
         varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
         if not varied:
             rows = len(next(iter(self.columns.values()))) if self.columns else self.draws

@@ -76,11 +76,6 @@ class Replays:
         own = {field.name: given[field.name] for field in dataclasses.fields(Replay)}
         return Case().with_(of_case), Replay(**own)
 
-    @staticmethod
-    def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
-        """Settings as they are."""
-        return code
-
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for settings that `Replay` or a case refuses."""
         for row in {tuple(row.items()): row for row in _rows(data)}.values():

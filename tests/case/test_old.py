@@ -3,8 +3,9 @@
 import pytest
 
 from mfabric_jax.case.layers import layers_of
-from mfabric_jax.case.old import GONE, VALUES, WHERE, now
+from mfabric_jax.case.old import GONE, WHERE, now
 from mfabric_jax.case.paths import check, settings
+from tests.docs_case import VALUES
 from tests.mistakes import refused
 
 # Of compare, timeline, export, failures, clusters and sweeps of iterations.

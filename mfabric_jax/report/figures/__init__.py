@@ -9,9 +9,9 @@ from mfabric_jax.report.compared import COMPARISONS, compared_charts
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
-from mfabric_jax.report.figures.shared_links import interleaving as interleaving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
+from mfabric_jax.report.figures.studies import interleaving as interleaving
 from mfabric_jax.report.figures.studies import scoreboard as scoreboard
 from mfabric_jax.report.figures.studies import training as training
 from mfabric_jax.report.figures.studies import validation as validation
@@ -40,7 +40,8 @@ def save_all(
     written = [compared_picture(name, rows, folder / f"{name}.png") for name in compared_charts(rows)[0]]
     for title, example in (regions or {}).items():
         if len(example["demand"]) > 1:  # one server alone sends to no other
-            written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
+            path = folder / f"region_{_slug(title)}.png"
+            written.append(region(example["demand"], example["circuits"], path, title, example.get("servers")))
     for title, segments in (timelines or {}).items():
         written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
     return written

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals, style
+from mfabric_jax.report.charts import saved
 from mfabric_jax.report.figures import parts
 
 if TYPE_CHECKING:
@@ -99,13 +99,8 @@ def _names(axes: Axes, place: np.ndarray, out: np.ndarray, names: Sequence[str],
 # -- one region
 
 
-def region(demand: Any, circuits: Any, path: str | Path, title: str = "", servers: Sequence[str] | None = None) -> Path:
-    """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; returns the path written."""
-    return style.save(lambda: build_region(demand, circuits, title, servers), path)
-
-
 def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[str] | None = None) -> Figure:
-    """The figure itself. The diagonals are ignored."""
+    """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; the diagonals are ignored."""
     sent, count = np.array(demand, dtype=float), np.array(circuits, dtype=float)
     if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or sent.shape[0] < 2:
         raise InputError(f"demand must be a square matrix of two servers or more, got the shape {sent.shape}.")
@@ -167,3 +162,6 @@ def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) ->
     axes.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     axes.set_axis_off()
     axes.legend(handles=keys, loc="lower center", ncols=2, fontsize=style.FONT - 1, bbox_to_anchor=(0.5, -0.04))
+
+
+region = saved(build_region, data=2)

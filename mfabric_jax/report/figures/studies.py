@@ -1,11 +1,11 @@
-"""What studies found: slow-downs by failure, time over the degree bound, flow level against packet level."""
+"""What studies found: slow-downs by failure, time over the degree bound, flow against packet level, jobs on a link."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
@@ -14,17 +14,11 @@ from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _OVER = "time over the degree bound"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
-
-
-def _saved(build: Callable[[Rows], Chart | Figure], rows: Rows, path: str | Path) -> Path:
-    def figure() -> Figure:
-        return charts.figure(built) if isinstance(built := build(rows), Chart) else built
-
-    return style.save(figure, path)
 
 
 def failures_chart(rows: Rows) -> Chart:
@@ -188,7 +182,68 @@ def _flows(rows: Rows) -> Panel:
     return Panel("Flows of 1 MiB or more", below, "", [medians], bars, names, whiskers=whiskers, percent=True)
 
 
-# Each draws rows into a file: failures(rows, path). It returns the path.
-failures, training = partial(_saved, failures_chart), partial(_saved, training_chart)
-forecasts, scoreboard = partial(_saved, forecasts_chart), partial(_saved, scoreboard_chart)
-validation = partial(_saved, build_validation)
+# -- what several jobs have of a link over time, stacked
+
+WAYS = {
+    "fair": "fair sharing",
+    "cassini": "CASSINI: time shifts",
+    "mltcp": "MLTCP: weights",
+    "best": "best shifts found",
+}
+JOB_COLOURS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933")  # Tol's muted
+_LINK_WIDE, _LINK_HIGH = 5.6, 1.35
+
+
+def build_interleaving(rows: Rows, title: str = "") -> Figure:
+    """Draw who has a link when: a row of panels for each way, the beginning beside the end.
+
+    A row is an interval: `way`, `job`, `begin_s`, `end_s`, `use` (a part of the link), and `when`, a column of panels.
+    """
+    from matplotlib.patches import Patch
+
+    if not rows:
+        raise InputError("rows must hold at least one interval, got none.")
+    ways, columns, jobs = (values_of(rows, key) for key in ("way", "when", "job"))
+    colours = {job: JOB_COLOURS[place % len(JOB_COLOURS)] for place, job in enumerate(jobs)}
+    figure = style.blank(0.9 + _LINK_WIDE * len(columns), 1.1 + _LINK_HIGH * len(ways))
+    if title:
+        figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+    every = figure.subplots(len(ways), len(columns), squeeze=False, sharey=True)
+    cells = grouped(rows, "way", "when")
+    for (line, way), (place, when) in ((a, b) for a in enumerate(ways) for b in enumerate(columns)):
+        axes = every[line, place]
+        _stack(axes, cells.get((way, when), []), colours)
+        if not line:
+            axes.set_title(when, loc="left")
+        if not place:
+            axes.set_ylabel(style.wrapped(WAYS.get(str(way), str(way)), 1.3))
+    for axes in every[-1]:
+        axes.set_xlabel("time [s]")
+    handles = [Patch(facecolor=colour, label=job) for job, colour in colours.items()]
+    fit = style.key_columns(handles, figure.get_figwidth())
+    figure.legend(handles=handles, loc="outside lower center", ncols=fit)
+    return figure
+
+
+def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
+    """The jobs on top of each other, constant between two edges."""
+    axes.set(ylim=(0, 1.02), yticks=[0, 0.5, 1], yticklabels=["0", "50 %", "100 %"])
+    axes.grid(axis="y")
+    if not rows:
+        return
+    of_job = grouped(rows, "job")
+    first = next(iter(of_job.values()))
+    edges = np.array([row["begin_s"] for row in first] + [first[-1]["end_s"]])
+    base = np.zeros(len(first))
+    for (job,), own in of_job.items():
+        top = base + np.array([row["use"] for row in own])
+        low, high = (np.append(level, level[-1]) for level in (base, top))
+        axes.fill_between(edges, low, high, step="post", color=colours[job], linewidth=0)
+        base = top
+    axes.set_xlim(edges[0], edges[-1])
+
+
+# Each draws rows into a file, as failures(rows, path) does, and returns the path.
+failures, training = charts.saved(failures_chart), charts.saved(training_chart)
+forecasts, scoreboard = charts.saved(forecasts_chart), charts.saved(scoreboard_chart)
+validation, interleaving = charts.saved(build_validation), charts.saved(build_interleaving)

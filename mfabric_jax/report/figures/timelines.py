@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
+from mfabric_jax.report.charts import saved
 from mfabric_jax.report.numerals import time_unit
 from mfabric_jax.report.perfetto import PATH, in_lanes
 
@@ -70,13 +70,8 @@ class DrawnBar(NamedTuple):
     end_s: float
 
 
-def block_timeline(segments: Segments, path: str | Path, title: str = "") -> Path:
-    """Draw segments of one block over milliseconds, a row per track; returns the path written."""
-    return style.save(lambda: build_block(segments, title), path)
-
-
 def build_block(segments: Segments, title: str = "") -> Figure:
-    """The figure itself."""
+    """Draw segments of one block over milliseconds, a row per track."""
     tracks: dict[str, list[DrawnBar]] = {}
     for segment in segments:
         tracks.setdefault(segment["track"], []).append(_bar(segment))
@@ -175,16 +170,8 @@ _LOOKS = {
 _COMPUTED = ("forward", "backward", "weights")
 
 
-def gantt(segments: Segments, path: str | Path, title: str = "") -> Path:
-    """Draw an iteration, a group of lanes per stage, over seconds; returns the path written.
-
-    Raises `InputError` for no segments, or a path that is no picture or cannot be written.
-    """
-    return style.save(lambda: build_iteration(segments, title), path)
-
-
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """The figure itself: the iteration, and below it some blocks of the middle stage closer."""
+    """Draw an iteration over seconds, lanes of every stage above each other, and some blocks of the middle stage closer."""
     from matplotlib.patches import Rectangle
 
     stages = sorted({segment["stage"] for segment in segments})
@@ -257,19 +244,14 @@ _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#66
 _NOTHING = np.zeros((0, 3))
 
 
-def replay_picture(spans: Segments, held: Segments, path: str | Path, title: str = "") -> Path:
-    """Draw a replay; returns the path written.
+def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
+    """Draw a replay.
 
     - `spans`: as `write_task_trace` takes them; of many ranks some are shown, those of the critical path first.
-    - `held`: `what` and `holds_s`, parts of the makespan; those below 0 are left of 0. None: not drawn.
+    - `held`: `what` and `holds_s`, parts of the makespan; those below 0 are left of 0. Empty: not drawn.
 
-    `InputError` for no spans, or a path that is no picture or cannot be written.
+    `InputError` where no span is of a rank.
     """
-    return style.save(lambda: build_replayed(spans, held, title), path)
-
-
-def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
-    """The figure itself."""
     ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
     if not ranks:
         raise InputError("spans must hold at least one of a rank, got none.")
@@ -376,3 +358,6 @@ def _held_panel(held: Segments) -> charts.Panel:
     below = "; parts hold for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
     names = [part["what"] for part in ranked]
     return charts.Panel("", f"what holds the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
+
+
+block_timeline, gantt, replay_picture = saved(build_block), saved(build_iteration), saved(build_replayed, data=2)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, style
-from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report import style
+from mfabric_jax.report.charts import Chart, Curve, Panel, saved
 from mfabric_jax.report.grid import Rows, grouped
 
 if TYPE_CHECKING:
@@ -22,33 +21,18 @@ _APART = 0.11  # of the colour bar: ticks closer than this run into each other
 _MANY = 12  # more ticks than this on an axis cannot be read
 
 
-def trace_load(load: Any, number: Any, path: str | Path, title: str = "", target: str = "expert") -> Path:
-    """Draw the load of every target over the mean; returns the path written.
-
-    - `load` [iteration, layer, target] selections.   - `number` [iteration]: what the iterations are called.
-
-    A panel for each of at most four layers, spread evenly; of one iteration, one panel of all layers.
-    """
-    return style.save(lambda: build_load(load, number, title, target), path)
-
-
-def trace_pairs(
-    matrix: Any, path: str | Path, title: str = "", source: str = "source rank", target: str = "destination rank"
-) -> Path:
-    """Draw who sends to whom, over the mean of a layer; returns the path written.
-
-    - `matrix` [layer, source, target] selections. A panel for each of at most four layers, spread evenly.
-    """
-    return style.save(lambda: build_pairs(matrix, title, source, target), path)
-
-
 def spread(layers: int) -> list[int]:
     """At most four of so many layers, the first and the last among them."""
     return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
 
 
 def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
-    """The figure of loads itself."""
+    """Draw the load of every target over the mean.
+
+    - `load` [iteration, layer, target] selections.   - `number` [iteration]: what the iterations are called.
+
+    A panel for each of at most four layers, spread evenly; of one iteration, one panel of all layers.
+    """
     load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
     if len(number) != len(load):
         raise InputError(f"number must name each of the {len(load)} iterations of load, got {len(number)}.")
@@ -61,7 +45,10 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
-    """The figure of pairs itself."""
+    """Draw who sends to whom, over the mean of a layer.
+
+    - `matrix` [layer, source, target] selections. A panel for each of at most four layers, spread evenly.
+    """
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
@@ -136,21 +123,17 @@ PREDICTORS = {
 _LOADS = style.Look("mean of the layers; bar: 10 % to 90 % of them", "#0072B2", "o")
 
 
-def trace_drift(rows: Rows, path: str | Path, title: str = "") -> Path:
-    """Draw how alike loads are against the records between them (rows of `survey.drift_rows`); returns the path."""
-    points = [(row["records"], row["correlation"]) for row in rows if row["correlation"] is not None]
-    spread = [(row["correlation_p10"], row["correlation_p90"]) for row in rows if row["correlation"] is not None]
+def drift_chart(rows: Rows, title: str = "") -> Chart:
+    """How alike loads are against the records between them (rows of `survey.drift_rows`)."""
+    known = [row for row in rows if row["correlation"] is not None]
+    points = [(row["records"], row["correlation"]) for row in known]
+    spread = [(row["correlation_p10"], row["correlation_p90"]) for row in known]
     panel = Panel("", "records apart", "correlation of loads", [Curve(_LOADS, points, spread=spread)])
-    return style.save(lambda: charts.figure(Chart(title, "", [_LOADS], [panel])), path)
-
-
-def trace_foresight(rows: Rows, path: str | Path, title: str = "") -> Path:
-    """Draw the error of every predictor against its horizon (rows of `traffic.foresight_rows`); returns the path."""
-    return style.save(lambda: charts.figure(foresight_chart(rows, title)), path)
+    return Chart(title, "", [_LOADS], [panel])
 
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
-    """The chart itself."""
+    """The error of every predictor against its horizon (rows of `traffic.foresight_rows`)."""
     looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in grouped(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])
@@ -158,3 +141,7 @@ def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart
     ]
     panel = Panel("", "records ahead", "selections predicted for a wrong target", curves)
     return Chart(title, "", list(looks.values()), [panel])
+
+
+trace_load, trace_pairs = saved(build_load, data=2), saved(build_pairs)
+trace_drift, trace_foresight = saved(drift_chart), saved(foresight_chart)
