@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.commands import NAMES, OF_CASES, PLAIN, help
+from mfabric_jax.commands import NAMES, OF_CASES, help
 from mfabric_jax.commands.words import parse, read
 
 LONGEST = 1500  # characters of a sentence on the screen
@@ -55,7 +55,7 @@ def _run(command: str, words: list[str]) -> int | None:
         said = help.of_cases(command, module.Options, topic) if command in OF_CASES else None
         print(said or help.of_options(f"mfabric {command}", module.Options))
         return None
-    if command in PLAIN:
+    if command not in OF_CASES:
         return module.run(parse(module.Options, words, command))
     if command == "sweep" and (status := module.run_no_cases(words)) is not None:
         return status

@@ -66,6 +66,12 @@ def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> li
     return [*below, Layer(name, stated(rest, where), variants, random, sweep, typed)]
 
 
+def named_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[Layer]:
+    """The layers of presets, then those of files."""
+    below = [layer for name in presets for layer in preset_layers(name)]
+    return below + [layer for file in files for layer in file_layers(file)]
+
+
 def flags_layer(given: Mapping[str, Any]) -> Layer:
     """What a command line says: lists of words by path."""
     return Layer("flag", stated(given, text=True), typed=True)
@@ -169,8 +175,7 @@ def load(
     `InputError` for a file that cannot be read, a name that is none and a value that it cannot have.
     """
     named = [preset] if isinstance(preset, str) else list(preset)
-    layers = [layer for name in named for layer in preset_layers(name)]
-    layers += [layer for path in paths for layer in file_layers(path)]
+    layers = named_layers(named, paths)
     if changes:
         layers.append(Layer("changes", stated(changes), typed=True))
     found = merged(layers)

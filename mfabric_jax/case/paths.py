@@ -57,7 +57,11 @@ class Case(Group, frozen=True):
 
         `InputError` for a path that is none, and for a value that it cannot have.
         """
-        return changed(self, changes)
+        above = stated(changes)
+        for path, value in above.items():
+            if isinstance(value, list) and not settings()[path].listed:
+                raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
+        return build(layered(flat(self), above))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,12 +378,3 @@ def differences(case: Case, than: Case | None = None) -> Statement:
     """What a case states otherwise than another; None: than the defaults."""
     usual = flat(Case() if than is None else than)
     return {path: value for path, value in flat(case).items() if path not in usual or usual[path] != value}
-
-
-def changed(case: Case, changes: Mapping[str, Any]) -> Case:
-    """`Case.with_`."""
-    above = stated(changes)
-    for path, value in above.items():
-        if isinstance(value, list) and not settings()[path].listed:
-            raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
-    return build(layered(flat(case), above))

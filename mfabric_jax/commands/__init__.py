@@ -12,6 +12,3 @@ OF_CASES = (  # their `run` takes cases, too
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
     *("cluster", "draw", "replay"),
 )
-PLAIN = (
-    *("traces", "jobs", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor"),
-)

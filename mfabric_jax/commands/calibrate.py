@@ -25,7 +25,6 @@ class Options(shared.OnDevice):
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     if further := [path for path in cases.varied if path != "model.name"]:
         raise InputError(f"calibrate fits models under one set of assumptions; give one value of {further[0]}.")
     shared.refuse_flags(cases, FITTED, "calibrate fits times on the fat-tree at all published bandwidths")

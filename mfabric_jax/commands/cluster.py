@@ -30,22 +30,17 @@ class Options(shared.OnDevice):
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     case = shared.one_case(cases, "cluster")
     shared.check_flags(cases, "cluster", READS, options.graph)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.cluster import cluster_rows, solve_cluster
     from mfabric_jax.cluster.whole_cluster import flow_rows, link_rows
-    from mfabric_jax.report.style import check_picture
     from mfabric_jax.simulation.results import effective
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
-    for file in files.values():
-        shared.check_outputs(file, None)
-    if picture is not None:
-        check_picture(picture)
+    shared.check_outputs(*files.values(), picture=picture)
     solved = solve_cluster(case, graph=options.graph)
     rows, told = cluster_rows(solved), effective(cases) | {"graph": options.graph}
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}

@@ -20,7 +20,7 @@ def run(cases: Cases, options: Options) -> int | None:
     from mfabric_jax.simulation._examples import examples
     from mfabric_jax.simulation.results import effective, simulate
 
-    shared.check_outputs(options.out, options.figures)
+    shared.check_outputs(options.out, figures=options.figures)
     results, told = simulate(cases), effective(cases)
     rows, stopped = _rows(results, told, options.out)
     print(report.comparison(rows) if rows else "no rows")

@@ -11,7 +11,6 @@ class Options(shared.OnDevice):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax("float32", options.device)
     from mfabric_jax import tuning
 

@@ -24,12 +24,10 @@ class Options:
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     from mfabric_jax import fabric, report
     from mfabric_jax.cluster.whole_cluster import example_cluster
-    from mfabric_jax.report.style import check_picture
 
-    check_picture(options.out)
+    shared.check_outputs(picture=options.out)
     if options.fabric.lower().endswith(".json"):
         shared.check_flags(cases, "draw on a graph", (), options.fabric)
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))

@@ -19,14 +19,13 @@ class Options(shared.RowsAndPictures):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax("float32", options.device)
     from mfabric_jax import learning
     from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 
     config, out, figures = options.config, options.out, options.figures
-    shared.check_outputs(out, figures)
+    shared.check_outputs(out, figures=figures)
     rows_of = functools.partial(learning.evaluate_policies, config)
     rows = shared.kept_rows("evaluate", out, config.effective(), rows_of)
     print(forecast_table(rows))

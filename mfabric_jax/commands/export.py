@@ -34,7 +34,6 @@ class Options(shared.OnDevice):
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     case = shared.one_case(cases, "export")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report

@@ -47,7 +47,6 @@ def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.failures import failures
@@ -57,7 +56,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.simulation.results import effective
 
     every = plans(cases)
-    shared.check_outputs(options.out, options.figures)
+    shared.check_outputs(options.out, figures=options.figures)
     for said in dict.fromkeys(note for one in every for note in one.notes):
         print(said, file=sys.stderr)
     rows = shared.kept_rows("failures", options.out, effective(cases), functools.partial(failures, cases))

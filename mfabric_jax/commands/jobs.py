@@ -32,7 +32,6 @@ class Options(shared.OnDevice):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.jobs import compare_jobs, read_jobs
@@ -42,8 +41,7 @@ def run(options: Options) -> None:
     from mfabric_jax.simulation._provenance import provenance
 
     jobs = read_jobs(options.file)
-    shared.check_outputs(options.out, options.figures)
-    shared.check_outputs(options.links, None)
+    shared.check_outputs(options.out, options.links, figures=options.figures)
     found = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
     shared.write(found.jobs, options.out, effective | {"table": "jobs"})

@@ -23,7 +23,6 @@ class Options(shared.RowsAndPictures):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import learning
@@ -32,7 +31,7 @@ def run(options: Options) -> None:
     from mfabric_jax.traffic.demand_families import gate_trace
 
     out, figures = options.out, options.figures
-    shared.check_outputs(out, figures)
+    shared.check_outputs(out, figures=figures)
     rows_of = functools.partial(learning.scoreboard, config)
     rows = shared.kept_rows("policies bench", out, config.effective(), rows_of, config.rows)
     print(scoreboard_table(rows))

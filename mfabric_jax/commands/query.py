@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mfabric_jax.checks import whole
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.words import Positional
+from mfabric_jax.commands.words import Positional, divided
 
 SHOWN = 20  # rows of a table on the screen
 
@@ -41,14 +41,15 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     from mfabric_jax import report
     from mfabric_jax.report._query import COUNT, notes, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
-    shared.check_outputs(options.out, None)
-    lists = {name: _words(getattr(options, name) or "") for name in ("where", "by", "measures", "pareto", "columns")}
+    shared.check_outputs(options.out)
+    lists = {
+        name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
+    }
     asked = report.Asked(**lists, sort=options.sort, limit=options.limit)
     rows, config = report.query(options.paths, asked)
     for note in filter(None, [*notes(options.paths), without_values(options.paths, asked)]):
@@ -84,7 +85,3 @@ def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:
         more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
         if values:
             yield f"{name} is one of: {', '.join(values[:SHOWN])}{more}"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

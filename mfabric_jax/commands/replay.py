@@ -65,7 +65,6 @@ class Options:
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     config = options.config
     shared.check_flags(cases, "replay", READS, config.graph)
     shared.start_jax("float64", options.device)
@@ -74,7 +73,9 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.simulation._provenance import provenance
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
-    _check_outputs(options)
+    tables = (getattr(options, option) for option in ROWS)
+    shared.check_outputs(*tables, trace=options.timeline, picture=options.picture)
+    shared.check_apart({option: getattr(options, option) for option in (*ROWS, "timeline", "picture")})
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
     with interruptible():
         job = read_with_remarks(options.workload, **given)
@@ -94,20 +95,6 @@ def run(cases: Cases, options: Options) -> None:
         shared.tell(report.write_task_trace(found.spans(first), options.timeline, effective))
     if options.picture is not None:
         shared.tell(_draw(title, runs, options.picture))
-
-
-def _check_outputs(options: Options) -> None:
-    """Say now what could not be written."""
-    from mfabric_jax.report.perfetto import check_trace
-    from mfabric_jax.report.style import check_picture
-
-    for option in ROWS:
-        shared.check_outputs(getattr(options, option), None)
-    if options.timeline is not None:
-        check_trace(options.timeline)
-    if options.picture is not None:
-        check_picture(options.picture)
-    shared.check_apart({option: getattr(options, option) for option in (*ROWS, "timeline", "picture")})
 
 
 class _Runs(NamedTuple):

@@ -28,7 +28,6 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     from mfabric_jax import report
     from mfabric_jax.report._query import notes
     from mfabric_jax.report.html import check_page

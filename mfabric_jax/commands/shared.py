@@ -118,15 +118,20 @@ def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"{model}: {', '.join(job_words(own))}")
 
 
-def check_outputs(out: str | None, figures: str | None) -> None:
-    """Say now that a result could not be written."""
+def check_outputs(
+    *tables: str | None, figures: str | None = None, picture: str | None = None, trace: str | None = None
+) -> None:
+    """`InputError` where a result could not be written: tables, a folder of pictures, one picture, a trace."""
     from mfabric_jax.atomic import check_folder
+    from mfabric_jax.report.perfetto import check_trace
     from mfabric_jax.report.rows import check_destination
+    from mfabric_jax.report.style import check_picture
 
-    if out is not None:
-        check_destination(out)
-    if figures is not None:
-        check_folder(figures)
+    checks = [*((check_destination, table) for table in tables)]
+    checks += [(check_folder, figures), (check_trace, trace), (check_picture, picture)]
+    for check, path in checks:
+        if path is not None:
+            check(path)
 
 
 def check_apart(files: dict[str, str | None]) -> None:

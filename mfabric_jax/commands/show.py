@@ -30,7 +30,6 @@ class Options:
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     if options.presets:
         wide = max(map(len, presets()))
         print("\n".join(f"{name:<{wide}}  {said}" for name, said in presets().items()))

@@ -17,21 +17,15 @@ class Options(shared.OnDevice):
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     case = shared.one_case(cases, "timeline")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
     from mfabric_jax.report import figures
-    from mfabric_jax.report.perfetto import check_trace
-    from mfabric_jax.report.style import check_picture
     from mfabric_jax.simulation import example_timeline
     from mfabric_jax.simulation.results import effective
     from mfabric_jax.simulation.rows import job_columns
 
-    if options.out is not None:
-        check_trace(options.out)
-    if options.picture is not None:
-        check_picture(options.picture)
+    shared.check_outputs(trace=options.out, picture=options.picture)
     segments, rows = example_timeline(case)
     resolved = simulation.resolve(case)
     title = f"{resolved.job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps"

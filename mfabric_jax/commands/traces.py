@@ -68,7 +68,6 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     from mfabric_jax import traffic
 
     records = options.records
@@ -133,7 +132,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
     from mfabric_jax import report
     from mfabric_jax.traffic import survey
 
-    shared.check_outputs(options.out, options.figures)
+    shared.check_outputs(options.out, figures=options.figures)
     rows = []
     for whole in _recordings(options):
         recording = whole.chosen(records)

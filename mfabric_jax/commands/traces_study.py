@@ -44,7 +44,6 @@ class Options(shared.OnDevice):
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     case = shared.one_case(cases, "traces study")
     if "model.name" not in cases.stated:
         raise InputError("traces study needs --model, the model whose job the recording is read for.")

@@ -23,7 +23,6 @@ def _size(job: Workload) -> str:
 
 
 def run(cases: Cases, options: Options) -> None:
-    """Run the command."""
     from mfabric_jax import report, simulation, workload
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark

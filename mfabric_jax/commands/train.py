@@ -25,14 +25,13 @@ class Options(shared.OnDevice):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax("float32", options.device)
     from mfabric_jax import learning, policies, report
     from mfabric_jax.learning._train import TRAINED_POLICY
     from mfabric_jax.report import figures
 
     out, config = pathlib.Path(options.out), options.config
-    shared.check_outputs(None, str(out))
+    shared.check_outputs(figures=str(out))
     began = time.monotonic()
     with shared.bar("train", "step", config.steps) as bar:
 

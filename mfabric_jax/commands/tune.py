@@ -38,13 +38,12 @@ class Options(shared.OnDevice):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax("float32", options.device)
     from mfabric_jax import report, tuned_file, tuning
     from mfabric_jax.report import Column
     from mfabric_jax.simulation._provenance import provenance
 
-    shared.check_outputs(options.out, None)
+    shared.check_outputs(options.out)
     with shared.bar("tune", "kernel") as bar:
         rows = tuning.tune(**options.measured, progress=functools.partial(shared.advance, bar))
     shared.write(rows, options.out, {"command": "tune"} | options.measured | provenance("float32"))

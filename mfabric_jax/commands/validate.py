@@ -29,7 +29,6 @@ class Options(shared.RowsAndPictures):
 
 
 def run(options: Options) -> None:
-    """Run the command."""
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import report, validation
     from mfabric_jax.fabric.transport import get_transport
@@ -39,7 +38,7 @@ def run(options: Options) -> None:
     from mfabric_jax.validation.packets import NAMED
 
     runs = validation.read_runs(options.runs)
-    shared.check_outputs(options.out, options.figures)
+    shared.check_outputs(options.out, figures=options.figures)
     transport = options.transport if options.transport == NAMED else get_transport(options.transport)
     predictions = []
     with shared.bar("validate", "run", len(runs)) as bar:

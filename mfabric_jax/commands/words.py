@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.layers import Layer, file_layers, flags_layer, merged, preset_layers
+from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers
 from mfabric_jax.case.old import now
 from mfabric_jax.case.paths import parts_of, settings
 from mfabric_jax.checks import InputError, one_of
@@ -258,7 +258,7 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
             raise InputError(f"{option.field} must be FIRST-LAST, such as 2011-5001, got {text!r}.")
         return int(ends[1]), int(ends[2])
     values, kind = [], kinds[0]
-    for word in _divided(text):
+    for word in divided(text):
         try:
             values.append({"true": True, "false": False}[word.lower()] if kind is bool else kind(word))
         except (ValueError, KeyError):
@@ -266,7 +266,8 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
     return tuple(values)
 
 
-def _divided(text: str) -> list[str]:
+def divided(text: str) -> list[str]:
+    """Words separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -287,7 +288,7 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
     presets: list[str] = []
     for flag, text in flags:
         if flag == "--preset":
-            presets += _divided(text)
+            presets += divided(text)
         else:
             path, text = (OF_CASES[flag], text) if flag in OF_CASES else _assigned(text)
             stated[path] = _values(path, text)
@@ -301,9 +302,7 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
-    layers = [layer for name in presets for layer in preset_layers(name)]
-    layers += [layer for file in files for layer in file_layers(file)]
-    return [*layers, flags_layer(stated)], _options(options, values, free, command)
+    return [*named_layers(presets, files), flags_layer(stated)], _options(options, values, free, command)
 
 
 def _assigned(text: str) -> tuple[str, str]:
@@ -317,5 +316,5 @@ def _values(path: str, text: str) -> str | list[str]:
     """One word, or a list of them: values side by side."""
     if path in WITH_COMMAS:
         return text
-    several = _divided(text)
+    several = divided(text)
     return several[0] if len(several) == 1 else several

@@ -16,15 +16,14 @@ from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.all_to_alls import AllToAlls
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
+from mfabric_jax.sweep.case_space import INDEX, LISTED
 from mfabric_jax.sweep.replays import Replays
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload.catalog import check_models, model_file
 
 KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
-INDEX = "configuration"
 NAMED = "model"  # what rows call it is not what a file calls it
 TABLES = ("fixed", "grid", "list", "random")
-LISTED = 1000  # values of a list in a footer
 OF_FILES = (  # settings that may name a file
     *("policy", "trace", "workload", "communicators", "graph", "ranks_on"),
     *("circuits.policy", "gpu.name", "network.prices", "network.transport"),

@@ -171,7 +171,7 @@ _COMPUTED = ("forward", "backward", "weights")
 
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """Draw an iteration over seconds, lanes of every stage above each other, and some blocks of the middle stage closer."""
+    """Draw an iteration over seconds, a group of lanes per stage; below it some blocks of one stage closer."""
     from matplotlib.patches import Rectangle
 
     stages = sorted({segment["stage"] for segment in segments})
