@@ -238,7 +238,7 @@ class Script:
         given = list(sys.argv[1:] if argv is None else argv)
         unchecked = {"__post_init__": lambda self: None, "__doc__": self.question}  # checked as `config`
         options = dataclasses.make_dataclass(
-            "Options", [], bases=(OfEveryScript, self.config), frozen=True, namespace=unchecked
+            "Options", [], bases=(self.config, OfEveryScript), frozen=True, namespace=unchecked
         )
         if {"-h", "--help"} & set(given):
             print(help.of_options(self.name, options))

@@ -13,7 +13,7 @@ from mfabric_jax.report import read_rows
 PROCESS = """
 import os, signal, sys
 from mfabric_jax import cli
-from mfabric_jax.report.kept import Kept
+from mfabric_jax.report.rows import Kept
 
 lives, add = int(sys.argv[1]), Kept.add
 

@@ -40,7 +40,7 @@ def run(cases: Cases, options: Options) -> int | None:
 
 def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
-    from mfabric_jax.report.kept import Kept, keeping
+    from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False
     try:

@@ -175,7 +175,7 @@ def kept_rows(
 
     `rows_of` yields rows; it takes `start`, how many rows there are already, and `progress`, which takes words.
     """
-    from mfabric_jax.report.kept import keeping
+    from mfabric_jax.report.rows import keeping
 
     with keeping(out, config) as kept, bar(what, "row", total, kept.found) as shown:
         for row in rows_of(progress=shown.set_postfix_str, start=kept.found):

@@ -10,8 +10,7 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
-from mfabric_jax.report.kept import Kept, keeping, opened_journal
-from mfabric_jax.report.rows import journal_of, jsonable
+from mfabric_jax.report.rows import Kept, journal_of, jsonable, keeping, opened_journal
 from tests.mistakes import check_refused
 
 CONFIG = {"seed": 3, "models": ("llama-moe",), "delay_s": 0.025}
