@@ -55,10 +55,11 @@ class Block:
 class Cases:
     """Cases to simulate together, in blocks.
 
-    - `varied`: paths that vary, in the order of the axes.   - `stated`: what was said, with its lists.
-    - `sources`: which layer said it, by path; `variants`: ways that stand beside each other;
-      `random`: what is drawn; for display alone.
-    - `rules`: of a sweep: rows_per_file, impossible, draws, draw_seed.
+    - `varied`: paths that vary, in the order of the axes.
+    - `rules`: how a sweep runs: rows_per_file, impossible, draws, draw_seed.
+
+    For display alone: `stated`, values by path as they were stated, with lists; `sources`, the layer that stated each
+    path; `variants`, which stand beside each other; `random`, the random axes.
     """
 
     blocks: tuple[Block, ...]
@@ -89,10 +90,10 @@ def cases(
 ) -> Cases:
     """The cases of a grid.
 
-    - `axes`: values by path, every combination of them, the first axis changing slowest; or a list of changes, each of
-      them one case, as `Case.with_` takes them. None: the case as it is.
+    - `axes`: values by path, of which every combination is a case, the first axis changing slowest; or a list of
+      changes, each of which makes one case, as `Case.with_` takes them. None: the case as it is.
 
-    `InputError` for a path that is none, and for a value that it cannot have.
+    `InputError` for an unknown path, and for a value that its setting cannot have.
     """
     if isinstance(case, Case):
         case = Cases((Block(case),))
@@ -198,14 +199,14 @@ RULES = {"draws": 1, "draw_seed": 0, "rows_per_file": None, "impossible": "refus
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
-def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> Cases:
-    """Cases with values drawn at random, `draws` times for every one; the same seed draws the same.
+def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
+    """Cases with values drawn at random, `draws` times for each case; the same seed draws the same values.
 
-    - `random`: a table, by path: a range (`low`, `high`, `scale`, `whole`) or a choice (`of`).   - `given`: [sweep].
+    - `random`: the table [random], random axes by path (`draws.FORM`).   - `sweep`: the table [sweep].
     """
-    for key in given:
+    for key in sweep:
         one_of("setting of [sweep]", key, RULES)
-    rules = RULES | dict(given)
+    rules = RULES | dict(sweep)
     one_of("sweep.impossible", rules["impossible"], IMPOSSIBLE)
     whole("sweep.draws", rules["draws"])
     whole("sweep.draw_seed", rules["draw_seed"], at_least=0)

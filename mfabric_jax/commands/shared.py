@@ -34,8 +34,10 @@ class RowsAndPictures(OnDevice):
 
 
 def start_jax(dtype: str, device: str | None) -> None:
-    """Device, precision, compilation cache, and on a GPU loops inside of command buffers: settings of the process, so
-    they belong to the command line alone."""
+    """Set device, precision and compilation cache of this process, and on a GPU that loops run in command buffers.
+
+    `InputError` for a device that this machine lacks.
+    """
     import jax
 
     if any(map(importlib.util.find_spec, GPU_PLUGINS)):
@@ -79,14 +81,14 @@ def refuse_flags(cases: Cases, paths: Container[str], why: str) -> None:
             raise InputError(f"{why}; leave out {path}, got {cases.stated[path]!r}.")
 
 
-OF_FABRIC = ("network.", "gpu.", "circuits.")  # what a graph of one's own says in their place
+OF_FABRIC = ("network.", "gpu.", "circuits.")  # settings that a graph of the user's own replaces
 ON_GRAPHS = ("network.paths", "network.goodput", "network.payload", "network.transport", "gpu.gpus_per_server")
 
 
 def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str | None = None) -> None:
-    """`InputError` for a setting of the command line that a command does not read; files may say more.
+    """`InputError` for a setting on the command line that the command does not read; files may state more.
 
-    - `reads`: beginnings of paths.   - `graph`: in the place of a fabric.
+    - `reads`: how the paths begin that are read.   - `graph`: the file of a graph in the place of a fabric.
     """
     for path in cases.stated:
         if cases.sources.get(path) != "flag":
@@ -103,14 +105,14 @@ def case_notes(cases: Cases) -> list[str]:
     from mfabric_jax.simulation import resolve
     from mfabric_jax.simulation.memory_notes import found_words, too_large_words
 
-    said = []
+    notes = []
     for resolved in map(resolve, (block.case for block in cases.blocks)):
-        said += [found_words(resolved), too_large_words(resolved)]
-    return list(dict.fromkeys(one for one in said if one is not None))
+        notes += [found_words(resolved), too_large_words(resolved)]
+    return list(dict.fromkeys(note for note in notes if note is not None))
 
 
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for every model of rows: of which job they are."""
+    """Print for each model the job that its rows are about."""
     from mfabric_jax.report.grid import grouped
     from mfabric_jax.report.noticed import job_words
 
@@ -135,8 +137,8 @@ def check_outputs(
 
 
 def check_apart(files: dict[str, str | None]) -> None:
-    """`InputError` for two options that name one file. Tables also have the settings beside them, in a file that is
-    named like theirs."""
+    """`InputError` where two options name one file. The configuration of a table lies beside it in a file of the same
+    name with another extension, so names count without extensions."""
     taken: dict[str, str] = {}
     for option, file in files.items():
         if file is None:

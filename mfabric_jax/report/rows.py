@@ -256,9 +256,9 @@ def _typed(cells: Sequence[str]) -> list[Any]:
 
 
 class Kept:
-    """What a run has so far.
+    """The rows that a run has so far.
 
-    - `done`: {number: rows} of finished work; what was there before the run began (`found` of them) is among them.
+    - `done`: rows of finished work by its number, those of an earlier run included (`found` numbers).
     """
 
     def __init__(self, journal: BinaryIO | None, done: Mapping[int, list[Row]] | None = None):
@@ -281,12 +281,12 @@ class Kept:
 
 @contextlib.contextmanager
 def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept]:
-    """Keeps rows while the block runs, and puts them into the file when it ends, however it ends.
+    """Keep rows while the block runs, and write them to the file when it ends, however it ends.
 
-    - `path`: None keeps them in memory alone.   - `config`: of the run; with `complete` it goes beside the rows.
+    - `path`: None keeps rows in memory alone.   - `config`: of the run; it goes beside the rows, with `complete`.
 
-    Where the block is left by an error or an interrupt the journal stays, and the same run goes on from it.
-    `InputError` for the journal of another run, for one that another process writes, and where it cannot be written.
+    After an error or an interrupt the journal stays, and the same run goes on from it. `InputError` where the journal
+    is of another run, is being written by another process, or cannot be written.
     """
     if path is None:
         yield Kept(None)

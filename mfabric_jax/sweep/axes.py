@@ -17,7 +17,7 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 class Setting(NamedTuple):
-    """- `default`.   - `type`: of its values.   - `data`: other values of it run in the same program."""
+    """A setting of a sweep. `type`: of its values; `data`: whether other values run in the same compiled program."""
 
     default: Any
     type: Any

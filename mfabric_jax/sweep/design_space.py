@@ -31,14 +31,14 @@ OF_FILES = (  # settings that may name a file
 
 
 class CodeGroup(NamedTuple):
-    """Configurations that one program runs: `code`, what they have in common; `rows` [N]: which they are."""
+    """Configurations that one program runs: the settings that they share (`code`) and their numbers (`rows` [N])."""
 
     code: dict[str, Any]
     rows: np.ndarray
 
 
 class Part(NamedTuple):
-    """Configurations of a group whose rows are in one file."""
+    """The configurations of a group whose rows go into one file."""
 
     number: int
     group: CodeGroup
@@ -136,7 +136,7 @@ class Sweep:
         return found
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What is data in one program [N], of these configurations: what varies, and the rest as it is fixed."""
+        """The inputs of one program [N] for these configurations: columns that vary, and fixed values repeated."""
         found = {}
         for name, setting in self._settings.items():
             if setting.data:
@@ -148,7 +148,7 @@ class Sweep:
         """Everything is checked where it is made."""
 
     def described(self) -> dict[str, Any]:
-        """What makes this sweep another one: for its folder."""
+        """What identifies this sweep in its folder."""
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
     def files(self) -> dict[str, Path]:
@@ -159,7 +159,7 @@ class Sweep:
         return files | {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
 
     def made(self, part: "Part", before: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Columns of the rows of a part, and what its footer says."""
+        """The columns of a part's rows, and the footer of its file."""
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)
         settings = {name: values[part.rows] for name, values in self.columns.items() if name != NAMED}
@@ -234,7 +234,7 @@ class Sweep:
 
 
 def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """What a footer says of a sweep: long lists are in its folder."""
+    """A sweep as a footer holds it: long lists are left to the configuration of the folder."""
     lists = {
         name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
         for name, values in sweep["list"].items()
@@ -251,7 +251,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _by_path(table: Any, prefix: str = "") -> Any:
-    """A table of settings whose paths TOML reads as tables in tables; of what is drawn, as it is."""
+    """Settings by dotted path, from tables in tables as TOML reads them; random axes stay tables."""
     if not isinstance(table, Mapping):
         return table
     found: dict[str, Any] = {}
