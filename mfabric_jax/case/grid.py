@@ -20,11 +20,11 @@ from mfabric_jax.case.paths import (
     is_axis,
     is_chosen,
     layered,
-    parts_of,
     settings,
     stated,
     unknown,
 )
+from mfabric_jax.case.values import parts_of
 from mfabric_jax.checks import InputError, one_of, whole
 
 AS_SET = "as set"  # the variant of a case that stands in one way

@@ -7,7 +7,6 @@ a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is 
 import dataclasses
 import difflib
 import functools
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ import msgspec
 
 from mfabric_jax.case import tree
 from mfabric_jax.case.tree import Alternative, Group
-from mfabric_jax.case.values import AUTO, converted, of_text
+from mfabric_jax.case.values import AUTO, converted, of_text, parts_of
 from mfabric_jax.checks import InputError, one_of
 
 SHORT = {  # of a path, where a plain value stands for a whole group
@@ -102,15 +101,6 @@ class Choice:
     open: bool
     traced: bool = False
     listed: bool = False
-
-
-def parts_of(hint: Any) -> tuple:
-    """The types of a union, without annotations."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return parts_of(hint.__origin__)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return tuple(part for one in typing.get_args(hint) for part in parts_of(one))
-    return (hint,)
 
 
 def _said(hint: Any) -> tuple[str, bool]:

@@ -29,7 +29,7 @@ WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/
 def of_text(kind: Any, text: str) -> Any:
     """A word of a command line as the value that the type takes: a number where it is one and may be one."""
     word = text.strip()
-    if Any in _types(kind):
+    if Any in parts_of(kind):
         return word
     tried: list[Any] = []
     for number in (int, float):
@@ -53,7 +53,7 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     value = _in_units(path, kind, value)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{path} must be {words(kind)}, got nan.")
-    if isinstance(value, bool) and bool not in _types(kind):
+    if isinstance(value, bool) and bool not in parts_of(kind):
         raise InputError(f"{path} must be {words(kind)}, got {str(value).lower()}.")
     try:
         found = msgspec.convert(value, kind)
@@ -70,7 +70,7 @@ def _in_units(path: str, kind: Any, value: Any) -> Any:
     """A number from a text with a unit, and a range from FIRST-LAST."""
     if not isinstance(value, str):
         return value
-    if tuple in {typing.get_origin(one) for one in _types(kind)} and (ends := RANGE.fullmatch(value.strip())):
+    if tuple in {typing.get_origin(one) for one in parts_of(kind)} and (ends := RANGE.fullmatch(value.strip())):
         return int(ends[1]), int(ends[2])
     unit = max((unit for unit in UNITS if path.endswith(unit)), key=len, default=None)
     found = WITH_UNIT.fullmatch(value.strip()) if unit else None
@@ -81,12 +81,12 @@ def _in_units(path: str, kind: Any, value: Any) -> Any:
     return float(found[1]) * UNITS[unit][found[2]]
 
 
-def _types(kind: Any) -> list[Any]:
+def parts_of(kind: Any) -> list[Any]:
     """The types of a union, without annotations."""
     if typing.get_origin(kind) is typing.Annotated:
-        return _types(kind.__origin__)
+        return parts_of(kind.__origin__)
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return [part for one in typing.get_args(kind) for part in _types(one)]
+        return [part for one in typing.get_args(kind) for part in parts_of(one)]
     return [kind]
 
 
@@ -115,7 +115,7 @@ def words(kind: Any) -> str:
     """What a type takes, in words."""
     said: list[str] = []
     bounds = " and ".join(_bounds(kind))
-    for one in _types(kind):
+    for one in parts_of(kind):
         if typing.get_origin(one) is typing.Literal:
             said += [str(value) for value in typing.get_args(one)]
         elif typing.get_origin(one) is tuple:

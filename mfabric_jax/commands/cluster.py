@@ -36,6 +36,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.cluster import cluster_rows, solve_cluster
     from mfabric_jax.cluster.whole_cluster import flow_rows, link_rows
+    from mfabric_jax.report.replay_text import links_text
     from mfabric_jax.simulation.results import effective
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
@@ -51,10 +52,8 @@ def run(cases: Cases, options: Options) -> None:
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
-    busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
     shared.print_lines(shared.case_notes(cases))
-    print("\nbusiest links")
-    print(report.plain(busiest, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))
+    print(f"\nbusiest links\n{links_text(link_rows(solved))}")
     if picture is not None:
         _draw_solved(solved, picture)
 

@@ -10,8 +10,9 @@ import pytest
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.layers import flags_layer, merged
-from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings
+from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, settings
 from mfabric_jax.case.tree import Group
+from mfabric_jax.case.values import parts_of
 from mfabric_jax.commands.help import groups
 from mfabric_jax.schedule.spans import SPANS
 from mfabric_jax.traffic.placement import REGISTRY as PLACEMENTS
