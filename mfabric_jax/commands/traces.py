@@ -90,11 +90,13 @@ def run(options: Options) -> None:
 
 def _recordings(options):
     """What the path holds; the global ranks of a router trace are as the options say."""
-    from mfabric_jax import traffic, workload
+    from mfabric_jax import Case, resolve, traffic, workload
 
     fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
-    layout = workload.get(options.model).layout if options.model is not None else workload.RankLayout()
+    layout = workload.RankLayout()
+    if options.model is not None:
+        layout = resolve(Case().with_({"model.name": options.model, "model.recipe": "paper"})).job.layout
     found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees), options.axes)
     if (degrees or options.model) and found[0].layout is None:
         name = next(iter(degrees), "model")

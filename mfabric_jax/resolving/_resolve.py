@@ -77,10 +77,11 @@ class _Open:
 
     def take(self, statement: Statement, why: str) -> None:
         """Fills from a recipe: what is open; of what says one thing in several ways, where all of them are."""
+        before = dict(self.values)
         for path, value in statement.items():
             group = next((group for group in EITHER if path in group), (path,))
-            if (path == "job.recompute" and self.values[path] == "fit") or (
-                all(self.values.get(one) is None for one in group) and self._chosen(path, statement)
+            if (path == "job.recompute" and before[path] == "fit") or (
+                all(before.get(one) is None for one in group) and self._chosen(path, statement)
             ):
                 self.values[path], self.why[path] = value, why
 
@@ -178,7 +179,9 @@ def recipes(name: str) -> dict[str, tuple[str, Statement]]:
 def _recipe(found: _Open, model: Model) -> None:
     """What the file of a model, its makers or the paper say of how it is run."""
     if model.set_up:
-        found.take(stated({"job": model.set_up}), f"file of {model.label}")
+        word = {name: value for name, value in model.set_up.items() if name == "precision"}
+        rest = {name: value for name, value in model.set_up.items() if name != "precision"}
+        found.take(stated({"job": word}) | stated({"job": rest}), f"file of {model.label}")
     name = found["model.recipe"]
     if name == "none" or model.known_as not in recipes(name):
         return

@@ -19,10 +19,8 @@ from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.case_space import INDEX, LISTED
 from mfabric_jax.sweep.replays import Replays
 from mfabric_jax.text_files import read_mapping
-from mfabric_jax.workload.catalog import check_models, model_file
 
 KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
-NAMED = "model"  # what rows call it is not what a file calls it
 TABLES = ("fixed", "grid", "list", "random")
 OF_FILES = (  # settings that may name a file
     *("policy", "trace", "workload", "communicators", "graph", "ranks_on"),
@@ -104,8 +102,6 @@ class Sweep:
             values = axis_values(table, name, given[name])
             for value in values:
                 check_value(table, name, value, setting)
-            if name == "model":
-                check_models(f"{table}.model", list(dict.fromkeys(values)))
 
     @property
     def kind(self) -> Any:
@@ -154,15 +150,13 @@ class Sweep:
     def files(self) -> dict[str, Path]:
         """Files that settings name."""
         named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
-        files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
-        models = {group.code[NAMED] for group in self.groups if NAMED in group.code}
-        return files | {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
+        return {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
 
     def made(self, part: "Part", before: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The columns of a part's rows, and the footer of its file."""
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)
-        settings = {name: values[part.rows] for name, values in self.columns.items() if name != NAMED}
+        settings = {name: values[part.rows] for name, values in self.columns.items()}
         same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
         settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
         varied = {name: "varies" for name in self.columns if program.SETTINGS[name].data}

@@ -1,7 +1,6 @@
 """Set-ups that a model can have: the quickest that fits the memory of a GPU, and changes that make one fit."""
 
 import dataclasses
-import functools
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,19 +249,6 @@ def _why(job: Workload, found: Candidate, server: Gpu, speeds: Speeds) -> str:
     shares = {name.replace("_", " "): round(100 * part / seconds.total) for name, part in seconds._asdict().items()}
     parts = ", ".join(f"{name} {share} %" for name, share in shares.items() if share)
     return f"{_in_words(found)}: of what fits {_room(server)} the least time a token by estimate ({parts})."
-
-
-def completed(facts: SetUpFacts, server: Gpu) -> SetUpFacts:
-    """The set-up of a model of one's own with the degrees that it leaves open, as `quickest` finds them; `InputError`
-    where no set-up has the degrees that are given."""
-    fixed = {name: value for name, value in facts.items() if name != "architecture"}
-    return facts | _completed(facts["architecture"], tuple(sorted(fixed.items())), server)
-
-
-@functools.lru_cache(maxsize=256)
-def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...], server: Gpu) -> SetUpFacts:
-    found = quickest(architecture, server, **dict(fixed))
-    return {name: getattr(found, name) for name in (*DEGREES, "gpus", "recompute", "micro_batches")}
 
 
 def _divisors(number: int) -> list[int]:

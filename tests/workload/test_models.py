@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mfabric_jax
+from mfabric_jax import Case, resolve
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload import (
     NAMES,
@@ -24,6 +25,7 @@ from mfabric_jax.workload import (
     models,
 )
 from mfabric_jax.workload.attention import Linear, Mixed
+from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.compute import block_flops, iteration_flops
 from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B
 from tests.mistakes import refused
@@ -161,7 +163,7 @@ def released(tmp_path):
         folder = tmp_path / "Some-Model"
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config))
-        return get(folder).architecture
+        return get_model(str(folder)).architecture
 
     return read
 
@@ -247,10 +249,8 @@ def test_a_model_is_called_after_its_folder(tmp_path):
     for folder, name in ((tmp_path / "Mine", "Mine"), (download, "OLMoE-1B-7B-0924")):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(text)
-        assert get(folder / "config.json").model == get(folder).model == name
-    (tmp_path / "other.json").write_text(text)
-    assert get(str(tmp_path / "other.json") + ":ep=8:dp=4").model == "other:ep=8:dp=4"
-    assert "must hold facts of a model" in refused(get, _written(tmp_path / "list.json", "[1]"))
+        assert get_model(str(folder / "config.json")).label == get_model(str(folder)).label == name
+    assert "must hold facts of a model" in refused(get_model, str(_written(tmp_path / "list.json", "[1]")))
 
 
 def _written(path, text):
@@ -291,17 +291,22 @@ def own(tmp_path):
     return written
 
 
+def job_of(path, **stated):
+    """The job of a plain case of a model."""
+    return resolve(Case().with_({"model.name": path} | {f"job.parallel.{k}": value for k, value in stated.items()})).job
+
+
 def test_every_field_of_a_file(own):
     more = 'name = "of-mine"\nsource = "me"\nshared_hidden = 512\ntied = true\n'
     more += "dense_blocks = [0, 2]\ndense_hidden = 8192\n"
-    job = get(own(MINE + DEGREES + more + 'precision = "fp8"\nrecompute = "block"\ngrad_bytes = 4\n'))
+    job = job_of(own(MINE + DEGREES + more + 'precision = "fp8"\nrecompute = "block"\ngrad_bytes = 4\n'))
     attention = GroupedQuery(40, 8, 128)
     assert job.architecture == Architecture(
         *("of-mine", 48, 5120, attention, 64, 6, 1536, "me", 512, (0, 2), 8192, 128000, True)
     )
     assert (job.model, job.dp, job.tp, job.pp, job.ep, job.gpus) == ("of-mine", 4, 1, 4, 16, 256)
     assert (job.dispatch_bytes, job.combine_bytes, job.grad_bytes) == (1 + 4 / 128, 2, 4)
-    assert (job.recompute, job.micro_batch, job.micro_batches) == ("block", 1, 17)  # 3 / (17 + 3) = 15 %
+    assert (job.recompute, job.micro_batch, job.micro_batches) == ("block", 1, 4096 // (16 * 4))
     assert job.known_as == ""
 
 
@@ -310,43 +315,28 @@ def test_other_kinds_of_attention(own):
     linear = '{ kind = "linear", heads = 40, head_dim = 128, blocks = 42 }'
     several = f"[{linear}, {{ heads = 40, kv_heads = 8, head_dim = 128, blocks = 6 }}]"
     known = "{ heads = 40, kv_heads = 8, head_dim = 128 }"
-    assert get(own(MINE.replace(known, latent) + DEGREES)).architecture.attention == Latent(8, 0, 64, 32, 16, 32)
+    assert get_model(own(MINE.replace(known, latent) + DEGREES)).architecture.attention == Latent(8, 0, 64, 32, 16, 32)
     mixed = Mixed(((Linear(40, 128), 42), (GroupedQuery(40, 8, 128), 6)))
-    assert get(own(MINE.replace(known, several) + DEGREES, "b.toml")).architecture.attention == mixed
+    assert get_model(own(MINE.replace(known, several) + DEGREES, "b.toml")).architecture.attention == mixed
 
 
-def test_degrees_follow_from_one_another(own):
+def test_degrees_follow_from_one_another():
     assert get("qwen-moe", ep=16).gpus == 8 * 1 * 4 * 16
     assert get("qwen-moe", gpus=2048).dp == 16
-    assert get("qwen-moe:ep=16:dp=16", ep=8, dp=1).gpus == 1024  # its own before those for all
-    path = own(MINE + "ep = 16\ntp = 1\npp = 4\ngpus = 512\n")
-    assert (get(path).dp, get(path, ep=32).dp, get(path, dp=2).gpus) == (8, 4, 128)
-    job = Workload("w", get(path).architecture, 4, 1, 4, 16, gpus=256, micro_batches=9)
+    job = Workload("w", get("qwen-moe").architecture, 4, 1, 4, 16, gpus=256, micro_batches=9)
     assert get(job) == job
-    assert get(job, pp=8) == dataclasses.replace(job, pp=8, gpus=512)
+    assert get(job, pp=2) == dataclasses.replace(job, pp=2, gpus=128)
 
 
 def test_a_model_without_degrees_gets_some_that_fit(own):
     for experts, blocks, gpus in ((64, 48, None), (60, 94, None), (128, 94, 512), (384, 61, 2048), (160, 92, 1024)):
         text = MINE.replace("experts = 64", f"experts = {experts}").replace("blocks = 48", f"blocks = {blocks}")
-        job = get(own(text, f"e{experts}.toml"), **({} if gpus is None else {"gpus": gpus}))
+        job = job_of(own(text, f"e{experts}.toml"), **({} if gpus is None else {"gpus": gpus}))
         assert gpus in (None, job.gpus)
         assert job.ep >= 8 or experts == 60  # that no group of whole servers divides on 1,024 GPUs
         assert fullest_stage(job)[1].total <= 0.92 * 80e9
         assert job.dp * job.ep * job.micro_batches == pytest.approx(4096, rel=0.1)  # sequences of an iteration
-        # The same whatever the fabric: a scale-up domain of 64 GPUs changes what a server is, no degree.
-        assert get(own(text, f"e{experts}.toml"), tp=job.tp, ep=job.ep, pp=job.pp, dp=job.dp).gpus == job.gpus
-    assert get(own(MINE), tp=2, pp=6).tp == 2
-
-
-def test_degrees_are_found_for_the_memory_of_the_gpu_and_beside_those_given(own):
-    path = own(MINE)
-    with_less, with_more = (dataclasses.replace(get_gpu("H100-SXM"), memory_bytes=size) for size in (40e9, 180e9))
-    small, large = (get(path, gpus=256, server=server) for server in (with_less, with_more))
-    assert fullest_stage(small)[1].total <= 0.92 * 40e9 < fullest_stage(large)[1].total <= 0.92 * 180e9
-    inside = get(path, gpus=256, tp=1, ep=8, server=with_more)
-    assert (inside.ep, inside.tp, inside.servers_per_region) == (8, 1, 1)
-    assert get(f"{path}:micro-batches=7", gpus=256).micro_batches == 7
+    assert job_of(own(MINE), tp=2, pp=4).tp == 2
 
 
 MISTAKES = (
@@ -357,20 +347,16 @@ MISTAKES = (
     (MINE.replace("{ heads = 40, kv_heads = 8, head_dim = 128 }", "8"), "attention must be a table such as"),
     (MINE + "dense_blocks = [99]\ndense_hidden = 8", "dense_blocks must be different places from 0 to 47"),
     (MINE + 'name = "a:b"', "name of .* must be text without : and , in it"),
-    (MINE + "gpus = 250", r"^mine: no set-up has gpus 250; 248 or 256 GPUs would do\.$"),
+    (MINE + "gpus = 250", r"^no set-up has gpus 250; 248 or 256 GPUs would do\.$"),
     (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
-    (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, "),
-    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "mine: ep must divide the 64 experts, got 48"),
+    (MINE + DEGREES + "gpus = 512", "job.parallel.gpus 512 and dp 4 do not agree"),
+    (MINE + DEGREES.replace("ep = 16", "ep = 48"), "job.parallel.ep must divide the 64 experts, got 48"),
 )
 
 
 def test_mistakes_of_a_file_name_it_or_the_model(own):
     for text, words in MISTAKES:
-        said = refused(get, own(text))
+        said = refused(job_of, own(text))
         assert re.search(words, said), said
-    for model, words in (
-        ("qwen-moe:eep=16", "workload setting 'eep' is unknown"),
-        ("qwen-moe:ep=x", "qwen-moe:ep=x: ep must be a whole number of at least 1, got 'x'"),
-        ("qwen-mo:ep=16", "model 'qwen-mo' is unknown .*or a .toml or .json file"),
-    ):
-        assert re.search(words, refused(get, model)), refused(get, model)
+    assert "workload setting 'eep' is unknown" in refused(get, "qwen-moe", eep=16)
+    assert "qwen-moe: ep must be a whole number of at least 1, got 'x'" in refused(get, "qwen-moe", ep="x")

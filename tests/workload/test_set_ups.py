@@ -35,7 +35,6 @@ from mfabric_jax.workload.memory import in_flight, step_bytes, usable_bytes
 from mfabric_jax.workload.parallel import RECOMPUTE, SHARDING
 from mfabric_jax.workload.set_ups import quickest, set_ups_by_time
 from tests.mistakes import refused
-from tests.small import model_file
 
 H100 = get_gpu("H100-SXM")
 
@@ -117,9 +116,8 @@ def test_an_almost_full_gpu_does_not_fit():
     assert (again.fits, again.recompute) == (True, "attention")  # the least that fits
 
 
-def test_a_bubble_costs_what_it_costs(tmp_path):
-    size = {"blocks": 56, "hidden": 6144, "experts": 64, "top_k": 8, "expert_hidden": 2048, "vocab": 32000}
-    job = get(model_file(tmp_path / "fine.toml", heads=(48, 8, 128), **size), gpus=512, micro_batches=8)
+def test_a_bubble_costs_what_it_costs():
+    job = quickest(FINE, H100, gpus=512, micro_batches=8)
     assert (job.pp - 1) / (8 + job.pp - 1) < 0.3  # of 16 stages: 65 %
 
 
