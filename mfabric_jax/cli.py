@@ -6,11 +6,10 @@ Every mistake in what was asked ends in one sentence on standard error and exit 
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.commands import NAMES, OF_CASES, help
+from mfabric_jax.commands import COMMANDS, OF_CASES, help
 from mfabric_jax.commands.words import parse, read
 
 LONGEST = 1500  # characters of a sentence on the screen
@@ -59,12 +58,7 @@ def _run(command: str, words: list[str]) -> int | None:
         return module.run(parse(module.Options, words, command))
     if command == "sweep" and (status := module.run_no_cases(words)) is not None:
         return status
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", UserWarning)
-        cases, options = read(command, words, module.Options, getattr(module, "BELOW", ()))
-    for one in heard:
-        print(f"mfabric: {one.message}", file=sys.stderr)
-    return module.run(cases, options)
+    return module.run(*read(command, words, module.Options, getattr(module, "BELOW", ())))
 
 
 def _shortened(sentence: str) -> str:
@@ -75,35 +69,15 @@ def _shortened(sentence: str) -> str:
 
 HELP = """usage: mfabric COMMAND [options]
 
-  compare   iteration time, cost and performance per dollar of fabrics for MoE training
-  calibrate the computation rate of models that published fat-tree times imply
-  failures  what a broken NIC, link, switch, GPU or server costs a fabric
-  cluster   one iteration's flows on a whole cluster at once: who waits for which link
-  jobs      several jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, the best shifts
-  replay    a graph of tasks on fabrics: when it ends, what holds it, what more bandwidth would bring
-  timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
-  export    one iteration as a graph of tasks: computations, messages, what waits for what
-  draw      a picture of a fabric
-  traffic   bytes of each kind of parallelism in one iteration of a model, memory of a GPU
-  traces    what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors
-  validate  predictions against recorded packet-level runs
-  policies  every policy on every kind of demand: how late, how fast
-  train     a policy that chooses circuits: a network, or an index rule of five numbers
-  evaluate  policies on demand they were not trained on, known exactly, with errors or predicted
-  sweep     every configuration of a design space, from a file; goes on where it was stopped
-  query     filter, group and sort the rows of a sweep; its Pareto front
-  report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
-  reproduce figures of the paper, and every published number beside what comes out
-  tune      measures kernels on this device once; what is fastest is used from then on
-  show      what a case becomes, as TOML, each value with where it comes from
-  doctor    what decides the speed here: devices, versions, caches, kernels, and what is slow
+{}
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 
 
 def _command(words: list[str]) -> str:
     if not words or words[0] in ("-h", "--help"):
-        print(HELP, file=sys.stdout if words else sys.stderr)
+        listed = "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
+        print(HELP.format(listed), file=sys.stdout if words else sys.stderr)
         raise SystemExit(0 if words else 2)
     if words[0] == "--version":
         import mfabric_jax
@@ -111,7 +85,7 @@ def _command(words: list[str]) -> str:
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
     both = " ".join(words[:2])
-    return both if both in OF_CASES else one_of("command", words[0], NAMES)
+    return both if both in OF_CASES else one_of("command", words[0], COMMANDS)
 
 
 if __name__ == "__main__":

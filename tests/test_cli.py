@@ -40,12 +40,12 @@ def test_version_and_help(capsys, never_computes):
         output = capsys.readouterr()
         assert output.out.startswith("usage: mfabric COMMAND")
         assert output.err == ""
-        assert all(output.out.count(f"\n  {command} ") == 1 for command in commands.NAMES)
+        assert all(output.out.count(f"\n  {command} ") == 1 for command in commands.COMMANDS)
     assert status() == 2
     assert "usage: mfabric COMMAND" in "".join(capsys.readouterr())
     words = {"compare": "--micro-batches mixtral-8x7b --preset", "report": "ROWS --out --pictures --title"}
     words |= {"traces": "--records --ranks-per-server router SmartMoE", "timeline": "--model --picture Perfetto"}
-    for command in commands.NAMES:
+    for command in commands.COMMANDS:
         assert status(command, "--help") == 0
         output = capsys.readouterr().out
         assert f"usage: mfabric {command}" in output

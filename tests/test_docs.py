@@ -174,7 +174,7 @@ def test_pages_name_all_there_is():
     from mfabric_jax.traffic.knobs import WORKLOADS
 
     every = {
-        "README": commands.NAMES,
+        "README": commands.COMMANDS,
         "fabrics": (*fabric.NAMES, *OCS),
         "policies": policies.REGISTRY,
         "traffic": (*WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),

@@ -90,7 +90,9 @@ def run(options: Options) -> None:
 
 def _recordings(options):
     """What the path holds; the global ranks of a router trace are as the options say."""
-    from mfabric_jax import Case, resolve, traffic, workload
+    from mfabric_jax import traffic, workload
+    from mfabric_jax.case import Case
+    from mfabric_jax.simulation import resolve
 
     fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}

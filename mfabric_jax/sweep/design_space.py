@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +15,11 @@ from mfabric_jax.parts import CONFIG
 from mfabric_jax.policies import is_function
 from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation.scenario import DTYPES
-from mfabric_jax.sweep.all_to_alls import AllToAlls
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.case_space import INDEX, LISTED
-from mfabric_jax.sweep.replays import Replays
 from mfabric_jax.text_files import read_mapping
 
-KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
+KINDS = {"all-to-all": ("all_to_alls", "AllToAlls"), "replay": ("replays", "Replays")}  # module here, class
 TABLES = ("fixed", "grid", "list", "random")
 OF_FILES = (  # settings that may name a file
     *("policy", "trace", "workload", "communicators", "graph", "ranks_on"),
@@ -106,7 +105,8 @@ class Sweep:
     @property
     def kind(self) -> Any:
         """What is evaluated."""
-        return KINDS[self.evaluate]
+        module, name = KINDS[self.evaluate]
+        return getattr(importlib.import_module(f"mfabric_jax.sweep.{module}"), name)
 
     @property
     def _settings(self) -> Mapping[str, Setting]:
