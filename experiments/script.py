@@ -33,7 +33,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
-from mfabric_jax.simulation._provenance import commit, provenance
+from mfabric_jax.simulation.results import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
 
 from .pictures import Row, Rows

@@ -11,7 +11,7 @@ from mfabric_jax import extras, platforms, tuned_file, tuning
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import kernels
 from mfabric_jax.flows.kernels import chosen_kernel, usual
-from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation.results import provenance
 from mfabric_jax.tuning import _doctor, _measure
 from tests.command_line import mistake, status
 from tests.flows.test_star import lowered

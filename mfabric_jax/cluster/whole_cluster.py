@@ -20,10 +20,8 @@ from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import cluster_routes, links_of, transfer
-from mfabric_jax.routing.carried import under
-from mfabric_jax.routing.routes import Routes
-from mfabric_jax.routing.shortest import shortest_routes
-from mfabric_jax.routing.transfers import Transfers, link_bytes
+from mfabric_jax.routing.shortest import Routes, shortest_routes
+from mfabric_jax.routing.transfers import Transfers, link_bytes, under
 from mfabric_jax.simulation import Resolved, resolve
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows

@@ -38,7 +38,7 @@ def run(options: Options) -> None:
     from mfabric_jax.jobs.compared import both_ends, said_of_jobs
     from mfabric_jax.jobs.jobs_file import contents
     from mfabric_jax.report import figures
-    from mfabric_jax.simulation._provenance import provenance
+    from mfabric_jax.simulation.results import provenance
 
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.links, figures=options.figures)

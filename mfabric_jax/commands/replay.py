@@ -70,7 +70,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.replay import replayed as found
-    from mfabric_jax.simulation._provenance import provenance
+    from mfabric_jax.simulation.results import provenance
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
     tables = (getattr(options, option) for option in ROWS)

@@ -103,7 +103,7 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 def case_notes(cases: Cases) -> list[str]:
     """Sentences about jobs whose set-up was found, and about jobs that do not fit."""
     from mfabric_jax.simulation import resolve
-    from mfabric_jax.simulation.memory_notes import found_words, too_large_words
+    from mfabric_jax.simulation.rows import found_words, too_large_words
 
     notes = []
     for resolved in map(resolve, (block.case for block in cases.blocks)):

@@ -93,7 +93,7 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
 def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any]) -> None:
     """The page; in a folder, the pictures and rows beside it."""
     from mfabric_jax import report
-    from mfabric_jax.simulation._provenance import provenance
+    from mfabric_jax.simulation.results import provenance
 
     title = f"{found.recording.format} for {found.job.model}"
     effective = effective | provenance("float32")

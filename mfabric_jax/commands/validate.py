@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     from mfabric_jax.fabric.transport import get_transport
     from mfabric_jax.report import figures
     from mfabric_jax.report.tables import agreement
-    from mfabric_jax.simulation._provenance import provenance
+    from mfabric_jax.simulation.results import provenance
     from mfabric_jax.validation.packets import NAMED
 
     runs = validation.read_runs(options.runs)

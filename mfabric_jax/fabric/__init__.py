@@ -1,13 +1,12 @@
 """Fabrics as data: circuits and their legality, regions, packet switches, whole clusters, failures, cost."""
 
-from mfabric_jax.fabric.circuits import Circuits
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.region import Circuits, Region
 from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
 

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
-from mfabric_jax.flows.problem import FlowList, FlowProblem
+from mfabric_jax.flows.problem import FlowList, FlowProblem, once
 
 
 class Release(NamedTuple):

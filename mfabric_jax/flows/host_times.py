@@ -13,8 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.flows.dependencies import Successors
-from mfabric_jax.flows.first_derivatives import once
-from mfabric_jax.flows.problem import FlowList, FlowProblem
+from mfabric_jax.flows.problem import FlowList, FlowProblem, once
 from mfabric_jax.platforms import cores
 
 

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.first_derivatives import once
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, Paths, paths_of
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, Paths, once, paths_of
 
 SMALL = 512  # tables of fewer flows are not packed
 

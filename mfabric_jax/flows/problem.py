@@ -1,6 +1,9 @@
 """A max-min problem: flows on fixed paths over links. Arrays only; what a link or a flow is, others know."""
 
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -202,3 +205,22 @@ def paths_of(problem: FlowProblem | FlowList) -> Paths:
     link = (problem.hops if table else problem.link).astype(jnp.int32)
     slot, flow = jnp.where(link >= 0, link, links), None if table else problem.flow
     return Paths(slot, problem.share, flow, flows, links, platform() != "cpu" and slot.size * links <= COMPARED)
+
+
+# --------------------------------------------------------------------------------------------------- first derivatives
+def once(primals: Any) -> Any:
+    """The `primals` of a rule for derivatives, which cannot be differentiated again."""
+    return _identity(primals)
+
+
+@jax.custom_jvp
+def _identity(primals):
+    return primals
+
+
+@_identity.defjvp
+def _refuse(primals, tangents):
+    raise InputError(
+        "rates and completion times of flows have first derivatives alone; take the second by finite differences of "
+        "the first, or put jax.lax.stop_gradient around the inputs of a first derivative that is meant as a constant."
+    )

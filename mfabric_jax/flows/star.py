@@ -16,10 +16,9 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.device_events import Release, in_known_order
-from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
-from mfabric_jax.flows.problem import FlowProblem
+from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
 
 

@@ -20,8 +20,8 @@ from mfabric_jax.jobs.iterations import IterationPattern, Scene, pattern_of, sce
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.routes import Routes, stacked
-from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.routes import stacked
+from mfabric_jax.routing.shortest import Routes, shortest_routes
 from mfabric_jax.routing.transfers import latency
 from mfabric_jax.schedule.cassini import best_placement, time_shifts
 from mfabric_jax.simulation import simulate

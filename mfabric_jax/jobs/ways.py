@@ -11,8 +11,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.jobs.iterations import IterationPattern, JobTimes, Scene, SharedFlows, in_pieces, repeated, solve_jobs
-from mfabric_jax.schedule.cassini import Shifts, time_shifts
-from mfabric_jax.schedule.mltcp import Mltcp
+from mfabric_jax.schedule.cassini import Mltcp, Shifts, time_shifts
 
 ROUNDS = 3  # of the search for the best shifts
 JUDGED = 30  # iterations of the job with the longest ones that a candidate is judged by, at most

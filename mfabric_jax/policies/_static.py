@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.circuits import round_robin
-from mfabric_jax.fabric.rings import RING_NICS
+from mfabric_jax.fabric.region import round_robin
+from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import as_demand

@@ -21,10 +21,9 @@ from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, p
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.carried import under
-from mfabric_jax.routing.routes import Routes, stacked
-from mfabric_jax.routing.shortest import shortest_routes
-from mfabric_jax.routing.transfers import binding, flow_problem, latency
+from mfabric_jax.routing.routes import stacked
+from mfabric_jax.routing.shortest import Routes, shortest_routes
+from mfabric_jax.routing.transfers import binding, flow_problem, latency, under
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import Latency, lowered

@@ -14,8 +14,7 @@ from mfabric_jax.cluster.whole_cluster import use_of_links
 from mfabric_jax.replay._replay import Replayed
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.turns import TURN
-from mfabric_jax.routing.carried import INSIDE
-from mfabric_jax.routing.transfers import link_bytes
+from mfabric_jax.routing.transfers import INSIDE, link_bytes
 from mfabric_jax.tasks.critical import CriticalPath, covered_s, critical_path
 
 PER_CENT = 0.01

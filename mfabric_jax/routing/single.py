@@ -22,8 +22,7 @@ from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.fixed import circuit_network
 from mfabric_jax.routing.region import between_servers, direct_seconds
-from mfabric_jax.routing.routes import Routes
-from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.shortest import Routes, shortest_routes
 
 MOST_CIRCUITS = 64  # of a pair, for which draws are kept
 

@@ -1,11 +1,10 @@
 """From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline; when to reconfigure."""
 
 from mfabric_jax.schedule.blocks import Rules
-from mfabric_jax.schedule.environment import RegionEnv
+from mfabric_jax.schedule.environment import Drift, Recorded, RegionEnv
 from mfabric_jax.schedule.exchange import exchanges
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.iteration import Iteration, iterate, rates_of
-from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.spans import Span
 from mfabric_jax.schedule.trajectory import best_trajectory
 from mfabric_jax.schedule.when import follow, last, moving_average

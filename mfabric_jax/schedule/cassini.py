@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from mfabric_jax.checks import InputError, positive, whole
+from mfabric_jax.checks import InputError, not_negative, positive, whole
 
 MOST_TICKS = 1 << 14  # of a unified circle
 AT_ONCE = 1 << 20  # turns times ticks that are looked at together
@@ -234,3 +235,43 @@ def best_placement(candidates: Sequence[Shifts]) -> int:
     """Which of several placements has the best mean score; the first of equals."""
     whole("candidates", len(candidates))
     return int(np.argmax([one.score for one in candidates]))
+
+
+# --------------------------------------------------------------------------------------------------------------- MLTCP
+@dataclass(frozen=True)
+class Mltcp:
+    """F(part) = slope * part + intercept, in `pieces` pieces of equal bytes for every flow."""
+
+    slope: float = 1.75
+    intercept: float = 0.25
+    pieces: int = 16
+
+    def __post_init__(self):
+        not_negative("slope", self.slope)
+        positive("intercept", self.intercept)
+        whole("pieces", self.pieces)
+
+    def weight(self, part: ArrayLike) -> np.ndarray:
+        """Of a flow that has sent this part of its iteration's bytes, in the shape of `part`."""
+        return self.slope * np.asarray(part, float) + self.intercept
+
+    def piece_weights(self, before: ArrayLike, size: ArrayLike, total: ArrayLike) -> np.ndarray:
+        """[F K] weights of the pieces of flows.
+
+        - `before` [F] bytes of the iteration that the connection has sent when the flow starts; `size` [F] its own;
+          `total` [F] those of the connection's whole iteration.
+        """
+        before, size, total = (np.asarray(x, float)[:, None] for x in (before, size, total))
+        sent = before + size * ((np.arange(self.pieces) + 0.5) / self.pieces)
+        return self.weight(sent / np.where(total > 0, total, 1))
+
+    def next_offset(self, offset_s: float, communication_s: float) -> float:
+        """By how much the second of two equal jobs starts to communicate behind the first one iteration later.
+
+        - `offset_s`: now, 0 to `communication_s`, which each takes alone.
+
+        Exact for weights that grow without steps, where no job computes for less than it communicates:
+        offset + slope * offset * (c - offset) / (c * intercept + slope * offset) (HotNets 2024, equation 2).
+        """
+        moved = self.slope * offset_s * (communication_s - offset_s)
+        return offset_s + moved / (communication_s * self.intercept + self.slope * offset_s)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
@@ -25,11 +26,146 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, greedy, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.region import as_demand
-from mfabric_jax.schedule.sources import Drift, Recorded
-from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from mfabric_jax.schedule.trajectory import WITHOUT_SHARES, ReconfigurationCost
 
 
+# -------------------------------------------------------------------------------------------------------------- spaces
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Real arrays of a shape, every entry from `low` to `high`."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def sample(self, key) -> Array:
+        """One, uniformly."""
+        return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        x = jnp.asarray(x)
+        fits = x.shape == self.shape and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.all((x >= self.low) & (x <= self.high)) if fits else jnp.asarray(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """0, 1, ..., `n` - 1."""
+
+    n: int
+    shape = ()
+    dtype = jnp.int32
+
+    def sample(self, key) -> Array:
+        """One, uniformly."""
+        return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        x = jnp.asarray(x)
+        fits = x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)
+        return (x >= 0) & (x < self.n) if fits else jnp.asarray(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dict:
+    """Named parts, each of its space."""
+
+    spaces: dict[str, Box | Discrete]
+
+    def sample(self, key) -> dict[str, Array]:
+        """One, each part on its own."""
+        keys = jax.random.split(key, len(self.spaces))
+        return {name: space.sample(key) for (name, space), key in zip(self.spaces.items(), keys, strict=True)}
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        if set(x) != set(self.spaces):
+            return jnp.asarray(False)
+        return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
+
+
+# --------------------------------------------------------------------------------------------------- sources of demand
+BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
+
+
+class Drift(eqx.Module):
+    """Demand that drifts: every server sends the same bytes, divided over the others by what is popular.
+
+    - `bytes_per_server`: what each sends in a step without a burst.
+    - `skew`, `pairs`: standard deviation of the logarithms of a receiver's popularity, and of a pair's beside it; both
+      walk at random and are drawn back: `memory` is their correlation from step to step.
+    - `heat`: logarithm of the factor on one hot receiver; another is it with probability `moves` a step.
+    - `burst`: probability that a step has `burst_times` the bytes.
+    """
+
+    bytes_per_server: Any = BYTES_PER_SERVER
+    skew: Any = 1.0
+    pairs: Any = 0.5
+    memory: Any = 0.98
+    heat: Any = 1.5
+    moves: Any = 0.02
+    burst: Any = 0.05
+    burst_times: Any = 3.0
+
+    def __check_init__(self):
+        positive("bytes_per_server", self.bytes_per_server)
+        for field in ("skew", "pairs", "heat", "burst_times"):
+            not_negative(field, getattr(self, field))
+        for field in ("memory", "moves", "burst"):
+            value = not_negative(field, getattr(self, field))
+            if not isinstance(value, Tracer) and np.any(np.asarray(value) > 1):
+                raise InputError(f"{field} must be at most 1, got {value}.")
+
+    def first(self, key, servers: int, dtype):
+        """(state, demand [S S]) of the first step."""
+        walk, hot, key = jax.random.split(key, 3)
+        place = jax.random.randint(hot, (), 0, servers, jnp.int32)
+        return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), place))
+
+    def next(self, key, state):
+        """(state, demand [S S]) of the next step."""
+        walks, place = state  # walks: one of receivers, then those of pairs
+        servers, dtype = walks.shape[1], walks.dtype
+        walk, chance = jax.random.split(key)
+        at = {field.name: jnp.asarray(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
+        fresh = jax.random.normal(walk, walks.shape, dtype)
+        walks = at["memory"] * walks + jnp.sqrt(1 - at["memory"] ** 2) * fresh
+        moved, to, burst = jax.random.uniform(chance, (3,), dtype)
+        place = jnp.where(moved < at["moves"], (to * servers).astype(jnp.int32), place)
+        hot = (jnp.arange(servers, dtype=jnp.int32) == place).astype(dtype)
+        logits = (at["skew"] * walks[0] + at["heat"] * hot)[None, :] + at["pairs"] * walks[1:]
+        size = at["bytes_per_server"] * jnp.where(burst < at["burst"], at["burst_times"], 1)
+        share = jax.nn.softmax(jnp.where(jnp.eye(servers, dtype=bool), -jnp.inf, logits), axis=1)
+        return (walks, place), size * share
+
+
+class Recorded(eqx.Module):
+    """A recorded trace, `demands` [T S S] bytes, over and over; every episode starts somewhere in it."""
+
+    demands: Float[Array, "T S S"]
+
+    def __init__(self, demands):
+        self.demands = as_demand(demands)
+        if self.demands.ndim != 3 or self.demands.shape[1] != self.demands.shape[2] or not len(self.demands):
+            raise InputError(f"demands must be [T S S] with at least one step, got {list(self.demands.shape)}.")
+
+    def first(self, key, servers: int, dtype):
+        """(state, demand [S S]) of the first step."""
+        if self.demands.shape[1] != servers:
+            raise InputError(f"demands must be of the region's {servers} servers, got {list(self.demands.shape)}.")
+        at = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
+        return at, self.demands[at].astype(dtype)
+
+    def next(self, key, state):
+        """(state, demand [S S]) of the next step."""
+        at = (state + 1) % len(self.demands)
+        return at, self.demands[at]
+
+
+# ---------------------------------------------------------------------------------------------------- the environment
 class Params(eqx.Module):
     """What an episode runs on; everything is traced but the region's `servers` and the kind of `source`.
 

@@ -12,7 +12,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
-from mfabric_jax.policies import Policy
+from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.electrical import delegated, inside_time
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.single import SinglePaths
@@ -201,3 +201,24 @@ def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
 def at_unit_bandwidth(group: Any, dtype) -> Any:
     """The group with NICs of 1 byte/s."""
     return eqx.tree_at(lambda g: g.nic_gbps, group, jnp.asarray(units.to_gbps(1.0), dtype))
+
+
+# --------------------------------------------------------------------------------------------------- experts that move
+def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], routing: str) -> Float[Array, "P 2"]:
+    """`Exchanges.moved`: seconds of NICs and of NVSwitches in every stage, at 1 byte/s.
+
+    - `moves`: bytes from rank to rank, the tensor-parallel slices of a rank together.
+    """
+    unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
+
+    def between(demand):
+        if not unit.reconfigures:
+            return fixed_time(unit, demand, per_server)
+        servers = server_bytes(demand, per_server)
+        return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
+
+    def one(demand):
+        crossing = inside_bytes(demand, per_server) + delegated(unit, demand, per_server)
+        return jnp.stack([between(demand), inside_time(crossing, 1.0 * workload.tp)])
+
+    return jax.vmap(one)(moves)

@@ -14,9 +14,10 @@ from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED, Calibrated
-from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.settings import Calibrated
 from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.solving import solve, times_of
 
 ROUNDS, POINTS = 6, 25

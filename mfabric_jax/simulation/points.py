@@ -16,9 +16,17 @@ from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.measured import measured_efficiency, measured_under, scenario_at
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
-from mfabric_jax.simulation.rows import PARTS, compute_source, described, judged, named, over_balanced
+from mfabric_jax.simulation.rows import (
+    PARTS,
+    changes_of,
+    compute_source,
+    described,
+    judged,
+    named,
+    over_balanced,
+    switching_columns,
+)
 from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
-from mfabric_jax.simulation.switches import changes_of, switching_columns
 
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once

@@ -2,16 +2,22 @@
 
 import dataclasses
 import functools
+import importlib.metadata
+import pathlib
+import subprocess
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.flows.kernels import SHOWN as SIZES
+from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import bill_of, unknown_parts
@@ -185,3 +191,42 @@ def not_known(asked: Cases) -> list[str]:
         bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
         found += unknown_parts(one.settings, one.fabric, bill)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
+
+
+# ------------------------------------------------------------------------------------------- where a result comes from
+def provenance(dtype: str) -> dict[str, Any]:
+    """What every result carries beside its configuration.
+
+    `kernel`: what "auto" is for stars of so many endpoints; `tuned`: whether `mfabric tune` chose any of them.
+    """
+    import mfabric_jax
+
+    device = next(iter(jnp.zeros(()).devices()))
+    sizes = sorted({*SIZES, *tuned_sizes(device)})
+    return {
+        "version": mfabric_jax.__version__,
+        "commit": commit(),
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "device": f"{device.platform}: {device.device_kind}",
+        "dtype": dtype,
+        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
+        "tuned": any(tuned(device.platform, n) is not None for n in sizes),
+    }
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of a source checkout, "+changes" behind it if files differ; None for an installed package."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,23 +1,26 @@
 """Compare fabrics for training: models x fabrics x bandwidths, one row each."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.simulation.memory_notes import memory_columns
 from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iteration
 from mfabric_jax.simulation.replicas import replica_columns
 from mfabric_jax.simulation.scenario import AS_SET, Scenario
 from mfabric_jax.simulation.solving import Simulated
-from mfabric_jax.simulation.switches import changes_of, switch_name, switching_columns
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
-from mfabric_jax.workload import Workload
+from mfabric_jax.units import to_gigabytes
+from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.compute import iteration_flops
+from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
+from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
@@ -152,3 +155,81 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
     if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
+
+
+# ---------------------------------------------------------------------------------------------------- what switches do
+def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of `Exchanges.anew` and `Exchanges.switch` [... P Q L 2]: circuits that are set up anew in an iteration, those of
+    all regions of the cluster, and how often the busiest region's switch turns [...].
+
+    A region is the servers of one group of a stage; the groups of a stage are alike.
+    """
+    groups = max(1, job.servers // (job.pp * job.servers_per_region))
+    axes = (-3, -2, -1)
+    return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
+
+
+def switch_name(settings: Settings, on: Fabric) -> str:
+    """For rows: the optical switch that is named; "none" on a fabric without any."""
+    optical = on.reconfigures or on.optical_regions is not None
+    return (settings.case.circuits.ocs or "unnamed") if optical else "none"
+
+
+def switching_columns(settings: Settings, on: Fabric, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
+    """Columns of a row: circuits changed in an iteration, how often the busiest region's switch turns in it, and that
+    over how often it may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
+    switch = settings.optical_switch if on.reconfigures else None
+    allowed = None if switch is None else switch.turns_per_s
+    over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
+    return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
+    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: not known."""
+    needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
+    return {
+        "memory_gb": float(to_gigabytes(needs)),
+        "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
+        "fits": None if has is None else needs <= usable_bytes(has),
+    }
+
+
+FIELDS = {  # of a `Workload`, and where a case says them
+    **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
+    **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
+    **{"recompute": "job.recompute", "sharding": "job.sharding"},
+}
+
+
+def found_words(resolved: Resolved) -> str | None:
+    """The degrees of a case that nobody gave, and why they are these, in sentences; None where they are given."""
+    job, why = resolved.job, resolved.why
+    found = [name for name in ("tp", "pp", "ep") if f"job.parallel.{name}" in why]
+    recipe = [
+        why[f"job.parallel.{name}"] for name in found if why[f"job.parallel.{name}"].startswith(("recipe", "file"))
+    ]
+    if not found or len(recipe) == len(found):
+        return None
+    degrees = {name: getattr(job, name) for name in (*DEGREES, "gpus")}
+    rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
+    return f"{job.model}: {', '.join(found)} were left open and found: {set_up_words(degrees)}, {rest}."
+
+
+def too_large_words(resolved: Resolved) -> str | None:
+    """What does not fit and what would, in a sentence; None where all fits, or nothing is known of the GPU's memory."""
+    job, server = resolved.job, resolved.gpu
+    said = memory_columns(resolved.settings, job)  # type: ignore[arg-type]
+    if said["fits"] is not False:
+        return None
+
+    def again(changed: Mapping[str, Any]) -> Workload:
+        """The case as it was asked for, on these GPUs, with some settings changed."""
+        stated = {FIELDS[name]: getattr(job, name) for name in ("tp", "pp", "ep", "recompute")}
+        stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
+        return resolve(resolved.asked.with_(stated)).job
+
+    does = [remedy_words(one, job) for one in remedies(job, server, again)]
+    kept = f"{HEADROOM:.0%} kept for buffers"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."

@@ -14,14 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.design import Form, group_numbers
+from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
+from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
+from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside, moving
 from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.schedule.moving_experts import moving
 from mfabric_jax.schedule.pays import TradeOff, trade_off_of
 from mfabric_jax.schedule.spans import Span
 from mfabric_jax.schedule.uneven import early, expert_load
@@ -29,8 +32,7 @@ from mfabric_jax.simulation.batch import drop_programs_if_crowded
 from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
 from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.single_flows import carried
-from mfabric_jax.traffic.dispatch import selections_of, sent_as
+from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -341,3 +343,43 @@ def _work(one: Scenario) -> int:
     job, group = one.workload, one.group
     ends = job.ep if group.nic_use == "own" else job.servers_per_region
     return job.moe_layers * ends**4 * (1 if group.oversubscription is None else 2)
+
+
+# --------------------------------------------------------------------------------------- flows that take one path each
+WIDE = 1e15  # gigabytes/s: no limit
+
+
+def carried(one: Scenario) -> Any:
+    """The `carry` of `schedule.exchanges`; None: bytes spread over circuits, NICs and links."""
+    settings, group, job = one.settings, one.group, one.workload
+    paths: Any = settings.case.network.paths
+    if paths.name == "spray" or not one.fabric.single_paths(settings):
+        return None
+    if group.reconfigures:
+        if paths.circuits == "pooled":
+            return None
+        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
+    if one.fabric.panels:
+        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.seed)
+    return _over_switches(one)
+
+
+def _flows(job: Workload) -> int:
+    """From a server to another: of every pair of ranks, or, where one copy leaves for a server, of those at equal
+    places; one for each slice."""
+    return job.ranks_per_server ** (1 if job.dispatch == PER_SERVER else 2) * job.tp
+
+
+def _over_switches(one: Scenario) -> SinglePaths:
+    """One group on servers of its own, or all groups of the cluster."""
+    network, group, job = one.settings.case.network, one.group, one.workload
+    paths: Any = network.paths
+    if group.nics != job.gpus_per_server:
+        raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
+    gpus = job.ep * job.tp
+    groups = 1 if paths.busy == "group" else job.gpus // gpus
+    servers = max(2, -(-groups * gpus // job.gpus_per_server))
+    radix = roomy_radix(network.radix, servers, group.nics)
+    form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
+    there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.seed)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.rings import RING_NICS, ascending_steps, ring_circuits, totient_steps
+from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.policies import topoopt
 from mfabric_jax.policies._static import matchings
 from mfabric_jax.routing.fixed import wired

@@ -13,7 +13,7 @@ from mfabric_jax.case.grid import IMPOSSIBLE, LEAVE_OUT, REFUSE
 from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.policies import is_function
-from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.case_space import INDEX, LISTED

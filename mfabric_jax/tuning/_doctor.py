@@ -15,8 +15,8 @@ from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import PACKAGES
 from mfabric_jax.flows.kernels import SHOWN, kept_kernel, usual
-from mfabric_jax.simulation._provenance import commit
 from mfabric_jax.simulation.batch import usual_at_once
+from mfabric_jax.simulation.results import commit
 
 MEBI = 1 << 20
 NVIDIA_FILES = "/dev/nvidia[0-9]*"

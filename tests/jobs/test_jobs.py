@@ -16,7 +16,7 @@ from mfabric_jax.jobs.placed import model_phase, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.report.figures import interleaving
-from mfabric_jax.schedule.mltcp import Mltcp
+from mfabric_jax.schedule.cassini import Mltcp
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks

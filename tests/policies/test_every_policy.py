@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.circuits import round_robin
+from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.policies import REGISTRY, Plan, random_circuits, suited, uniform
 from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile, region

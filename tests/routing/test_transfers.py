@@ -18,7 +18,7 @@ from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.routing.fixed import forward_time, wired
-from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency, link_bytes
 from tests.mistakes import refused
 from tests.oracles import dense

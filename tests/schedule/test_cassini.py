@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.schedule.cassini import Circle, best_placement, rotations, score_of, time_shifts, unified_ticks
-from mfabric_jax.schedule.mltcp import Mltcp
+from mfabric_jax.schedule.cassini import Circle, Mltcp, best_placement, rotations, score_of, time_shifts, unified_ticks
 
 
 def on_off(period_ms, begin_ms, end_ms, rate=1.0):

@@ -15,8 +15,7 @@ from jax import lax
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.schedule import Drift, Recorded, RegionEnv
-from mfabric_jax.schedule.environment import Params, circuits_of
-from mfabric_jax.schedule.spaces import Box, Dict, Discrete
+from mfabric_jax.schedule.environment import Box, Dict, Discrete, Params, circuits_of
 from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy as plain_greedy
 

@@ -8,7 +8,8 @@ import pytest
 from mfabric_jax import Case, load, resolve, simulate
 from mfabric_jax.case import presets
 from mfabric_jax.case.grid import cases
-from mfabric_jax.resolving.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
+from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.settings import CALIBRATED
 from mfabric_jax.simulation import calibrate
 from mfabric_jax.simulation._calibrate import calibration_rows, write_calibration
 from mfabric_jax.simulation.scenario import scenario_of

@@ -14,10 +14,9 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.policies import topoopt
-from mfabric_jax.routing.carried import under
 from mfabric_jax.routing.electrical import spray_time
-from mfabric_jax.routing.routes import Routes
-from mfabric_jax.routing.transfers import transfer
+from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.transfers import transfer, under
 from mfabric_jax.schedule import rates_of
 from mfabric_jax.schedule.exchange import acknowledged, with_acks
 from mfabric_jax.workload.volume import replica_bytes

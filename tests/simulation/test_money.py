@@ -5,8 +5,7 @@ import pytest
 
 from mfabric_jax import resolve
 from mfabric_jax.simulation.money import bill_of, tokens_of_iteration, unknown_parts
-from mfabric_jax.simulation.rows import judged
-from mfabric_jax.simulation.switches import changes_of
+from mfabric_jax.simulation.rows import changes_of, judged
 from mfabric_jax.workload import get
 from tests.small import base
 

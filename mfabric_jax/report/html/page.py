@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows, grouped, numeric, textual, unround, values_in
 from mfabric_jax.report.html import panels
-from mfabric_jax.report.html.markup import bullets, counted, enumerated, tag, words
+from mfabric_jax.report.html.panels import bullets, counted, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells

@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from html import escape
 from typing import Any
 
 from mfabric_jax.checks import InputError
@@ -12,7 +13,6 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import compared_charts
 from mfabric_jax.report.grid import TIME, Rows
-from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.ranking import token_prices
 from mfabric_jax.report.varied import design_space, plainest, sensitivities
 
@@ -128,3 +128,41 @@ def contrast(one: str, other: str) -> float:
 def _luminance(colour: str) -> float:
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in style.rgb(colour)]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- markup
+_MOST_NAMES = 12
+
+
+def words(*values: Any) -> str:
+    """Values as text of a page."""
+    return escape("".join(map(str, values)))
+
+
+def tag(name: str, *inside: str, **attributes: Any) -> str:
+    """An element: `class_` is class, `aria_label` aria-label; None and False are left out, True has no value."""
+    named = {key.strip("_").replace("_", "-"): value for key, value in attributes.items()}
+    written = [
+        f" {key}" if value is True else f' {key}="{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}"'
+        for key, value in named.items()
+        if value is not None and value is not False
+    ]
+    return f"<{name}{''.join(written)}>{''.join(inside)}</{name}>"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """Sentences as a list; nothing of none."""
+    return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
+
+
+def counted(rows: Sequence[Any]) -> str:
+    """1 row, 2 rows."""
+    return f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+
+
+def enumerated(names: Sequence[Any], last: str = "and") -> str:
+    """a, b and c; many are cut short."""
+    every = [str(name) for name in names]
+    if len(every) > _MOST_NAMES:
+        every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]
+    return f" {last} ".join(filter(None, [", ".join(every[:-1]), *every[-1:]])) or "none"
