@@ -1,4 +1,4 @@
-"""The tables of docs/api.md, made from docstrings: between `<!-- docstrings -->` and `<!-- end -->`.
+"""The tables of docs/api.md: names and commands, between their marks (`<!-- docstrings -->`) and `<!-- end -->`.
 
 `python -m tests.docs_api` compares the page with the docstrings, and with `--write` writes it again.
 """
@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
+from mfabric_jax.commands import COMMANDS
 from tests.docs_tables import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
-PART = re.compile(r"<!-- docstrings -->\n.*?<!-- end -->", re.S)
+PART = re.compile(r"<!-- (docstrings|commands) -->\n.*?<!-- end -->", re.S)
 # Constants and aliases of types: Python keeps no docstring of them.
 WITHOUT_DOCSTRING = {
     "mfabric_jax.fabric.NAMES": "Names of fabrics.",
@@ -65,8 +66,9 @@ def tables() -> Iterator[str]:
 
 def made_again(page: str) -> str:
     """The page with its tables as docstrings make them now."""
-    body = "\n".join(tables()).strip()
-    return PART.sub(lambda _: f"<!-- docstrings -->\n\n{body}\n\n<!-- end -->", page)
+    commands = ("| command | |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in COMMANDS.items()))
+    body = {"docstrings": "\n".join(tables()).strip(), "commands": "\n".join(commands)}
+    return PART.sub(lambda part: f"<!-- {part[1]} -->\n\n{body[part[1]]}\n\n<!-- end -->", page)
 
 
 def main(words: list[str]) -> int:

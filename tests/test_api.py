@@ -4,26 +4,13 @@ import pathlib
 import re
 
 import mfabric_jax
-from mfabric_jax import cli
 from tests.docs_api import exported, made_again, packages, sentence
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-def section(title):
-    """What stands below a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", PAGE, re.M | re.S)
-    assert found, title
-    return found[1]
-
-
-def table(title):
-    """{first cell: second cell} of the rows whose first cell is one name."""
-    return dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", section(title), re.M))
-
-
-def test_tables_of_names_are_those_of_the_docstrings():
+def test_tables_are_those_of_docstrings_and_commands():
     assert made_again(PAGE) == PAGE, "python -m tests.docs_api --write"
 
 
@@ -32,10 +19,6 @@ def test_every_public_name_exists_and_has_a_sentence():
         for name in exported(module):
             assert hasattr(module, name), f"{module.__name__}.{name}"
             assert len(sentence(module, name)) > 5, f"{module.__name__}.{name} has no docstring"
-
-
-def test_every_command_has_a_line():
-    assert list(table("Command line")) == re.findall(r"^  (\w+) +\w", cli.HELP, re.M)
 
 
 def test_the_version_is_the_same_everywhere():
