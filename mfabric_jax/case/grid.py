@@ -53,7 +53,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
-    """Cases to simulate together, in blocks.
+    """Several cases, in blocks whose cases share one compiled program.
 
     - `varied`: paths that vary, in the order of the axes.
     - `rules`: how a sweep runs: rows_per_file, impossible, draws, draw_seed.
@@ -88,7 +88,7 @@ class Variant:
 def cases(
     case: Case | Cases | Sequence[Case], axes: Mapping[str, Sequence] | Sequence[Mapping[str, Any]] | None = None
 ) -> Cases:
-    """The cases of a grid.
+    """The cases of a grid of values, or of a list of changes.
 
     - `axes`: values by path, of which every combination is a case, the first axis changing slowest; or a list of
       changes, each of which makes one case, as `Case.with_` takes them. None: the case as it is.

@@ -38,7 +38,7 @@ Statement = dict[str, Any]
 
 
 class Case(Group, frozen=True):
-    """What is simulated."""
+    """Everything that decides one result: an immutable tree of settings."""
 
     model: tree.Model = tree.Model()
     gpu: tree.GpuSettings = tree.GpuSettings()

@@ -32,7 +32,9 @@ OF_JOB = (*OF_JOB, "compute_precision", "expert_load", "placement", "dispatch", 
 
 
 class Asked(NamedTuple):
-    """- `where`: conditions as typed.   - `by`: columns of groups; `measures`: "column:measure" of them.
+    """What is asked of `query`: conditions, groups, Pareto front, order, columns.
+
+    - `where`: conditions as typed.   - `by`: columns of groups; `measures`: "column:measure" of them.
     - `pareto`: columns to have small ("column:max": large), in every group.
     - `sort`: by column ("column:down": falling).
     - `columns`: to keep (none: all).   - `limit`: of rows, None for all."""

@@ -30,7 +30,7 @@ _CASE = ("model", "fabric", "nic_gbps")
 
 
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
-    """A sentence for everything of that kind that rows of iterations hold."""
+    """Sentences on what rows say of optical switches: too slow, not needed, or all designs alike."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_static(named), *_idle(known, effective or {})]

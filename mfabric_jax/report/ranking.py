@@ -22,7 +22,7 @@ _ORDERS = {  # the first column that holds numbers decides; what is best has the
     "seconds": (1, "seconds"),
 }
 _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST)
-_UNSURE = 0.1  # relative: docs/limits.md
+_UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 _NO = (None, "none", "unnamed", "as set")
 

@@ -50,7 +50,7 @@ class Blocks(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How an iteration runs (static).
+    """What waits for what in a block and an iteration; static under JAX.
 
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
     - `parts`: dispatch, experts and combine of a block overlap in so many: a part's experts run once its dispatch is

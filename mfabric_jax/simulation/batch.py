@@ -81,7 +81,7 @@ def evaluate(
     before: Callable[[Estimate], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
-    """`function` of every case, compiled once.
+    """Compute `function` for every case, compiled once.
 
     - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take. Where it is a tree itself
       (`jax.tree_util.Partial`, an Equinox module), its arrays are handed to the program: others of the same shapes do

@@ -108,7 +108,7 @@ def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndar
 
 # Experts placed so that circuits have least to carry: placement and circuits chosen for each other.
 # Circuits that follow demand, and servers that forward, end an all-to-all near the degree bound: what the busiest
-# server sends or receives, over its ports (docs/switching.md). Experts are swapped between servers as long as that
+# server sends or receives, over its ports (docs/policies.md). Experts are swapped between servers as long as that
 # falls and no rank computes noticeably more. The method is ours.
 
 MORE = 1.02  # what the busiest rank may compute, over what it does when placed by load alone
