@@ -1,5 +1,7 @@
 """Many cases at once against the same cases one by one."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,3 +19,14 @@ def assert_batch_is_its_loop(function, cases, alone=None, rtol=0.0, atol=0.0):
         one = (alone or function)(*case)
         for got, want in zip(jax.tree.leaves(together), jax.tree.leaves(one), strict=True):
             np.testing.assert_allclose(got[at], want, rtol=rtol, atol=atol)
+
+
+# -------------------------------------------------------------------------- programs that run longer than they compile
+optimised = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 3,
+        "xla_llvm_disable_expensive_passes": False,
+        "xla_cpu_use_fusion_emitters": True,
+    },
+)

@@ -1,11 +1,16 @@
-"""Parts of the documentation that the tree of settings makes: between `<!-- made: NAME -->` and `<!-- end -->`.
+"""Parts of the documentation that settings and docstrings make: between `<!-- made: NAME -->` and `<!-- end -->`.
 
-`python -m tests.docs_case` compares them with the tree, and with `--write` writes them again.
+`python -m tests.docs_case` compares them, and with `--write` writes them again.
 """
 
+import ast
+import importlib
+import inspect
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from mfabric_jax.case import Case, presets
@@ -13,6 +18,7 @@ from mfabric_jax.case.layers import load
 from mfabric_jax.case.old import GONE, WHERE
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.case.values import AUTO, words
+from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import groups
 from mfabric_jax.commands.words import OF_CASES
 from tests.docs_tables import ROOT
@@ -132,9 +138,63 @@ def the_gone() -> Iterator[str]:
         yield f"| `{option}` | {said} |"
 
 
+# --------------------------------------------------------------------------------------------------------- docs/api.md
+# Constants and aliases of types: Python keeps no docstring of them.
+WITHOUT_DOCSTRING = {
+    "mfabric_jax.fabric.NAMES": "Names of fabrics.",
+    "mfabric_jax.workload.NAMES": "Names of models.",
+    "mfabric_jax.policies.Policy": "Type of a policy: a function of demand and region that gives a `Plan`.",
+    "mfabric_jax.schedule.First": "What the first all-to-all of a forward pass finds: names of `circuits.turn`.",
+    "mfabric_jax.schedule.Span": "For how long circuits stay set, and what they are chosen for.",
+}
+
+
+def packages() -> list[ModuleType]:
+    """The package itself and its public packages, in pipeline order of the data."""
+    folders = sorted(path.parent.name for path in (ROOT / "mfabric_jax").glob("*/__init__.py"))
+    names = ["mfabric_jax", *(f"mfabric_jax.{folder}" for folder in folders)]
+    return [module for module in map(importlib.import_module, names) if exported(module)]
+
+
+def exported(module: ModuleType) -> set[str]:
+    """`__all__`, or what the package imports under its own name on purpose (`import X as X`)."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    tree = ast.parse(pathlib.Path(str(module.__file__)).read_text(encoding="utf-8"))
+    return {name.asname for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names if name.asname}
+
+
+def sentence(module: ModuleType, name: str) -> str:
+    """The first paragraph of a docstring, which is one sentence."""
+    path = f"{module.__name__}.{name}"
+    if path in WITHOUT_DOCSTRING:
+        return WITHOUT_DOCSTRING[path]
+    thing = getattr(module, name)
+    text = inspect.cleandoc(thing.__doc__ or "").partition("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def tables() -> Iterator[str]:
+    """A table for every package."""
+    for module in packages():
+        yield f"### {module.__name__}"
+        yield ""
+        yield "| name | |"
+        yield "|---|---|"
+        for name in sorted(exported(module), key=lambda name: (name.lower(), name)):
+            yield f"| `{name}` | {sentence(module, name)} |"
+        yield ""
+
+
+def commands() -> Iterator[str]:
+    """The table of commands."""
+    yield from ("| command | |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in COMMANDS.items()))
+
+
 MADE = {
     **{"tree": the_tree, "choices": the_choices, "presets": the_presets, "short-flags": the_short_flags},
     **{"defaults": the_defaults, "old-names": the_old_names, "gone": the_gone},
+    **{"docstrings": tables, "commands": commands},
 }
 
 
@@ -157,7 +217,7 @@ def main(given: list[str]) -> int:
         if after != before and "--write" in given:
             page.write_text(after, encoding="utf-8")
         elif after != before:
-            print(f"{page.name} is not what the tree of settings makes: python -m tests.docs_case --write")
+            print(f"{page.name} is not what settings and docstrings make: python -m tests.docs_case --write")
             status = 1
     return status
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 
 import jax
+import numpy as np
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
@@ -94,3 +95,15 @@ def as_a_user():
     """Standard promotion."""
     with configured(jax_numpy_dtype_promotion="standard"):
         yield
+
+
+# --------------------------------------------------------------------------------- rows by the values of their columns
+def column(rows, name, **values):
+    """What a column holds in the rows with these."""
+    return np.array([row[name] for row in rows if values.items() <= row.items()])
+
+
+def only(rows, **values):
+    """The one row with these."""
+    (row,) = (row for row in rows if values.items() <= row.items())
+    return row

@@ -4,14 +4,9 @@ import pathlib
 import re
 
 import mfabric_jax
-from tests.docs_api import exported, made_again, packages, sentence
+from tests.docs_case import exported, packages, sentence
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-
-
-def test_tables_are_those_of_docstrings_and_commands():
-    assert made_again(PAGE) == PAGE, "python -m tests.docs_api --write"
 
 
 def test_every_public_name_exists_and_has_a_sentence():

@@ -21,7 +21,7 @@ from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.routing.transfers import Transfers, link_bytes, under
+from mfabric_jax.routing.transfers import Transfers, under
 from mfabric_jax.simulation import Resolved, resolve
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
@@ -112,12 +112,6 @@ def _over_graph(resolved: Resolved, graph: str, flows: Flows) -> tuple[Network, 
     network = dataclasses.replace(network, capacity=network.capacity * resolved.settings.goodput)
     src, dst, given = gpu[flows.src], gpu[flows.dst], {"routing": case.network.paths.name, "seed": case.run.seed}
     return network, shortest_routes(network, src, dst, **given, size=flows.size)
-
-
-def lower_bound(network: Network, routes: Routes, flows: Flows) -> float:
-    """Bytes of the busiest link over its capacity [s]: no sharing ends earlier."""
-    carried = link_bytes(network, routes, flows.size)
-    return float(np.max(np.divide(carried, network.capacity, out=np.zeros_like(carried), where=carried > 0), initial=0))
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:

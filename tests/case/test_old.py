@@ -8,23 +8,8 @@ from mfabric_jax.case.paths import check, settings
 from tests.docs_case import VALUES
 from tests.mistakes import refused
 
-# Of compare, timeline, export, failures, clusters and sweeps of iterations.
-OPTIONS = """
-    gpu dp tp pp ep gpus micro_batch micro_batches bubble sequence schedule chunks overlap_passes recompute
-    precision dispatch_bytes combine_bytes grad_bytes cp tp_reduces sharding head optimizer_step redundant_experts
-    dispatch node_limit capacity_factor nics pxn tiers optical_degree electrical_nics gpu_tbps goodput transport
-    prices ocs delay_s each_s reactivation_s path_radix busy wiring link_delay_s policy rule routing first
-    predictor scenarios sigma plan_on decision_s partial reconfiguration_cost cold_start flows circuit_flows
-    placement placement_groups placed_on placed_window replace_every trace records axes traffic skew drift drawn
-    iterations replicas matrices compute efficiency compute_precision expert_load expert_tile combine_start
-    measured_iteration_s measured_on measured_nic_use measured_gbps nvswitch_gigabytes_per_s eps_waits
-    overlap_parts dp_overlap comm_cores seed dtype models fabrics nic_gbps nic_use circuits_for variants model
-    fabric kinds stage server at radix nvswitches rates checkpoint_interval_s restart_s sample servers
-"""
-OPTIONS = tuple(OPTIONS.split())
 
-
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", [*WHERE, *GONE])
 def test_every_old_option_leads_somewhere(option):
     said = now(option)
     assert said

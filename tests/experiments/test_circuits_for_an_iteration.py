@@ -8,7 +8,7 @@ from experiments import circuits_for_an_iteration as layers
 from experiments.demand_cases import recorded_demand
 from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.policies import get
-from tests.rows import only
+from tests.small import only
 
 PORTS = {
     "servers": (4,),

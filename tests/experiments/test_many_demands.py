@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.learning.judging import over_bound, plan_over_bound
 from mfabric_jax.learning.planning import PLANNED, SAMPLED, plans_from, scenarios_of
 from mfabric_jax.routing import Plan, relay_shares
-from tests.rows import only
+from tests.small import only
 
 STEPS = 20
 SMALL = {"servers": (4,), "families": ("gate",), "sigmas": (0.0, 0.8), "demands": 2, "scenarios": 3, "past": 2}

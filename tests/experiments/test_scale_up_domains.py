@@ -5,7 +5,7 @@ import pytest
 from experiments import scale_up_domains
 from experiments.scale_up_domains import PICTURE, Config, run, table
 from mfabric_jax.report import style
-from tests.rows import only
+from tests.small import only
 
 
 @pytest.fixture(scope="module")

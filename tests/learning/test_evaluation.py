@@ -21,7 +21,7 @@ from mfabric_jax.policies._learned import load, save
 from mfabric_jax.traffic import Recording, save_tokens
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
-from tests.rows import only
+from tests.small import only
 
 SETTINGS = {"policies": ("index", "greedy", "static"), "routings": ("split", "relay", "relay-planned"), "sizes": (4,)}
 CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, optical_degree=3, electrical_nics=1)

@@ -18,7 +18,7 @@ from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_sha
 from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
-from tests.rows import only
+from tests.small import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
 SETTINGS |= {"routings": ("unsplit", "relay"), "sigmas": (0.0, 0.5), "instances": 3, "optimum_s": 10.0}

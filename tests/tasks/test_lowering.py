@@ -11,7 +11,7 @@ from mfabric_jax.tasks.collectives.registry import choices_of
 from mfabric_jax.tasks.critical import covered_s, critical_path
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
-from tests.oracles.tasks import longest_path
+from tests.oracles.graph import longest_path
 
 B = 10.0  # bytes per second of every message
 

@@ -17,10 +17,10 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.routing import cluster_routes
 from mfabric_jax.validation.packet_runs import Leaves, read_run
 from mfabric_jax.validation.packets import network
+from tests.batches import optimised
 from tests.mistakes import check_refused
-from tests.optimised import optimised
 from tests.small import configured
-from tests.validation.runs import LEAF_SPINE, MB, TREE, flow, run_of
+from tests.validation.conftest import LEAF_SPINE, MB, TREE, flow, run_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -53,7 +53,8 @@ def ours(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (root / "mfabric_jax").symlink_to(HERE)
     (folder / "__init__.py").touch()
-    shutil.copy(scripts.package().__path__[0] + "/script.py", folder)
+    for name in ("script.py", "pictures.py"):
+        shutil.copy(f"{scripts.package().__path__[0]}/{name}", folder)
     for module, field, fault in (
         ("many_sheep", "trace: str | None = None", ""),
         ("many_wolves", "", "raise InputError('wolves must be seen, got none.')"),

@@ -12,7 +12,7 @@ from mfabric_jax.validation.packets import _ports_back, network, transport_of
 from mfabric_jax.validation.stepwise import ROUNDS, rate_history
 from tests.mistakes import refused
 from tests.oracles.max_min import max_min
-from tests.validation.runs import LEAF_SPINE, MB, flow, run_of
+from tests.validation.conftest import LEAF_SPINE, MB, flow, run_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 PACED = Transport(name="paced", payload_bytes=3, header_bytes=1, pacing=0.9, ack_bytes=0.004)
