@@ -7,7 +7,7 @@ from mfabric_jax.checks import InputError
 
 PACKAGES = {  # of each extra, by the names that are installed
     "cli": ("tqdm",),
-    "plot": ("matplotlib",),
+    "plot": ("matplotlib", "networkx", "scipy"),
     "store": ("pyarrow",),
     "exact": ("scipy",),
     "formats": ("protobuf", "flatbuffers"),
