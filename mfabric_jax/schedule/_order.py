@@ -35,13 +35,11 @@ class Order(NamedTuple):
     paired: np.ndarray | None = None
 
     @property
-    def in_pairs(self) -> np.ndarray | None:
-        """Passes that run together with another [P Q]; None: there are none."""
-        return None if self.paired is None else self.paired | np.roll(self.paired, 1, axis=1)
-
-    def together(self, at: tuple[int, int]) -> bool:
-        """Whether the pass at [P Q] runs together with another."""
-        return self.paired is not None and bool(self.paired[at[0], max(at[1] - 1, 0) : at[1] + 1].any())
+    def in_pairs(self) -> np.ndarray:
+        """Which passes run together with another [P Q]."""
+        if self.paired is None:
+            return np.zeros(self.kind.shape, bool)
+        return self.paired | np.roll(self.paired, 1, axis=1)
 
 
 def order_of(workload: Workload) -> Order:

@@ -146,9 +146,7 @@ def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
     for op in ops:
         placed.append((run, op))
         if isinstance(op, Send):
-            run = {(1, True): "again", (0, True): "again", (0, False): "inner", (1, False): "behind"}[
-                op.which, op.again
-            ]
+            run = "again" if op.again else ("inner", "behind")[op.which]
     return tuple(placed)
 
 

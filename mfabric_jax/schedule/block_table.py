@@ -102,7 +102,7 @@ def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules, xp: Any) -> Table:
     """Everything that a clock needs of an iteration; `delay_s` () or [P Q L 2]."""
-    together = order.in_pairs
+    together = None if order.paired is None else order.in_pairs
     kind = xp.asarray(order.kind)
     backward, forward = (kind == BACKWARD)[..., None], (kind == FORWARD)[..., None]
     dtype = blocks.optical_s.dtype

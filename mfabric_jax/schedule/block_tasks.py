@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from mfabric_jax.schedule import block_ops as ops
 from mfabric_jax.schedule._order import BACKWARD, FORWARD, order_of
 from mfabric_jax.schedule._site import Ready, Sent, Site
 from mfabric_jax.schedule.block_table import rows_of
-from mfabric_jax.schedule.blocks import Rules
+from mfabric_jax.schedule.blocks import Rules, in_float64
 from mfabric_jax.schedule.iteration import Walked
 from mfabric_jax.schedule.trace import BESIDE, DIRECTIONS
 from mfabric_jax.workload import Workload
@@ -58,8 +57,9 @@ class RunningBlocks:
 
     def __init__(self, workload: Workload, replica: Replica, rules: Rules):
         self.replica, self.order = replica, order_of(workload)
-        walked = jax.tree.map(_wide, replica.walked)
+        walked = in_float64(replica.walked)
         self.blocks, self.beside = walked.blocks, walked.beside
+        self.in_pairs = self.order.in_pairs
         self.rows, self.slower = rows_of(walked.blocks, walked.compute), 1 / (1 - rules.comm_cores)
 
     def at(self, stage: int, position: int, place: int) -> Block | None:
@@ -67,7 +67,7 @@ class RunningBlocks:
         at, pass_, blocks = (stage, position, place), (stage, position), self.blocks
         if not blocks.present[at]:
             return None
-        together, kind = self.order.together(pass_), int(self.order.kind[pass_])
+        together, kind = bool(self.in_pairs[pass_]), int(self.order.kind[pass_])
         slower = {name: self.slower if together and name != "tp" else 1.0 for name in self.rows}
         sent = (self.replica.sent(at, 0), self.replica.sent(at, 1)) if blocks.moe[at] else None
         return Block(
@@ -85,11 +85,6 @@ class RunningBlocks:
         """Which block of its pass's part of the model it is."""
         forward = self.order.kind[at[:2]] == FORWARD
         return at[2] if forward else self.blocks.present.shape[2] - 1 - at[2]
-
-
-def _wide(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 
 class Lanes(NamedTuple):

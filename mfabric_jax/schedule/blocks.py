@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -85,3 +86,13 @@ class Slots(NamedTuple):
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
     runs: Float[Array, "P Q L 4"]  # when each of `block_ops.RUNS` starts
     again: Float[Array, "P Q L 2"] | Any = None  # when all-to-alls that are computed again start; None: none is
+
+
+def in_float64(tree: Any) -> Any:
+    """The same tree with NumPy arrays, real numbers as float64."""
+
+    def widened(x: Any) -> np.ndarray:
+        x = np.asarray(x)
+        return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+    return jax.tree.map(widened, tree)

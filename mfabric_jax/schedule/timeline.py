@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.schedule import block_ops as ops
 from mfabric_jax.schedule._order import Order
 from mfabric_jax.schedule.block_table import FLAGS, OF_BOTH, SECONDS, slots_of, table_of
-from mfabric_jax.schedule.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules, Slots, in_float64
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -280,13 +280,9 @@ def run_plain(
     decision_s: float = 0.0,
 ) -> Slots:
     """`run` of one case without XLA: nothing is compiled. NumPy arrays in and out, float64."""
-    wide = _wide((blocks, compute, send_s, delay_s))
-    blocks, compute, send_s, delay_s = wide
-    table, names, (stages, passes) = (
-        table_of(order, blocks, compute, delay_s, rules, np),
-        names_of(rules),
-        order.kind.shape,
-    )
+    blocks, compute, send_s, delay_s = in_float64((blocks, compute, send_s, delay_s))
+    table, names = table_of(order, blocks, compute, delay_s, rules, np), names_of(rules)
+    stages, passes = order.kind.shape
     seconds, flags = table.seconds.tolist(), table.flags.tolist()
     calm = np.where(SWITCHES, False, table.flags).tolist()
     sent_s = np.where(order.crossing < 0, 0.0, send_s[order.crossing]).tolist()
@@ -325,13 +321,3 @@ def run_plain(
         clocks[p], end[p * passes + q] = (over, *clock[2:]), over
     slots = slots_of(times, table, rules, np)
     return _with_paid(slots, blocks, order, tuple(np.transpose(firsts)), np.asarray(paid)) if firsts else slots
-
-
-def _wide(tree: Any) -> Any:
-    """Arrays of float64 for what is real."""
-
-    def one(x: Any) -> np.ndarray:
-        x = np.asarray(x)
-        return x.astype(np.float64) if x.dtype.kind == "f" else x
-
-    return jax.tree.map(one, tree)

@@ -71,10 +71,11 @@ def segments(
         slots, blocks, rows_of(blocks, Compute(*every)), jax.tree.map(np.asarray, dict(beside or {})), rules
     )
     found, order = [], order_of(workload)
+    in_pairs = order.in_pairs
     for stage in range(workload.pp):
         drawn = _between(workload, slots, stage)
         for who, at in _running(workload, stage):
-            together = order.together(at[:2])
+            together = bool(in_pairs[at[:2]])
             steps = ops.steps_of(ops.kind_of(order, at[:2]), rules.recompute, together=together)
             drawn += iteration.block(who, at, steps, together=together)
         found += _apart(drawn)

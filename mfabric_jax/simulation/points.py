@@ -24,6 +24,7 @@ from mfabric_jax.simulation.rows import (
     judged,
     named,
     over_balanced,
+    shown_rate,
     switching_columns,
 )
 from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
@@ -150,10 +151,12 @@ class Points:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
-        rates, shown = cases[EFFICIENCY].tolist(), ".1%" if rate.name == "measured" else ".0%"
-        keys = [(f"{rate:{shown}}", at) for rate, at in zip(rates, gbps, strict=True)]
-        one = {key: place for place, key in enumerate(keys)}
-        words = {key: compute_source(self.settings, self.job, rates[at], key[1]) for key, at in one.items()}
+        cases_of: dict[Any, tuple[float, float | None]] = {}
+        keys = []
+        for achieved, measured_at in zip(cases[EFFICIENCY].tolist(), gbps, strict=True):
+            keys.append((shown_rate(self.settings, achieved), achieved > 1, measured_at))
+            cases_of.setdefault(keys[-1], (achieved, measured_at))
+        words = {key: compute_source(self.settings, self.job, *case) for key, case in cases_of.items()}
         return np.array([words[key] for key in keys], object)
 
     @property

@@ -139,6 +139,11 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     }
 
 
+def shown_rate(settings: Settings, achieved: float) -> str:
+    """An achieved rate as `compute_source` shows it."""
+    return f"{achieved:.1%}" if settings.rates_from == "measured" else f"{achieved:.0%}"
+
+
 def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
     """Where the computation time of a model comes from, in words.
 
@@ -150,8 +155,8 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
         where = f"{measured.fabric} at {measured.nic_gbps if measured_at is None else measured_at:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
         said = f"from a measured iteration of {measured.iteration_s:g} s on {where}{above}"
-        return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
-    rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
+        return f"{settings.server.name}, achieved {shown_rate(settings, achieved)} of {peak}, {said}"
+    rate = f"{settings.server.name} at {shown_rate(settings, achieved)} of {peak}"
     if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
