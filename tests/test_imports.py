@@ -9,7 +9,7 @@ import mfabric_jax
 
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
-    *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule"),
+    *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
     *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )

@@ -6,8 +6,8 @@ import numpy as np
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.export.iteration_tasks import IterationGraph
-from mfabric_jax.schedule.as_tasks import TRAFFIC
 from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.timing.as_tasks import TRAFFIC
 from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
 CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the same links

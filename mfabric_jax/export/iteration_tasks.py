@@ -14,16 +14,16 @@ from mfabric_jax.fabric import Circuits
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.ways import Ways, ways_of
-from mfabric_jax.schedule._site import BARRIERS, Sent
-from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.as_tasks import EndLayout, iteration_tasks
-from mfabric_jax.schedule.block_tasks import Replica
-from mfabric_jax.schedule.exchange import at_unit_bandwidth, rank_demand
-from mfabric_jax.schedule.iteration import FabricRates, walk
-from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.timing._site import BARRIERS, Sent
+from mfabric_jax.timing.all_to_alls import Exchanges, places
+from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
+from mfabric_jax.timing.block_tasks import Replica
+from mfabric_jax.timing.exchange import at_unit_bandwidth, rank_demand
+from mfabric_jax.timing.iteration import FabricRates, walk
+from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.workload import Workload
 
 # The all-to-alls of an iteration as messages: between servers, ranks or GPUs, on circuits or packet switches.

@@ -29,13 +29,13 @@ from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.schedule import First, Iteration, Rules, iterate
-from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
-from mfabric_jax.schedule.switching import routed
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve
+from mfabric_jax.timing import First, Iteration, Rules, iterate
+from mfabric_jax.timing.all_to_alls import Exchanges, places
+from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"

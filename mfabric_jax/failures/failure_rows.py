@@ -7,12 +7,12 @@ import numpy as np
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.failures.kinds import devices
-from mfabric_jax.schedule import Iteration
-from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation.money import bill_of, usd_of_gpu
 from mfabric_jax.simulation.rows import PARTS, job_columns
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
+from mfabric_jax.timing import Iteration
+from mfabric_jax.timing.all_to_alls import Exchanges
 
 SPARED = ("gpu", "server")  # a spare server takes over
 PUBLISHED_ON = "mfabric"

@@ -10,12 +10,12 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, names, not_negative, whole
 from mfabric_jax.flows import FlowProblem, max_min_rates
+from mfabric_jax.jobs.cassini import Mltcp
 from mfabric_jax.jobs.iterations import Scene
 from mfabric_jax.jobs.jobs_file import SharedJobs
 from mfabric_jax.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
 from mfabric_jax.jobs.placed import best_placed, endpoints_of, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
-from mfabric_jax.schedule.cassini import Mltcp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, completion_times
+from mfabric_jax.jobs.cassini import Circle, Mltcp
 from mfabric_jax.platforms import platform
 from mfabric_jax.routing.routes import stacked
 from mfabric_jax.routing.shortest import Routes
-from mfabric_jax.schedule.cassini import Circle, Mltcp
 
 
 class IterationPattern(NamedTuple):

@@ -16,6 +16,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.jobs.cassini import best_placement, time_shifts
 from mfabric_jax.jobs.iterations import IterationPattern, Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
@@ -23,7 +24,6 @@ from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.routes import stacked
 from mfabric_jax.routing.shortest import Routes, shortest_routes
 from mfabric_jax.routing.transfers import latency
-from mfabric_jax.schedule.cassini import best_placement, time_shifts
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import read_tasks

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, positive, whole
+from mfabric_jax.jobs.cassini import Mltcp, Shifts, time_shifts
 from mfabric_jax.jobs.iterations import IterationPattern, JobTimes, Scene, SharedFlows, in_pieces, repeated, solve_jobs
-from mfabric_jax.schedule.cassini import Mltcp, Shifts, time_shifts
 
 ROUNDS = 3  # of the search for the best shifts
 JUDGED = 30  # iterations of the job with the longest ones that a candidate is judged by, at most

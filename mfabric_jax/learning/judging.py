@@ -50,9 +50,9 @@ from mfabric_jax.learning.planning import (
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
-from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
+from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 
 RECORDED = "recorded"

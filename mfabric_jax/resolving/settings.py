@@ -18,8 +18,8 @@ from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving.calibration import CALIBRATED, Calibrated
-from mfabric_jax.schedule import Rules, rates_of
-from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.timing import Rules, rates_of
+from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.placement import Room

@@ -15,14 +15,14 @@ from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.resolving.settings import rates_at
-from mfabric_jax.schedule import Rules, iterate
-from mfabric_jax.schedule.all_to_alls import Exchanges
-from mfabric_jax.schedule.exchange import exchanges_inside
-from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.schedule.pays import trade_off_of
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import Given, Program, given_of, program_of
+from mfabric_jax.timing import Rules, iterate
+from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.timing.exchange import exchanges_inside
+from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.pays import trade_off_of
 from mfabric_jax.workload.compute import BlockSeconds
 
 Numbers = Mapping[str, Any]

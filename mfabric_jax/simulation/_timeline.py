@@ -9,11 +9,11 @@ import numpy as np
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.schedule.iteration import Walked, walk
-from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve
+from mfabric_jax.timing.iteration import Walked, walk
+from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 Segments = list[dict[str, Any]]

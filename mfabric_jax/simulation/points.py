@@ -10,7 +10,6 @@ import numpy as np
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.resolving._resolve import Resolved, resolve
-from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.measured import measured_efficiency, measured_under, scenario_at
@@ -28,6 +27,7 @@ from mfabric_jax.simulation.rows import (
     switching_columns,
 )
 from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
+from mfabric_jax.timing.all_to_alls import Exchanges
 
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import Iteration
+from mfabric_jax.timing import Iteration
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.workload import Workload
 

@@ -9,11 +9,11 @@ import numpy as np
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.resolving.settings import Settings
-from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iteration
 from mfabric_jax.simulation.replicas import replica_columns
 from mfabric_jax.simulation.scenario import AS_SET, Scenario
 from mfabric_jax.simulation.solving import Simulated
+from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage

@@ -16,12 +16,12 @@ from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.resolving._resolve import Resolved
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Settings, knobs_of
-from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.schedule.spans import LONG
 from mfabric_jax.simulation.foreseen import measured_decision_s
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.simulation.wiring import WIRINGS
 from mfabric_jax.text_files import stamp
+from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.spans import LONG
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placement_policy
 from mfabric_jax.workload import Workload

@@ -21,17 +21,17 @@ from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
 from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
-from mfabric_jax.schedule import First, Iteration, iterate
-from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside, moving
-from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.schedule.pays import TradeOff, trade_off_of
-from mfabric_jax.schedule.spans import Span
-from mfabric_jax.schedule.uneven import early, expert_load
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
 from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
 from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.timing import First, Iteration, iterate
+from mfabric_jax.timing.all_to_alls import Exchanges, places
+from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
+from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.pays import TradeOff, trade_off_of
+from mfabric_jax.timing.spans import Span
+from mfabric_jax.timing.uneven import early, expert_load
 from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import Workload

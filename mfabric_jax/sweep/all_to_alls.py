@@ -16,10 +16,10 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import all_to_all_time, degree_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
-from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.sweep.axes import Setting
+from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn, folded, gate_trace, misjudged
 
 RECORDED = "recorded"

@@ -7,9 +7,9 @@ from mfabric_jax import InputError
 from mfabric_jax.export import timed_iteration
 from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
-from mfabric_jax.schedule.as_tasks import TRAFFIC
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
+from mfabric_jax.timing.as_tasks import TRAFFIC
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.oracles import graph as oracle
 from tests.small import row, scenario, small

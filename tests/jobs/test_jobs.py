@@ -8,6 +8,7 @@ import pytest
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.jobs import iterations, placed
+from mfabric_jax.jobs.cassini import Mltcp
 from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
 from mfabric_jax.jobs.iterations import in_pieces, repeated, solve_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
@@ -16,7 +17,6 @@ from mfabric_jax.jobs.placed import model_phase, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.report.figures import interleaving
-from mfabric_jax.schedule.cassini import Mltcp
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks

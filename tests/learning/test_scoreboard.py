@@ -15,7 +15,7 @@ from mfabric_jax.learning import Scoreboard, scoreboard
 from mfabric_jax.learning.judging import cells
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
-from mfabric_jax.schedule.switching import RELAY_STEPS
+from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
 from tests.small import only

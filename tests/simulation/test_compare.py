@@ -17,9 +17,9 @@ from mfabric_jax.failures._failures import failures_of
 from mfabric_jax.policies import topoopt
 from mfabric_jax.report import remarks
 from mfabric_jax.resolving.settings import CALIBRATED
-from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.simulation._timeline import examples
 from mfabric_jax.simulation.results import commit, effective
+from mfabric_jax.timing import exchanges, iterate, rates_of
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
 from tests.small import MODEL, configured, row, rows, scenario, several, small

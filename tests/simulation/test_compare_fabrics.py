@@ -17,8 +17,8 @@ from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
-from mfabric_jax.schedule import rates_of
-from mfabric_jax.schedule.exchange import acknowledged, with_acks
+from mfabric_jax.timing import rates_of
+from mfabric_jax.timing.exchange import acknowledged, with_acks
 from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax import resolve
-from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation.solving import solve
+from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
-from tests.schedule.test_uneven import plainly, plainly_left
 from tests.small import JOB, row, scenario, small
+from tests.timing.test_uneven import plainly, plainly_left
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 

@@ -1,0 +1,366 @@
+"""When and how to reconfigure, as an environment for reinforcement learning in the call shape of gymnax.
+
+    obs, state = env.reset(key, params)
+    obs, state, reward, done, info = env.step(key, state, action, params)
+
+A step is one all-to-all of a region: the agent keeps the circuits or changes them, the demand is served, the next one
+is drawn. Pure functions of their arguments: jit them, `vmap` over keys and params, `lax.scan` a rollout.
+Source of the call shape: Lange, gymnax, 2022 (github.com/RobertTLange/gymnax), which is not needed here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import Policy, greedy, uniform
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.routing.region import as_demand
+from mfabric_jax.timing.trajectory import WITHOUT_SHARES, ReconfigurationCost
+
+
+# -------------------------------------------------------------------------------------------------------------- spaces
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Real arrays of a shape, every entry from `low` to `high`."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def sample(self, key) -> Array:
+        """One, uniformly."""
+        return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        x = jnp.asarray(x)
+        fits = x.shape == self.shape and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.all((x >= self.low) & (x <= self.high)) if fits else jnp.asarray(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """0, 1, ..., `n` - 1."""
+
+    n: int
+    shape = ()
+    dtype = jnp.int32
+
+    def sample(self, key) -> Array:
+        """One, uniformly."""
+        return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        x = jnp.asarray(x)
+        fits = x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)
+        return (x >= 0) & (x < self.n) if fits else jnp.asarray(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dict:
+    """Named parts, each of its space."""
+
+    spaces: dict[str, Box | Discrete]
+
+    def sample(self, key) -> dict[str, Array]:
+        """One, each part on its own."""
+        keys = jax.random.split(key, len(self.spaces))
+        return {name: space.sample(key) for (name, space), key in zip(self.spaces.items(), keys, strict=True)}
+
+    def contains(self, x) -> Bool[Array, ""]:
+        """Whether `x` is one."""
+        if set(x) != set(self.spaces):
+            return jnp.asarray(False)
+        return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
+
+
+# --------------------------------------------------------------------------------------------------- sources of demand
+BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
+
+
+class Drift(eqx.Module):
+    """Demand that drifts: every server sends the same bytes, divided over the others by what is popular.
+
+    - `bytes_per_server`: what each sends in a step without a burst.
+    - `skew`, `pairs`: standard deviation of the logarithms of a receiver's popularity, and of a pair's beside it; both
+      walk at random and are drawn back: `memory` is their correlation from step to step.
+    - `heat`: logarithm of the factor on one hot receiver; another is it with probability `moves` a step.
+    - `burst`: probability that a step has `burst_times` the bytes.
+    """
+
+    bytes_per_server: Any = BYTES_PER_SERVER
+    skew: Any = 1.0
+    pairs: Any = 0.5
+    memory: Any = 0.98
+    heat: Any = 1.5
+    moves: Any = 0.02
+    burst: Any = 0.05
+    burst_times: Any = 3.0
+
+    def __check_init__(self):
+        positive("bytes_per_server", self.bytes_per_server)
+        for field in ("skew", "pairs", "heat", "burst_times"):
+            not_negative(field, getattr(self, field))
+        for field in ("memory", "moves", "burst"):
+            value = not_negative(field, getattr(self, field))
+            if not isinstance(value, Tracer) and np.any(np.asarray(value) > 1):
+                raise InputError(f"{field} must be at most 1, got {value}.")
+
+    def first(self, key, servers: int, dtype):
+        """(state, demand [S S]) of the first step."""
+        walk, hot, key = jax.random.split(key, 3)
+        place = jax.random.randint(hot, (), 0, servers, jnp.int32)
+        return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), place))
+
+    def next(self, key, state):
+        """(state, demand [S S]) of the next step."""
+        walks, place = state  # walks: one of receivers, then those of pairs
+        servers, dtype = walks.shape[1], walks.dtype
+        walk, chance = jax.random.split(key)
+        at = {field.name: jnp.asarray(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
+        fresh = jax.random.normal(walk, walks.shape, dtype)
+        walks = at["memory"] * walks + jnp.sqrt(1 - at["memory"] ** 2) * fresh
+        moved, to, burst = jax.random.uniform(chance, (3,), dtype)
+        place = jnp.where(moved < at["moves"], (to * servers).astype(jnp.int32), place)
+        hot = (jnp.arange(servers, dtype=jnp.int32) == place).astype(dtype)
+        logits = (at["skew"] * walks[0] + at["heat"] * hot)[None, :] + at["pairs"] * walks[1:]
+        size = at["bytes_per_server"] * jnp.where(burst < at["burst"], at["burst_times"], 1)
+        share = jax.nn.softmax(jnp.where(jnp.eye(servers, dtype=bool), -jnp.inf, logits), axis=1)
+        return (walks, place), size * share
+
+
+class Recorded(eqx.Module):
+    """A recorded trace, `demands` [T S S] bytes, over and over; every episode starts somewhere in it."""
+
+    demands: Float[Array, "T S S"]
+
+    def __init__(self, demands):
+        self.demands = as_demand(demands)
+        if self.demands.ndim != 3 or self.demands.shape[1] != self.demands.shape[2] or not len(self.demands):
+            raise InputError(f"demands must be [T S S] with at least one step, got {list(self.demands.shape)}.")
+
+    def first(self, key, servers: int, dtype):
+        """(state, demand [S S]) of the first step."""
+        if self.demands.shape[1] != servers:
+            raise InputError(f"demands must be of the region's {servers} servers, got {list(self.demands.shape)}.")
+        at = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
+        return at, self.demands[at].astype(dtype)
+
+    def next(self, key, state):
+        """(state, demand [S S]) of the next step."""
+        at = (state + 1) % len(self.demands)
+        return at, self.demands[at]
+
+
+# ---------------------------------------------------------------------------------------------------- the environment
+class Params(eqx.Module):
+    """What an episode runs on; everything is traced but the region's `servers` and the kind of `source`.
+
+    - `region`: its `delay_s` is what a change takes; `hidden_s` of it the computation hides, `each_s` come on top for
+      every circuit set up anew.   - `source`: a `Drift` or a `Recorded`.   - `steps`: of an episode.
+    """
+
+    region: Region
+    source: Drift | Recorded
+    hidden_s: Any = 0.0
+    each_s: Any = 0.0
+    steps: Any = 128
+
+    def __check_init__(self):
+        not_negative("hidden_s", self.hidden_s)
+        not_negative("each_s", self.each_s)
+        positive("steps", self.steps)
+
+
+class State(NamedTuple):
+    """Steps done, circuits in place [S S], demands the agent sees [H S S], the one to be served [S S], the source's."""
+
+    step: Int[Array, ""]
+    count: Int[Array, "S S"]
+    seen: Float[Array, "H S S"]
+    demand: Float[Array, "S S"]
+    source: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class RegionEnv:
+    """An optical region that an agent reconfigures from step to step.
+
+    - `routing`: "unsplit", "best-path" or "split"; times are those of `fluid_lower_bound`.
+    - `history`: how many demands the agent sees, the last one last.
+    - `ahead`: it has to choose before it sees the demand (prediction); else the last it sees is the one to be served.
+    - `policies`: None: it scores pairs. Otherwise its action is a number: 0 keeps, n takes the n-th of them.
+    - `dtype`: of everything real.
+
+    Action with scores: {"scores" [S S] in 0..1, "change" 0 or 1}; circuits are allocated one at a time to the pair of
+    the largest (both directions' scores) / (its circuits + 1), a score of 0 getting none: legal for any number there
+    is.
+    Observation: {"demand" [H S S] over the largest entry in it, "circuits" [S S] over the largest degree, "step" part
+    of the episode that is over}, all in 0..1.
+    Reward: minus the step's time (all-to-all, and what is exposed of a change) over the degree bound of its demand, so
+    -1 is the best that circuits and routing could do; 0 where there are no bytes, minus infinity where bytes have
+    neither circuit nor packet switch. `info`: `exchange_s`, `paid_s`, `bound_s`, `changed`, `discount`.
+
+    Example: `env = RegionEnv(); obs, state = env.reset(jax.random.key(0), env.default_params)`.
+    """
+
+    routing: str = "unsplit"
+    history: int = 1
+    ahead: bool = False
+    policies: tuple[Policy, ...] | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        one_of("routing", self.routing, WITHOUT_SHARES)
+        one_of("dtype", self.dtype, ("float32", "float64"))
+        whole("history", self.history)
+        if self.policies is not None and not self.policies:
+            raise InputError("policies must be None or name at least one, got none.")
+
+    @property
+    def default_params(self) -> Params:
+        """Eight servers at 400 Gbps, a switch of 1 ms, drifting demand."""
+        return Params(Region(8, 400.0, delay_s=units.ms(1)), Drift())
+
+    def reset(self, key, params: Params | None = None) -> tuple[dict[str, Array], State]:
+        """(observation, state) of a new episode: uniform circuits, fresh demand."""
+        return self._reset(key, self.default_params if params is None else params)
+
+    def step(self, key, state: State, action, params: Params | None = None):
+        """(observation, state, reward, done, info); after the last step of an episode those of a new one, with the
+        reward, `done` and `info` of the old one. `InputError` for what `action_space` has not, numbers apart that are
+        traced: those are read as the nearest it has."""
+        params = self.default_params if params is None else params
+        return self._step(key, state, self._checked(action, params), params)
+
+    def step_env(self, key, state: State, action, params: Params | None = None):
+        """`step` that goes on beyond the end of an episode."""
+        params = self.default_params if params is None else params
+        return self._step_env(key, state, self._checked(action, params), params)
+
+    def action_space(self, params: Params | None = None) -> Dict | Discrete:
+        """What `action` may be."""
+        if self.policies is not None:
+            return Discrete(1 + len(self.policies))
+        servers = (self.default_params if params is None else params).region.servers
+        return Dict({"scores": Box(0.0, 1.0, (servers, servers), self.dtype), "change": Discrete(2)})
+
+    def observation_space(self, params: Params | None = None) -> Dict:
+        """What an observation may be."""
+        servers = (self.default_params if params is None else params).region.servers
+        shapes = {"demand": (self.history, servers, servers), "circuits": (servers, servers), "step": ()}
+        return Dict({name: Box(0.0, 1.0, shape, self.dtype) for name, shape in shapes.items()})
+
+    def observed(self, state: State, params: Params) -> dict[str, Array]:
+        """What the agent sees of a state."""
+        most, degree = state.seen.max(), params.region.degrees.max().astype(self.dtype)
+        return {
+            "demand": state.seen / jnp.where(most > 0, most, 1),
+            "circuits": state.count.astype(self.dtype) / jnp.where(degree > 0, degree, 1),
+            "step": jnp.clip(state.step.astype(self.dtype) / jnp.asarray(params.steps, self.dtype), 0, 1),
+        }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _reset(self, key, params: Params):
+        servers = params.region.servers
+        source, demand = params.source.first(key, servers, self.dtype)
+        demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+        seen = jnp.zeros((self.history, servers, servers), self.dtype)
+        seen = seen if self.ahead else seen.at[-1].set(demand)
+        state = State(jnp.zeros((), jnp.int32), uniform(None, params.region).circuits.count, seen, demand, source)
+        return self.observed(state, params), state
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _step(self, key, state: State, action, params: Params):
+        key, anew = jax.random.split(key)
+        obs, state, reward, done, info = self._step_env(key, state, action, params)
+        fresh = self._reset(anew, params)
+        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh, (obs, state))
+        return obs, state, reward, done, info
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _step_env(self, key, state: State, action, params: Params):
+        region, choose, draw = params.region, *jax.random.split(key)
+        count = self._chosen(choose, state, action, region).astype(state.count.dtype)
+        cost = (jnp.asarray(part, self.dtype) for part in (region.delay_s, params.each_s, params.hidden_s))
+        *_, hidden = cost = ReconfigurationCost(*cost)
+        paid = cost.exposed_s(state.count, count, hidden)
+        exchange = fluid_lower_bound(region, Circuits(count), state.demand, routing=self.routing)
+        bound = degree_bound(region, state.demand)
+        reward = jnp.where(bound > 0, -(exchange + paid) / jnp.where(bound > 0, bound, 1), 0)
+        source, demand = params.source.next(draw, state.source)
+        demand = jnp.where(jnp.eye(region.servers, dtype=bool), 0, demand.astype(self.dtype))
+        seen = jnp.concatenate([state.seen[1:], (state.demand if self.ahead else demand)[None]])
+        after = State(state.step + 1, count, seen, demand, source)
+        done = after.step >= jnp.asarray(params.steps, jnp.int32)
+        info = {"exchange_s": exchange, "paid_s": paid, "bound_s": bound, "changed": jnp.any(count != state.count)}
+        info["discount"] = jnp.where(done, 0, 1).astype(self.dtype)
+        return self.observed(after, params), after, reward, done, info
+
+    def _checked(self, action, params: Params):
+        """The action as arrays. Shapes and kinds are known even where values are traced."""
+        if self.policies is not None:
+            return _numbered("action", action, len(self.policies))
+        if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
+            got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
+            raise InputError(f"action must be a dict of scores and change, or policies be given, got {got}.")
+        scores, shape = _array(action["scores"]), 2 * (params.region.servers,)
+        if scores is None or scores.shape != shape:
+            raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
+        return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
+
+    def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
+        """The circuits that an action asks for."""
+        if self.policies is None:
+            return jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
+        before = Plan(Circuits(state.count))
+        known = state.seen[-1]
+        each = [policy(known, region, previous=before, key=key).circuits.count for policy in self.policies]
+        every = jnp.stack([state.count, *(count.astype(state.count.dtype) for count in each)])
+        return every[action]
+
+
+def _array(value: Any) -> Array | None:
+    """A value as numbers, where it is that."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return array if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.number) else None
+
+
+def _form(value: Any) -> str:
+    """What a value is, for a sentence."""
+    array = _array(value)
+    if array is None:
+        return repr(value) if isinstance(value, int) else type(value).__name__
+    return f"{array.dtype} {list(array.shape)}" if array.shape or isinstance(array, Tracer) else str(value)
+
+
+def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
+    """A whole number from 0 to `most`."""
+    number = _array(value)
+    real, known = number is None or jnp.issubdtype(number.dtype, jnp.inexact), not isinstance(number, Tracer)
+    if number is None or number.shape or real or (known and not 0 <= int(number) <= most):
+        raise InputError(f"{field} must be one whole number from 0 to {most}, got {_form(value)}.")
+    return jnp.clip(number.astype(jnp.int32), 0, most)
+
+
+def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
+    """Legal circuits out of any scores: `greedy` (rule "next") with scores for bytes; below 0 and NaN count as 0, above
+    1 as 1, so that sums stay finite."""
+    scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)
+    return greedy(scores, region, rule="next").circuits.count

@@ -1,0 +1,323 @@
+"""When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
+
+`block_ops` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
+The switch starts to turn once circuits are known (forward: a decision after the gate, unless they are chosen ahead) and
+the region's previous all-to-all is over; a new request restarts it. Until it is done its circuits carry nothing; where
+it turns some of them alone, those that stay carry (unless it was restarted). What the all-to-all ends later for that is
+paid, the rest is hidden. Source: arXiv 2501.03905; turning some alone and the time of a decision are ours.
+
+Two passes that run together share a stage: each operation starts when its lane is free and what it needs of its own
+pass is there; all-to-alls backward need gradients of inputs alone. Blocks pair up in running order, and what a pair
+lacks (a dense block has no all-to-all) is skipped. Both passes start when the inputs of both are there, and send what
+they computed when both are over. `Rules.comm_cores` of the GPU's cores communicate meanwhile: computation takes
+1 / (1 - comm_cores) times as long. Source: arXiv 2412.19437, figure 4.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from mfabric_jax.timing import block_ops as ops
+from mfabric_jax.timing._order import Order
+from mfabric_jax.timing.block_table import FLAGS, OF_BOTH, SECONDS, slots_of, table_of
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
+
+SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
+
+
+class Clock(NamedTuple):
+    """Of one stage: when each pass goes on, when its compute lane is free, when its last all-to-all is over, since when
+    its circuits carry (or from when on), and whether the switch was restarted, so that no circuit carried before."""
+
+    ready: tuple
+    free: Any
+    quiet: Any
+    active: Any
+    anew: Any
+
+
+def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool, xp: Any):
+    """(clock, times of each pass by name) behind one block of every pass.
+
+    - `steps`: of `block_ops.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
+    - `xp`: has `where` and `maximum` of the numbers.
+
+    A pass alone finds its lanes free whenever it goes on.
+    """
+    (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
+    ready, known = list(ready), list(clock.ready)
+    times: list[dict] = [{"begin": now, "end": now} for now in ready]
+    begun: list[list] = [[] for _ in ready]
+    for whose, op in steps:
+        (seconds, flags), now, record = blocks[whose], ready[whose], times[whose]
+        if isinstance(op, ops.Decide):
+            known[whose] = now + decision_s
+        elif isinstance(op, ops.Turn):
+            told = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
+            turns = flags[FLAGS["switch", op.which]]
+            anew = xp.where(turns, active > told, anew)
+            active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
+            record["told", op.which] = told
+        elif isinstance(op, ops.Send):
+            here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
+            optical = seconds[SECONDS["optical", op.which]]
+            waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
+            start = now if single else xp.maximum(now, quiet)
+            over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits, xp)
+            over = xp.where(here, over, now)
+            quiet, ready[whose] = xp.where(here, over, quiet), over
+            record |= {("start", op.which, *again): start, ("over", op.which, *again): over}
+            if not again:
+                record |= {("active", op.which): active, ("waits", op.which): waits}
+                begun[whose].append((here, start))
+        elif op.off:
+            record["end"] = free = free + seconds[SECONDS["run", op.name, True]]
+        else:
+            length, start = seconds[SECONDS["run", op.name, False]], now
+            ready[whose] = now + length
+            if not single:
+                here = flags[FLAGS["present" if op.name == "inner" else op.name]]
+                start = xp.where(here, xp.maximum(free, now), now)
+                ready[whose] = start + length
+                free = xp.where(here, ready[whose], free)
+                begun[whose].append((here, start))
+            record["run", op.name] = start
+    times[0]["end"] = ready[0]
+    if not single:
+        for record, each in zip(times, begun, strict=True):
+            for here, start in reversed(each):
+                record["begin"] = xp.where(here, start, record["begin"])
+        times[1]["end"] = xp.where(blocks[1][1][FLAGS["present"]], times[1]["end"], ready[1])
+    return Clock(tuple(ready), free, quiet, active, anew), times
+
+
+def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool, xp: Any) -> Any:
+    """When an all-to-all is over; `waits`: seconds on circuits that carry nothing before `active`."""
+    carries = xp.maximum(start, active)
+    over = xp.maximum((carries if eps_waits else start) + packet, start + optical)
+    return xp.maximum(over, xp.where(waits > 0, carries + waits, start))
+
+
+def _named(times: dict, names: list) -> tuple:
+    """Times in the order of their names; what a block has not is at its beginning."""
+    return tuple(times.get(name, times["begin"]) for name in names)
+
+
+def names_of(rules: Rules) -> list[Any]:
+    """Names of the times of a block."""
+    names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
+    names += [(name, which) for name in OF_BOTH for which in (0, 1)]
+    if rules.recompute == "block":
+        names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
+    return names
+
+
+# ------------------------------------------------------------------------------------------------------------- in JAX
+def run(
+    order: Order,
+    blocks: Blocks,
+    compute: Compute,
+    send_s: Float[Array, "P"],
+    delay_s: Any,
+    rules: Rules,
+    decision_s: Any = 0.0,
+) -> Slots:
+    """Walk all passes of all stages in the merged order; a pass starts when its stage is free and its input is there.
+
+    - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s` () or [P Q L 2]: of
+      the switch.   - `decision_s`: from a forward gate until the circuits for its demand are known.
+    - `order.paired` must be static. What a pair waits for its all-to-alls and for the switch is in the first slot of
+      its forward pass: `paid_s` is how much earlier it would end if all its circuits carried, `exchange_s` the rest
+      that is not computed.
+    """
+    (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
+    blocks, compute, delay_s = jax.tree.map(jnp.asarray, (blocks, compute, delay_s))
+    table = table_of(order, blocks, compute, delay_s, rules, jnp)
+    walks, names = _Walks(rules, jnp.asarray(decision_s, dtype)), names_of(rules)
+    at = order.stage, order.position
+    sent_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, jnp.asarray(send_s, dtype)[order.crossing])
+    stage, position, needs = map(jnp.asarray, (*at, order.needs))
+    every = _Pass(stage, position, needs, sent_s, table.seconds[at], table.flags[at])
+
+    def step(state, unit):
+        end, clocks = state
+        one, two, together = unit
+        now, *network = (x[one.stage] for x in clocks)
+        now = jnp.maximum(now, one.arrived(end))
+        if order.paired is None:
+            clock, record = walks.alone((now, *network), one)
+        else:
+            now = jnp.maximum(now, jnp.where(together, two.arrived(end), 0))
+            ways = (lambda clock: walks.pair(clock, one, two)), (lambda clock: walks.beside_nobody(clock, one))
+            clock, record = lax.cond(together, *ways, (now, *network))
+            end = end.at[two.stage, two.position].set(clock[0])
+        clocks = tuple(x.at[one.stage].set(own) for x, own in zip(clocks, clock, strict=True))
+        return (end.at[one.stage, one.position].set(clock[0]), clocks), record
+
+    never = jnp.full(stages, -jnp.inf, dtype)
+    start = jnp.zeros((stages, passes), dtype), (jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
+    empty = jnp.zeros(blocks.present.shape, dtype)
+    if order.paired is None:
+        times = lax.scan(step, start, (every, every, jnp.zeros(len(sent_s), bool)))[1]
+        return slots_of({name: empty.at[at].set(x) for name, x in zip(names, times, strict=True)}, table, rules, jnp)
+    first, second, both = units_of_order(order)
+    units = jax.tree.map(lambda x: x[first], every), jax.tree.map(lambda x: x[second], every), jnp.asarray(both)
+    ones, twos, paid = lax.scan(step, start, units)[1]
+    here, there = ((order.stage[some], order.position[some]) for some in (first, second[both]))
+    placed = (empty.at[here].set(x).at[there].set(y[both]) for x, y in zip(ones, twos, strict=True))
+    slots = slots_of(dict(zip(names, placed, strict=True)), table, rules, jnp)
+    return _with_paid(slots, blocks, order, (here[0][both], here[1][both]), paid[both])
+
+
+class _Pass(NamedTuple):
+    """One pass, or all of them in the merged order [P*Q ..]; `seconds`, `flags` [.. L column]: of its blocks."""
+
+    stage: Any
+    position: Any
+    need: Any
+    sent_s: Any
+    seconds: Any
+    flags: Any
+
+    def arrived(self, end: Float[Array, "P Q"]) -> Float[Array, ""]:
+        """When its input is there."""
+        return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.sent_s, 0)
+
+
+class _Walks(NamedTuple):
+    """One pass, or two together, through their blocks. A clock is (now, quiet, active, anew) here."""
+
+    rules: Rules
+    decision_s: Any
+
+    def alone(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
+        steps, names = ops.clock_alone(self.rules.recompute), names_of(self.rules)
+
+        def block(clock, row):
+            now, *network = clock
+            after, (times,) = self._played(steps, Clock((now,), now, *network), [row])
+            return (after.ready[0], *after[2:]), _named(times, names)
+
+        return lax.scan(block, clock, (one.seconds, one.flags))
+
+    def pair(self, clock: tuple, one: _Pass, two: _Pass) -> tuple[tuple, tuple]:
+        """Both passes, once with the switch and once as if all circuits carried."""
+        ways = jax.vmap(lambda switches: self._through(clock, one, two, switches))(jnp.asarray([True, False]))
+        (after, (ones, twos)), calm = jax.tree.map(lambda x: x[0], ways), ways[0][0][1]
+        return after, (ones, twos, jnp.stack([after[0] - calm, calm - clock[0]]))
+
+    def beside_nobody(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
+        """A pass alone, where others pair up."""
+        after, times = self.alone(clock, one)
+        return after, (times, times, jnp.zeros(2, one.seconds.dtype))
+
+    def _through(self, clock: tuple, one: _Pass, two: _Pass, switches: Any) -> tuple[tuple, tuple]:
+        now, quiet, active, anew = clock
+        start = Clock((now, now), now, quiet, jnp.where(switches, active, -jnp.inf), anew & switches)
+        steps, names = ops.clock_pair(self.rules.recompute), names_of(self.rules)
+
+        def round_(clock, rows):
+            clock, times = self._played(steps, clock, list(rows))
+            return clock, tuple(_named(of_pass, names) for of_pass in times)
+
+        rows = tuple((x.seconds, jnp.where(SWITCHES, x.flags & switches, x.flags)) for x in (one, two))
+        clock, times = lax.scan(round_, start, rows)
+        return (jnp.maximum(clock.free, jnp.maximum(*clock.ready)), *clock[2:]), times
+
+    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
+        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits, jnp)
+
+
+def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which passes of the merged order run as one [U]: the first, the second, and whether there are two."""
+    paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
+    first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
+    return first, first + paired[first], paired[first]
+
+
+def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], paid: Any) -> Slots:
+    """With what pairs wait for, in the first slots of their forward passes.
+
+    - `at`: stages and positions of these [U].   - `paid` [U 2]: seconds for the switch, and of the pair without it.
+    """
+    xp = np if isinstance(paid, np.ndarray) else jnp
+    work = (slots.compute_s + slots.tp_s).sum(-1)
+    if blocks.beside_s is not None:
+        work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
+    p, q = at
+    exposed = paid[:, 1] - work[p, q] - work[p, q + 1]
+    paid_s = xp.where(xp.asarray(order.in_pairs)[..., None], 0, slots.paid_s)
+    if xp is np:
+        exchange_s = np.array(slots.exchange_s)
+        paid_s[p, q, 0], exchange_s[p, q, 0] = paid[:, 0], exposed
+        return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
+    exchange_s, paid_s = slots.exchange_s.at[p, q, 0].set(exposed), jnp.asarray(paid_s).at[p, q, 0].set(paid[:, 0])
+    return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
+
+
+# -------------------------------------------------------------------------------------------------------- without JAX
+class _Plain:
+    """`where` and `maximum` of Python's numbers."""
+
+    @staticmethod
+    def where(condition: bool, a: float, b: float) -> float:
+        return a if condition else b
+
+    maximum = staticmethod(max)
+
+
+def run_plain(
+    order: Order,
+    blocks: Blocks,
+    compute: Compute,
+    send_s: np.ndarray,
+    delay_s: Any,
+    rules: Rules,
+    decision_s: float = 0.0,
+) -> Slots:
+    """`run` of one case without XLA: nothing is compiled. NumPy arrays in and out, float64."""
+    blocks, compute, send_s, delay_s = in_float64((blocks, compute, send_s, delay_s))
+    table, names = table_of(order, blocks, compute, delay_s, rules, np), names_of(rules)
+    stages, passes = order.kind.shape
+    seconds, flags = table.seconds.tolist(), table.flags.tolist()
+    calm = np.where(SWITCHES, False, table.flags).tolist()
+    sent_s = np.where(order.crossing < 0, 0.0, send_s[order.crossing]).tolist()
+    single, double = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute)
+    end, clocks = [0.0] * (stages * passes), [(0.0, -np.inf, -np.inf, False)] * stages
+    times = {name: np.zeros(blocks.present.shape) for name in names}
+    paid, firsts = [], []
+
+    def through(steps: tuple, clock: Clock, rows: list, at: list) -> Clock:
+        for block, row in enumerate(zip(*(zip(*of, strict=True) for of in rows), strict=True)):
+            clock, records = play(steps, clock, list(row), decision_s, rules.eps_waits, _Plain)
+            for (p, q), record in zip(at, records, strict=False):
+                for name, time in zip(names, _named(record, names), strict=True):
+                    times[name][p, q, block] = time
+        return clock
+
+    for first, _, both in zip(*units_of_order(order), strict=True):
+        p, q = int(order.stage[first]), int(order.position[first])
+        now, quiet, active, anew = clocks[p]
+        for n in range(first, first + 1 + both):
+            if (need := order.needs[n]) >= 0:
+                now = max(now, end[need] + sent_s[n])
+        if not both:
+            clock = through(single, Clock((now,), now, quiet, active, anew), [(seconds[p][q], flags[p][q])], [(p, q)])
+            over = clock.ready[0]
+        else:
+            rows = [(seconds[p][q + n], flags[p][q + n]) for n in (0, 1)]
+            clock = through(double, Clock((now, now), now, quiet, active, anew), rows, [(p, q), (p, q + 1)])
+            over = max(clock.free, *clock.ready)
+            rows = [(seconds[p][q + n], calm[p][q + n]) for n in (0, 1)]
+            still = through(double, Clock((now, now), now, quiet, -np.inf, False), rows, [])
+            calm_over = max(still.free, *still.ready)
+            paid.append((over - calm_over, calm_over - now))
+            firsts.append((p, q))
+            end[p * passes + q + 1] = over
+        clocks[p], end[p * passes + q] = (over, *clock[2:]), over
+    slots = slots_of(times, table, rules, np)
+    return _with_paid(slots, blocks, order, tuple(np.transpose(firsts)), np.asarray(paid)) if firsts else slots

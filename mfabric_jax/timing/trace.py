@@ -1,0 +1,278 @@
+"""A timeline as segments: what every stage computes, sends, turns and waits for, from when to when.
+
+Tracks of a stage: compute; EPS (packet switches); OCS, which carries or turns; NVSwitch (tensor-parallel all-reduces,
+and what all-to-alls move inside servers: to and from the NICs, and between ranks of a server); waiting. A segment is a
+dict:
+
+- `stage`, `track`, `kind`, `label`, `start_s`, `end_s` (from the start of the iteration).
+- `micro_batch`, `place` (which part of the model), `block` (of the model), `direction` (forward, backward, weights: the
+  gradients of weights alone): whose it is; None: nobody's.
+
+Kinds: attention, experts, dense, head, optimizer, tp, cp, all-to-all, dp, placement, reconfigure, waiting.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mfabric_jax.timing import block_ops as ops
+from mfabric_jax.timing._beside import Beside
+from mfabric_jax.timing._order import BACKWARD, FORWARD, WEIGHT, order_of
+from mfabric_jax.timing.block_table import rows_of
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.workload import Workload
+
+Segment = dict[str, Any]
+TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
+SLIVER = 1e-4  # of a picture: what single precision leaves at its edges
+DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
+BESIDE = {  # what else a block takes: track and label
+    "head": ("compute", "output head"),
+    "tp": ("NVSwitch", "TP"),
+    "cp": ("EPS", "keys and values"),
+    "dp": ("EPS", "parameters"),
+}
+LABELS = {  # of all-to-alls
+    kind: tuple(op.label for _, op in ops.alone(kind, "none") if isinstance(op, ops.Send))
+    for kind in ("forward", "backward")
+}
+
+
+def segments(
+    workload: Workload,
+    slots: Slots,
+    blocks: Blocks,
+    compute: Compute,
+    rules: Rules | None = None,
+    reduce_s=None,
+    moved_s: float = 0.0,
+    beside: Beside | None = None,
+    step_s=None,
+) -> list[Segment]:
+    """Everything that happens in one iteration, stage after stage, each by its start; nothing on one track overlaps.
+
+    - `slots`, `blocks` [P Q L ..]: what `run` gave, and got.   - `compute`: () or [P].   - `rules`: those of the run.
+    - `reduce_s` [P]: of gradients, once a stage is through; None leaves them and the waiting after them out.
+    - `moved_s`: of experts that move to other ranks after that.
+    - `beside`: what else blocks take.   - `step_s` [P]: of the optimizer, behind gradients.
+
+    Lengths add up to those of `slots`; the waiting that its switch causes is the end of the time in which circuits are
+    inactive; where two passes run together all waiting is left out. Recomputed parts are labelled "again". Where
+    dispatch, experts and combine overlap in parts, experts are drawn part by part and each all-to-all at a stretch:
+    then all-to-alls are longer than `slots.exchange_s`, which only has what experts do not hide. A reconfiguration that
+    was restarted ends where the next begins; one before the iteration is left out.
+    """
+    rules = rules or Rules()
+    slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
+    every: Any = [np.broadcast_to(np.float64(part), workload.pp) for part in compute]
+    iteration = _Drawn(
+        slots, blocks, rows_of(blocks, Compute(*every)), jax.tree.map(np.asarray, dict(beside or {})), rules
+    )
+    found, order = [], order_of(workload)
+    in_pairs = order.in_pairs
+    for stage in range(workload.pp):
+        drawn = _between(workload, slots, stage)
+        for who, at in _running(workload, stage):
+            together = bool(in_pairs[at[:2]])
+            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules.recompute, together=together)
+            drawn += iteration.block(who, at, steps, together=together)
+        found += _apart(drawn)
+    return found if reduce_s is None else _reduced(found, slots, np.asarray(reduce_s), step_s, moved_s)
+
+
+class _Who(NamedTuple):
+    """Whose segments are drawn."""
+
+    stage: int
+    micro_batch: int
+    place: int
+    block: int | None
+    direction: str
+
+    def draw(self, track: str, kind: str, label: str, start: Any, length: Any) -> Segment:
+        """One segment, maybe of no length."""
+        what = {"stage": self.stage, "track": track, "kind": kind, "label": label}
+        return what | self._asdict() | {"start_s": float(start), "end_s": float(start) + float(length)}
+
+
+class _Drawn(NamedTuple):
+    """An iteration to draw; `rows`: seconds [P Q L] of everything in `block_table.ROWS`."""
+
+    slots: Slots
+    blocks: Blocks
+    rows: dict[str, np.ndarray]
+    beside: dict[str, np.ndarray]
+    rules: Rules
+
+    def block(self, who: _Who, at: tuple[int, int, int], steps, *, together: bool) -> Iterator[Segment]:
+        """One block of one pass; `steps`: (run, operation)."""
+        now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
+        slower = 1 / (1 - self.rules.comm_cores) if together else 1.0
+        moe, experts = bool(self.blocks.moe[at]), "experts" if self.blocks.with_experts[at] else "dense"
+        in_parts = self.rules.parts > 1 and moe and self._length(at, 0) > 0
+        for run, op in steps:
+            if isinstance(op, ops.Work | ops.Beside):
+                if in_parts and run == "inner":
+                    length = sum(seconds for *_, seconds in self._computed(op, at, experts, slower))
+                    yield from self._in_parts(who, at, experts, length)
+                    continue
+                for track, kind, label, length in self._computed(op, at, experts, slower):
+                    yield who.draw("compute" if together else track, kind, label, now[run], length)
+                    now[run] += length
+            elif isinstance(op, ops.Turn) and moe:
+                told, active = (times[(*at, op.which)] for times in (self.slots.turn, self.slots.active))
+                if self.blocks.switch[(*at, op.which)] and np.isfinite(told):
+                    yield who.draw("OCS", "reconfigure", "reconfigure", told, active - told)
+            elif isinstance(op, ops.Send) and moe:
+                sent = self._all_to_all(who, at, op)
+                yield from (one for one in sent if not together or one["kind"] != "waiting")
+
+    def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
+        """Track, kind, label and seconds of what is computed."""
+        if isinstance(op, ops.Beside):
+            for kind, seconds in self.beside.items():
+                yield BESIDE[kind][0], kind, BESIDE[kind][1], seconds[(*at, op.which)]
+            return
+        length = sum(self.rows[name][at] for name in op.of) * (1.0 if op.kind == "tp" else slower)
+        kind, label = op.kind, op.label
+        if kind == "experts":
+            kind, label = experts, label.replace("experts", experts)
+        yield op.track, kind, label, length
+
+    def _length(self, at, which: int) -> Any:
+        """Seconds of an all-to-all, had it not waited for the switch."""
+        return max(self.blocks.optical_s[(*at, which)], self.blocks.electronic_s[(*at, which)])
+
+    def _in_parts(self, who: _Who, at, experts: str, length: Any) -> Iterator[Segment]:
+        """Experts in parts, each once its dispatch and the part before are over."""
+        parts, first = self.rules.parts, self._length(at, 0)
+        now = begin = self.slots.over[(*at, 0)] - first
+        for part in range(1, parts + 1):
+            start = max(now, begin + first * part / parts)
+            now = start + length / parts
+            yield who.draw("compute", experts, f"experts {part}/{parts}", start, length / parts)
+
+    def _all_to_all(self, who: _Who, at, op: ops.Send) -> Iterator[Segment]:
+        """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
+        which, waits = (*at, op.which), self.rules.eps_waits
+        start = self.slots.again[which] if op.again else self.slots.start[which]
+        active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
+        optical_s, packet_s = self.blocks.optical_s[which], self.blocks.electronic_s[which]
+        waiting_s, inactive = self.slots.waiting[which], active - start
+        late = max(packet_s if waits else 0.0, waiting_s)
+        paid = max(inactive + late - max(packet_s, optical_s), 0.0) if late > 0 or waits else 0.0
+        yield who.draw("waiting", "waiting", "switch", active - paid, paid)
+        begin = active if waits else start
+        inside_s = 0.0 if self.blocks.inside_s is None else self.blocks.inside_s[which]
+        yield who.draw("EPS", "all-to-all", op.label, begin, self.blocks.packet_s[which])
+        yield who.draw("NVSwitch", "all-to-all", f"{op.label} inside servers", begin, inside_s)
+        if optical_s > 0:
+            some = waiting_s < optical_s  # carry while others turn
+            begin, end = start if some else active, max(start + optical_s, active + waiting_s)
+            yield who.draw("OCS", "all-to-all", op.label, begin, end - begin if some else optical_s)
+
+
+def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
+    """The passes of a stage in running order, each with its position."""
+    order, held = order_of(workload), workload.held_places(stage)
+    for q, (kind, micro_batch, chunk) in enumerate(
+        zip(order.kind[stage], order.micro_batch[stage], order.chunk[stage], strict=True)
+    ):
+        if chunk >= 0:
+            yield q, _Who(stage, int(micro_batch), held[chunk], None, DIRECTIONS[int(kind)])
+
+
+def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, int, int]]]:
+    """The blocks of a stage in running order, and where they are in [P Q L]."""
+    most = max(workload.place_blocks)
+    for q, who in _passes(workload, stage):
+        first, count = sum(workload.place_blocks[: who.place]), workload.place_blocks[who.place]
+        for at in range(most):
+            block = at if who.direction == "forward" else most - 1 - at
+            if block < count:
+                yield who._replace(block=first + block), (stage, q, at)
+
+
+def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
+    """Waiting for what a pass needs from a neighbour: the pipeline bubble, and the transfer."""
+    found, now, order = [], 0.0, order_of(workload)
+    for q, who in _passes(workload, stage):
+        both = [q, q + 1] if order.paired is not None and order.paired[stage, q] else [q]
+        begin = slots.begin[stage, both, 0].min()
+        found.append(who.draw("waiting", "waiting", "pipeline", now, begin - now))
+        now = max(now, slots.end[stage, both, -1].max())
+    return found
+
+
+def _reduced(
+    found: list[Segment], slots: Any, reduce_s: np.ndarray, step_s: np.ndarray | None, moved_s: float
+) -> list[Segment]:
+    """All stages with their gradients, the optimizer's step, the waiting until the last is done, and experts that move
+    then."""
+    through = slots.end.max(axis=(1, 2))
+    steps = np.zeros(len(reduce_s)) if step_s is None else np.asarray(step_s)
+    total = (through + reduce_s + steps).max()
+    nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
+    for stage, (start, length, step) in enumerate(zip(through, reduce_s, steps, strict=True)):
+        who, over = _Who(stage, 0, 0, None, ""), start + length
+        rest = [
+            who.draw("EPS", "dp", "gradients", start, length),
+            who.draw("compute", "optimizer", "optimizer", over, step),
+            who.draw("waiting", "waiting", "pipeline", over + step, total - over - step),
+            who.draw("EPS", "placement", "experts move", total, moved_s),
+        ]
+        found = found + [one | nobody for one in _apart(rest)]
+    return sorted(found, key=lambda one: (one["stage"], one["start_s"]))
+
+
+def _apart(drawn: list[Segment]) -> list[Segment]:
+    """By start and without what has no length; on a track a segment ends where the next begins (rounding, or a switch
+    that is told anew)."""
+    drawn = sorted((one for one in drawn if one["end_s"] > one["start_s"]), key=lambda one: one["start_s"])
+    following: dict[str, float] = {}
+    for one in reversed(drawn):
+        one["end_s"] = min(one["end_s"], following.get(one["track"], np.inf))
+        following[one["track"]] = one["start_s"]
+    return [one for one in drawn if one["end_s"] > one["start_s"]]
+
+
+def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
+    """One MoE block in the middle of the iteration, cut from `segments` of it and shifted to 0: forward, then backward.
+
+    Backward begins with the reconfiguration that its first all-to-all needs, as far as it is in the same pass, and so
+    with the end of the block that ran before, which is marked.
+    """
+    middle = workload.pp // 2
+    some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
+    place = middle if workload.place_layers(middle) else next(some)
+    moe = workload.place_positions(place)
+    block = sum(workload.place_blocks[:place]) + moe[(len(moe) - 1) // 2]
+    who = {"micro_batch": workload.micro_batches // 2, "place": place}
+    cut, now = [], 0.0
+    for direction in LABELS:
+        mine = [one for one in found if (who | {"direction": direction}).items() <= one.items()]
+        own = [one for one in mine if one["block"] == block]
+        low = max(min(one["start_s"] for one in own), min(one["start_s"] for one in mine if _works(one)))
+        high = max(one["end_s"] for one in own if _works(one))
+        stage = [one for one in found if one["stage"] == own[0]["stage"]]
+        cut += _window(stage, block, direction, low, high, now - low)
+        now += high - low
+    return cut
+
+
+def _works(one: Segment) -> bool:
+    return one["kind"] not in ("reconfigure", "waiting")
+
+
+def _window(stage: list[Segment], block: int, direction: str, low: float, high: float, shift: float) -> list[Segment]:
+    """What lies between two times, clipped and shifted; what another block does says so."""
+    cut = []
+    for one in stage:
+        start, end = max(one["start_s"], low), min(one["end_s"], high)
+        if end - start > SLIVER * (high - low):
+            other = 0 if one["block"] is None else one["block"] - block
+            label = one["label"] + (" (next block)" if other > 0 else " (previous block)" if other < 0 else "")
+            cut.append(one | {"label": label, "direction": direction, "start_s": start + shift, "end_s": end + shift})
+    return cut
