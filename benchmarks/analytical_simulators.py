@@ -24,8 +24,8 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from mfabric_jax.flows.completion import completion_times
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.problem import FlowProblem
-from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
 
@@ -73,7 +73,7 @@ def fully_connected(n: int) -> Network:
 NETWORKS = {"Ring": ring, "Switch": switch, "FullyConnected": fully_connected}
 
 
-def collective(run: dict, network: Network, charged: bool) -> FlowGraph:
+def collective(run: dict, network: Network, charged: bool) -> Flows:
     """What ASTRA-sim ran: everyone's part of it, in as many collectives as it has chunks one at a time."""
     n, op = run["n"], OPS[run["coll"]]
     size = run["MiB"] * MIB * (n if op is Op.ALL_GATHER else 1)  # its all-gather counts a rank's own part
@@ -91,7 +91,7 @@ def collective(run: dict, network: Network, charged: bool) -> FlowGraph:
     return flows
 
 
-def charge_reductions(flows: FlowGraph, run: dict, turns: int) -> None:
+def charge_reductions(flows: Flows, run: dict, turns: int) -> None:
     """What waits for a message that is reduced begins later."""
     first, n = 2 * run["n"] * turns, run["n"]  # behind the tasks and their begins: the messages of turn after turn
     number = (np.arange(flows.flows) - first) % ((flows.flows - first) // turns)
@@ -104,7 +104,7 @@ def charge_reductions(flows: FlowGraph, run: dict, turns: int) -> None:
     flows.lag[:] += later
 
 
-def sends(run: dict, network: Network, lanes: str) -> FlowGraph:
+def sends(run: dict, network: Network, lanes: str) -> Flows:
     """The messages of a run; each rank sends one at a time (`lanes` ordered), as it does, or all at once (free)."""
     tasks = Tasks(run["n"])
     for match, (src, dst, size) in enumerate(run["msgs"]):
@@ -114,7 +114,7 @@ def sends(run: dict, network: Network, lanes: str) -> FlowGraph:
     return lowered(tasks.graph(), alpha_s=lambda src, dst: seconds[src, dst], lanes=lanes)
 
 
-def finishes(flows: FlowGraph, network: Network) -> np.ndarray:
+def finishes(flows: Flows, network: Network) -> np.ndarray:
     """[F] nanoseconds."""
     hops = np.where(flows.transfers[:, None], network.hops[flows.src, flows.dst], -1)
     compute = (flows.src >= 0) & ~flows.transfers

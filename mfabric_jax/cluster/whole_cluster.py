@@ -233,7 +233,7 @@ def flow_rows(solved: Solved) -> list[dict[str, Any]]:
     return [
         {
             "flow": flow,
-            "traffic": flows.labels[flows.kind[flow]],
+            "traffic": flows.labels[flows.task[flow]],
             "src": int(flows.src[flow]),
             "dst": int(flows.dst[flow]),
             "bytes": float(flows.size[flow]),

@@ -91,8 +91,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     began, dtype = time.perf_counter(), one.one.settings.dtype
     flows = lowered(one.graph, lanes="free")
     crossed = links_of_iteration(one, flows, contention)
-    size = np.where(flows.transfers, flows.bytes, flows.seconds)
-    arrays = [jnp.asarray(x, dtype) for x in (size, flows.start, flows.lag + latency_of(one, flows))]
+    arrays = [jnp.asarray(x, dtype) for x in (flows.size, flows.start, flows.lag + latency_of(one, flows))]
     hops = jnp.asarray(crossed.hops, jnp.int32)
     problem = FlowProblem(jnp.asarray(crossed.capacity, dtype), hops, cap=jnp.asarray(crossed.cap, dtype))
     size, start, lag = arrays

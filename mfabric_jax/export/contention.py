@@ -6,7 +6,7 @@ import numpy as np
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.export.iteration_tasks import IterationGraph
-from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.timing.as_tasks import TRAFFIC
 from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
@@ -31,7 +31,7 @@ class CrossedPorts(NamedTuple):
     cap: np.ndarray
 
 
-def links_of_iteration(one: IterationGraph, flows: FlowGraph, contention: str) -> CrossedPorts:
+def links_of_iteration(one: IterationGraph, flows: Flows, contention: str) -> CrossedPorts:
     """The ports of every end, up and down, behind them those of its server where the edge is oversubscribed.
 
     - `contention`, of `CONTENTION`: the kinds that share them. All-to-alls and gradients that do not have ports of
@@ -57,7 +57,7 @@ def links_of_iteration(one: IterationGraph, flows: FlowGraph, contention: str) -
     return CrossedPorts(np.tile(np.concatenate(ports), 3), hops, cap)
 
 
-def latency_of(one: IterationGraph, flows: FlowGraph) -> np.ndarray:
+def latency_of(one: IterationGraph, flows: Flows) -> np.ndarray:
     """Of every flow [F] s: propagation between servers; of gradients, which may be reduced in parts, those of a stage
     together once for every step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).latency_s)

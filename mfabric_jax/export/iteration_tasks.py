@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.routing.ways import Ways, ways_of
+from mfabric_jax.routing.region import Ways, ways_of
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph

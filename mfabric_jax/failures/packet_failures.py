@@ -17,8 +17,7 @@ from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import UP, Tree
 from mfabric_jax.flows import star_completion
 from mfabric_jax.policies import topoopt
-from mfabric_jax.routing.electrical import away_from_server, by_rail
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import away_from_server, by_rail, fixed_time, wired
 from mfabric_jax.workload import Workload
 
 

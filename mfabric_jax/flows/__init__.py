@@ -1,11 +1,9 @@
-"""The engine: arrays only. Exact max-min fair rates, exact fluid completion times, and their derivatives;
-beside them named approximations and a smooth surrogate (`approximations`)."""
+"""The engine: arrays only. Exact max-min fair rates, exact fluid completion times, and their derivatives."""
 
-from mfabric_jax.flows.approximations import soft_time
 from mfabric_jax.flows.completion import Completion, completion_times
 from mfabric_jax.flows.max_min import Rates, max_min_rates
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
+from mfabric_jax.flows.problem import FlowProblem, Outcome
 from mfabric_jax.flows.star import star_completion, star_rates
 
-__all__ = ["Completion", "FlowList", "FlowProblem", "Outcome", "Rates", "completion_times", "max_min_rates"]
-__all__ += ["soft_time", "star_completion", "star_rates"]
+__all__ = ["Completion", "FlowProblem", "Outcome", "Rates", "completion_times", "max_min_rates"]
+__all__ += ["star_completion", "star_rates"]

@@ -18,7 +18,7 @@ from mfabric_jax.flows import device_events, host_times
 from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
 from mfabric_jax.flows.device_events import Release
 from mfabric_jax.flows.max_min import SMALL, has_nan
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, of_shape, refuse_negative
+from mfabric_jax.flows.problem import FlowProblem, Outcome, of_shape, refuse_negative
 from mfabric_jax.platforms import platform
 
 ENGINES = ("auto", "host", "device")
@@ -36,7 +36,7 @@ class Completion(eqx.Module):
 
 
 def completion_times(
-    problem: FlowProblem | FlowList,
+    problem: FlowProblem,
     size: ArrayLike,
     start: ArrayLike = 0,
     after: ArrayLike | None = None,
@@ -87,7 +87,7 @@ def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
     return pairs
 
 
-def _now(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> Completion:
+def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     """Outside of any program: nothing to trace or compile."""
     nonfinite = any(np.isnan(leaf).any() for leaf in jax.tree.leaves((problem, size, start, lag)))
     begin, finish, holder, events = host_times.times_now(problem, 0 * size if nonfinite else size, start, lag, order)
@@ -99,14 +99,14 @@ def _now(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -
 
 
 @jax.jit
-def _on_host(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> Completion:
+def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     nonfinite = has_nan(problem, size, start, lag)
     begin, finish, holder, events = host_times.times(problem, jnp.where(nonfinite, 0, size), start, lag, order)
     return _completion((begin, finish), holder, events, nonfinite, jnp.asarray(False))
 
 
 @jax.jit
-def _on_device(problem: FlowProblem | FlowList, size, release: Release) -> Completion:
+def _on_device(problem: FlowProblem, size, release: Release) -> Completion:
     end = device_events.simulate_events(*lax.stop_gradient((problem, size, release)))
     times = device_events.with_tangents((end.begin, end.finish), problem, size, release)
     nonfinite = has_nan(problem, size, release.start, release.lag)

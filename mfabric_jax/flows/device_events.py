@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
-from mfabric_jax.flows.problem import FlowList, FlowProblem, once
+from mfabric_jax.flows.problem import FlowProblem, once
 
 
 class Release(NamedTuple):
@@ -59,7 +59,7 @@ class Clock(NamedTuple):
     events: Int[Array, ""]
 
 
-def simulate_events(problem: FlowProblem | FlowList, size, release: Release) -> Clock:
+def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
     """All events. As flows end, a large table is packed to a quarter of its rows, again and
     again, unless flows wait for each other."""
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
@@ -79,7 +79,7 @@ def simulate_events(problem: FlowProblem | FlowList, size, release: Release) -> 
     )
     rows, bound = jnp.arange(size.size), 2 * size.size + 1  # every flow begins once and ends once
     holder = clock.holder
-    while isinstance(problem, FlowProblem) and size.size > SMALL and not len(release.after):
+    while size.size > SMALL and not len(release.after):
         fewer = size.size // 4
         clock = _run(problem, size, release, clock, fewer, bound)
         finish, holder = _spread(rows, clock, finish, holder)
@@ -115,7 +115,7 @@ def _packed(problem: FlowProblem, size, release: Release, clock: Clock, row):
     return pack(problem, row), take(size, 0), release, clock
 
 
-def _run(problem: FlowProblem | FlowList, size, release: Release, clock: Clock, fewer: int, bound: int) -> Clock:
+def _run(problem: FlowProblem, size, release: Release, clock: Clock, fewer: int, bound: int) -> Clock:
     """Event after event, until at most `fewer` flows are left."""
     weight = problem.weight
 
@@ -175,13 +175,13 @@ def _add(pair: Array, more: Array) -> Array:
     return jnp.stack([total, step - (total - pair[0])])
 
 
-def only(problem: FlowProblem | FlowList, active: Bool[Array, "F"]) -> FlowProblem:
+def only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
     """The others are absent."""
     return eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
 
 @jax.custom_jvp
-def with_tangents(times, problem: FlowProblem | FlowList, size, release: Release):
+def with_tangents(times, problem: FlowProblem, size, release: Release):
     """`times`, begins and ends [F] each, with the derivative of the simulation attached."""
     return times
 
@@ -200,9 +200,7 @@ def _tangents(primals, tangents):
     return times, d_times
 
 
-def in_known_order(
-    known: tuple[Array, Array], problem: FlowProblem | FlowList, size, release: Release
-) -> tuple[Array, Array]:
+def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, release: Release) -> tuple[Array, Array]:
     """Begins and ends as a differentiable function, given the order of events in those `known`."""
     if not (flows := size.size):
         return known

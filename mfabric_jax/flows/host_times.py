@@ -10,25 +10,18 @@ import numpy as np
 from jax import lax
 from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from mfabric_jax.flows.dependencies import Successors
-from mfabric_jax.flows.problem import FlowList, FlowProblem, once
+from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.platforms import cores
-
-
-class Hops(NamedTuple):
-    """As a table [F H], with no `flow`, or as a list [N]; -1 pads."""
-
-    link: Int[Array, "..."]
-    flow: Int[Array, "N"] | None
 
 
 class Terms(NamedTuple):
     """What times can be differentiated in."""
 
     capacity: Float[Array, "L"]
-    share: Float[Array, "..."]
+    share: Float[Array, "F H"]
     weight: Float[Array, "F"]
     cap: Float[Array, "F"]
     size: Float[Array, "F"]
@@ -36,27 +29,25 @@ class Terms(NamedTuple):
     lag: Float[Array, "F"]
 
 
-def times(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
+def times(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
     """Begin and end [F] s, the link that held each flow as it ended [F] (-1: none), number of events."""
-    return _times(*_split(problem, size, start, lag), order)
+    return _times(_terms(problem, size, start, lag), problem.hops, order)
 
 
-def times_now(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
+def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
     """`times` of arrays that are known, as NumPy arrays."""
-    terms, hops, order = jax.tree.map(np.asarray, (*_split(problem, size, start, lag), order))
+    terms, hops, order = jax.tree.map(np.asarray, (_terms(problem, size, start, lag), problem.hops, order))
     begin, finish, holder, events = _solved(terms, hops, order)
     dtype = terms.size.dtype
     return begin.astype(dtype), finish.astype(dtype), holder.astype(np.int32), np.asarray(events, np.int32)
 
 
-def _split(problem: FlowProblem | FlowList, size, start, lag) -> tuple[Terms, Hops]:
-    table = isinstance(problem, FlowProblem)
-    hops = Hops(problem.hops, None) if table else Hops(problem.link, problem.flow)
-    return Terms(problem.capacity, problem.share, problem.weight, problem.cap, size, start, lag), hops
+def _terms(problem: FlowProblem, size, start, lag) -> Terms:
+    return Terms(problem.capacity, problem.share, problem.weight, problem.cap, size, start, lag)
 
 
 @jax.custom_jvp
-def _times(terms: Terms, hops: Hops, order: Successors) -> tuple[Any, ...]:
+def _times(terms: Terms, hops: Array, order: Successors) -> tuple[Any, ...]:
     of_flow = jax.ShapeDtypeStruct(terms.size.shape, terms.size.dtype)
     whole = jax.ShapeDtypeStruct(terms.size.shape, jnp.int32)
     shapes = (of_flow, of_flow, whole, jax.ShapeDtypeStruct((), jnp.int32))
@@ -72,7 +63,7 @@ def _(primals, tangents):
     return (begin, finish, holder, events), (d_begin, d_finish, *nothing)
 
 
-def _change(d: Terms, terms: Terms, hops: Hops, order: Successors) -> tuple[Array, Array]:
+def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
     """Begin and end are linear in small changes. As the solution of a linear system, JAX can transpose and batch it:
     the changes are put where `start` and `size` are."""
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
@@ -125,32 +116,28 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
     return buffer_callback(call, shapes, vmap_method="expand_dims")(*jax.tree.leaves(operands))
 
 
-def _instance(terms: Terms, hops: Hops, order: Successors):
+def _instance(terms: Terms, hops: Array, order: Successors):
     """The instance in double precision, and where its hops stand in `share`."""
     from mfabric_jax.flows.host.instance import HostInstance
 
     capacity = np.asarray(terms.capacity, float)
     finite = np.append(np.isfinite(capacity), False)  # a link of infinite capacity holds nobody; -1 is the last
-    at = np.flatnonzero(finite[np.ravel(hops.link)])
-    flow = at // max(hops.link.shape[-1], 1) if hops.flow is None else np.asarray(hops.flow)[at]
-    if hops.flow is not None:
-        by_flow = np.argsort(flow, kind="stable")
-        at, flow = at[by_flow], flow[by_flow]
-    share = np.ravel(terms.share)[at].astype(float)
-    link = np.ravel(hops.link)[at].astype(np.int64)
+    at = np.flatnonzero(finite[np.ravel(hops)])
+    flow, share = at // max(hops.shape[1], 1), np.ravel(terms.share)[at].astype(float)
+    link = np.ravel(hops)[at].astype(np.int64)
     of_flows = {name: np.array(getattr(terms, name), float) for name in ("weight", "cap", "size", "start", "lag")}
     waits = {name: np.array(part, np.int32) for name, part in zip(("first", "then", "waits"), order, strict=True)}
     return HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
 
 
-def _solved(terms: Terms, hops: Hops, order: Successors):
+def _solved(terms: Terms, hops: Array, order: Successors):
     from mfabric_jax.flows.host.instance import run_instance
 
     got, events = run_instance(_instance(terms, hops, order)[0])
     return *got, events
 
 
-def _pushed(terms: Terms, hops: Hops, order: Successors, change: Terms):
+def _pushed(terms: Terms, hops: Array, order: Successors, change: Terms):
     from mfabric_jax.flows.host.instance import changes
 
     one, at = _instance(terms, hops, order)
@@ -159,7 +146,7 @@ def _pushed(terms: Terms, hops: Hops, order: Successors, change: Terms):
     return np.split(changes(one, tuple(d)), 2)
 
 
-def _pulled(terms: Terms, hops: Hops, order: Successors, counts: tuple):
+def _pulled(terms: Terms, hops: Array, order: Successors, counts: tuple):
     from mfabric_jax.flows.host import instance
 
     one, at = _instance(terms, hops, order)

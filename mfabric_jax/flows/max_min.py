@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, Paths, once, paths_of
+from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths, once, paths_of
 
 SMALL = 512  # tables of fewer flows are not packed
 
@@ -42,7 +42,7 @@ class Filling(NamedTuple):
 
 
 @jax.jit
-def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
+def max_min_rates(problem: FlowProblem) -> Rates:
     """Rates no flow can raise without lowering one that has no more per unit of weight.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
@@ -59,26 +59,26 @@ def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
     return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
 
 
-def has_nan(problem: FlowProblem | FlowList, *terms: Array) -> Bool[Array, ""]:
+def has_nan(problem: FlowProblem, *terms: Array) -> Bool[Array, ""]:
     """Whether the problem or one of the `terms` has a NaN."""
     parts = (problem.capacity, problem.share, problem.weight, problem.cap, *terms)
     return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
 
 
-def nothing_frozen(problem: FlowProblem | FlowList) -> Filling:
+def nothing_frozen(problem: FlowProblem) -> Filling:
     """Where filling starts: all flows at level 0, absent ones out of it."""
     weight = problem.weight
     return Filling(jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32))
 
 
-def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float = 0.0) -> Filling:
+def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Filling:
     """The filling loop, without derivatives, from `start`, whose frozen flows stay; no level will be below `floor`.
 
     A round passes over all flows, but most freeze in the first rounds: once a quarter of a large table is left, that
     quarter is filled alone, on what the others leave of every link.
     """
     problem = lax.stop_gradient(problem)
-    if not isinstance(problem, FlowProblem) or problem.weight.size <= SMALL:
+    if problem.weight.size <= SMALL:
         return _rounds(problem, start, floor, 0)
     few = problem.weight.size // 4
     filled = _rounds(problem, start, floor, few)
@@ -113,7 +113,7 @@ def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[A
     return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
 
 
-def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) -> Filling:
+def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
     """Round after round until at most `few` flows are left."""
     paths, weight = paths_of(problem), problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
@@ -126,13 +126,13 @@ def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) ->
     def freeze_bottlenecks(state: Filling) -> Filling:
         rising = jnp.where(state.frozen, 0, weight)
         fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)  # [L]
-        level = jnp.minimum(paths.path_min(paths.at_hops(fair, jnp.inf), jnp.inf), ceiling)  # [F]
+        level = jnp.minimum(paths.at_hops(fair, jnp.inf).min(axis=1, initial=jnp.inf), ceiling)  # [F]
         level = jnp.where(state.frozen, jnp.inf, level)
         full = fair <= paths.link_min(level)  # copies: no epsilon
         tight = (paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= paths.spread(level)) & paths.present
         capped = ceiling <= level
-        freeze = ~state.frozen & (paths.path_any(tight) | capped)
-        holder = paths.path_min(jnp.where(tight, paths.slot, paths.links), paths.links).astype(jnp.int32)
+        freeze = ~state.frozen & (tight.any(axis=1) | capped)
+        holder = jnp.where(tight, paths.slot, paths.links).min(axis=1, initial=paths.links)
         holder = jnp.where((holder < paths.links) & ~capped, holder, -1)
         return Filling(
             jnp.where(freeze, level, state.level),
@@ -188,7 +188,7 @@ def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> F
         return paths.hop_sum(jnp.where(other_hop, paths.share * there, 0))
 
     def others_transposed(x):
-        crossing = paths.path_sum(jnp.where(other_hop, paths.share * paths.at_hops(x, 0.0), 0))
+        crossing = jnp.where(other_hop, paths.share * paths.at_hops(x, 0.0), 0).sum(axis=1)
         return jnp.zeros_like(x).at[holder].add(jnp.where(held, weight * crossing, 0))
 
     def matvec(x):

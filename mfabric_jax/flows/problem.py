@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from mfabric_jax.checks import InputError, whole
+from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import platform
 
 COMPARED = 1 << 18  # links times hops up to which an accelerator compares rather than scatters
@@ -47,62 +47,21 @@ class FlowProblem(eqx.Module):
     def __init__(
         self, capacity: ArrayLike, hops: ArrayLike, share: ArrayLike = 1, weight: ArrayLike = 1, cap: ArrayLike = np.inf
     ):
-        self.capacity, self.hops = _capacities(capacity), jnp.asarray(hops)
+        links = jnp.asarray(capacity)
+        if links.ndim != 1:
+            raise InputError(f"capacity must have the shape [L], got {list(links.shape)}.")
+        floating = jnp.issubdtype(links.dtype, jnp.floating)
+        self.capacity = links if floating else links.astype(jnp.result_type(float))
+        self.hops = jnp.asarray(hops)
         if self.hops.ndim != 2 or not jnp.issubdtype(self.hops.dtype, jnp.integer):
             raise InputError(f"hops must be integers [F H], got {self.hops.dtype} {list(self.hops.shape)}.")
         dtype, flows = self.capacity.dtype, self.hops.shape[:1]
         self.share = of_shape("share", share, dtype, self.hops.shape)
         self.weight = of_shape("weight", weight, dtype, flows)
         self.cap = of_shape("cap", cap, dtype, flows)
-        if _check_values(self.capacity.size, "hops", hops, capacity=capacity, share=share, weight=weight, cap=cap):
-            rows = np.sort(np.asarray(hops), axis=1)
-            twice = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
-            if twice.any():
-                row = int(np.argwhere(twice)[0, 0])
-                raise InputError(f"hops must not name a link twice in one row, but row {row} does.")
-
-
-class FlowList(eqx.Module):
-    """The same problem with its hops as one flat list [N], where paths differ much in length: memory goes with hops.
-
-    - `link`, `flow` [N]: hop n is flow `flow[n]` crossing link `link[n]`; -1 in `link` pads.
-    - `share` [N]; `capacity` [L]; `weight`, `cap` [F] as in `FlowProblem`; F is their length.
-    """
-
-    capacity: Float[Array, "L"]
-    link: Int[Array, "N"]
-    flow: Int[Array, "N"]
-    share: Float[Array, "N"]
-    weight: Float[Array, "F"]
-    cap: Float[Array, "F"]
-
-    def __init__(
-        self, capacity: ArrayLike, link: ArrayLike, flow: ArrayLike, flows: int, share=1, weight=1, cap=np.inf
-    ):
-        whole("flows", flows, at_least=0)
-        self.capacity, self.link, self.flow = _capacities(capacity), jnp.asarray(link), jnp.asarray(flow)
-        if self.link.ndim != 1 or self.link.shape != self.flow.shape:
-            got = f"{list(self.link.shape)} and {list(self.flow.shape)}"
-            raise InputError(f"link and flow must be lists of one length, got {got}.")
-        dtype = self.capacity.dtype
-        self.share = of_shape("share", share, dtype, self.link.shape)
-        self.weight = of_shape("weight", weight, dtype, (flows,))
-        self.cap = of_shape("cap", cap, dtype, (flows,))
-        known = _check_values(self.capacity.size, "link", link, capacity=capacity, share=share, weight=weight, cap=cap)
-        if known and not isinstance(flow, Tracer):
-            hop, owner = np.asarray(link), np.asarray(flow)
-            if owner.min() < 0 or owner.max() >= flows:
-                raise InputError(f"flow must lie in 0..{flows - 1}, got {owner.min()}..{owner.max()}.")
-            pair = np.sort((owner.astype(np.int64) * self.capacity.size + hop)[hop >= 0])
-            if np.any(pair[1:] == pair[:-1]):
-                raise InputError("a flow must not cross a link twice: link and flow repeat a pair.")
-
-
-def _capacities(value: ArrayLike) -> Float[Array, "L"]:
-    array = jnp.asarray(value)
-    if array.ndim != 1:
-        raise InputError(f"capacity must have the shape [L], got {list(array.shape)}.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+        refuse_negative(capacity=capacity, weight=weight, cap=cap)
+        if self.hops.size and not isinstance(hops, Tracer) and not isinstance(share, Tracer):
+            _check_hops(np.asarray(hops), np.asarray(share), self.capacity.size)
 
 
 def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
@@ -114,67 +73,48 @@ def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Arr
 
 
 def refuse_negative(**terms: ArrayLike) -> None:
-    """`InputError` for numbers below 0, where they are known before tracing. NaN passes."""
+    """`InputError` for numbers below 0, where they are known before tracing. NaN passes: it ends in an outcome."""
     for name, value in terms.items():
         if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
             raise InputError(f"{name} must not be negative, got {np.nanmin(np.asarray(value))}.")
 
 
-def _check_values(links: int, field: str, hops: ArrayLike, share: ArrayLike, **terms: ArrayLike) -> bool:
-    """What can be known before tracing; whether there are hops to look at. NaN passes: it ends in an outcome."""
-    refuse_negative(**terms)
-    if isinstance(hops, Tracer) or isinstance(share, Tracer) or np.size(hops) == 0:
-        return False
-    link = np.asarray(hops)
-    if link.min() < -1 or link.max() >= links:
-        raise InputError(f"{field} must lie in -1..{links - 1} (links of capacity), got {link.min()}..{link.max()}.")
-    used = np.where(link >= 0, np.asarray(share), 1)
+def _check_hops(hops: np.ndarray, share: np.ndarray, links: int) -> None:
+    if hops.min() < -1 or hops.max() >= links:
+        raise InputError(f"hops must lie in -1..{links - 1} (links of capacity), got {hops.min()}..{hops.max()}.")
+    used = np.where(hops >= 0, share, 1)
     if np.any(used <= 0):
         raise InputError(f"share must be above 0, got {np.nanmin(used)}.")
-    return True
+    rows = np.sort(hops, axis=1)
+    twice = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
+    if twice.any():
+        raise InputError(f"hops must not name a link twice in one row, but row {np.argwhere(twice)[0, 0]} does.")
 
 
 class Paths(eqx.Module):
-    """Sums and minima between flows and the links they cross, in either layout.
+    """Sums and minima between flows and the links they cross.
 
-    A hop array has the layout's own shape: [F H] for the padded table, [N] for the flat list. `slot` holds the link of
-    every hop, L where there is none. `compared`: sums over links compare every hop with every link, in place of
-    scattering, which on a GPU adds in another order from run to run.
+    `slot` holds the link of every hop, L where there is none. `compared`: sums over links compare every hop with every
+    link, in place of scattering, which on a GPU adds in another order from run to run.
     """
 
-    slot: Int[Array, "..."]
-    share: Float[Array, "..."]
-    flow: Int[Array, "N"] | None  # None: the padded table, one row a flow
-    flows: int = eqx.field(static=True)
+    slot: Int[Array, "F H"]
+    share: Float[Array, "F H"]
     links: int = eqx.field(static=True)
     compared: bool = eqx.field(static=True)
 
     @property
-    def present(self) -> Bool[Array, "..."]:
+    def present(self) -> Bool[Array, "F H"]:
         """Which hops are not padding."""
         return self.slot < self.links
 
     def spread(self, value: Array) -> Array:
-        """[F] -> at the hops of each flow."""
-        return jnp.broadcast_to(value[:, None], self.slot.shape) if self.flow is None else value[self.flow]
+        """[F] -> at the hops of each flow [F H]."""
+        return jnp.broadcast_to(value[:, None], self.slot.shape)
 
     def at_hops(self, value: Float[Array, "L"], fill: float) -> Array:
-        """[L] -> at the hops on each link; `fill` at padding."""
+        """[L] -> at the hops on each link [F H]; `fill` at padding."""
         return jnp.concatenate([value, jnp.full(1, fill, value.dtype)])[self.slot]
-
-    def path_min(self, hop: Array, none: float) -> Array:
-        """Hop array -> smallest along every path [F]; `none` where there is no hop."""
-        if self.flow is None:
-            return hop.min(axis=1, initial=none)
-        return jnp.full(self.flows, none, hop.dtype).at[self.flow].min(hop)
-
-    def path_any(self, hop: Bool[Array, "..."]) -> Bool[Array, "F"]:
-        """Whether any hop of the path holds."""
-        return hop.any(axis=1) if self.flow is None else jnp.zeros(self.flows, bool).at[self.flow].max(hop)
-
-    def path_sum(self, hop: Array) -> Float[Array, "F"]:
-        """Sum along every path."""
-        return hop.sum(axis=1) if self.flow is None else jnp.zeros(self.flows, hop.dtype).at[self.flow].add(hop)
 
     def hop_sum(self, hop: Array) -> Float[Array, "L"]:
         """Sum of what the hops on every link hold."""
@@ -198,13 +138,11 @@ class Paths(eqx.Module):
         return jnp.where(on, hop.reshape(1, -1), jnp.asarray(none, hop.dtype))
 
 
-def paths_of(problem: FlowProblem | FlowList) -> Paths:
+def paths_of(problem: FlowProblem) -> Paths:
     """The hops of a problem."""
-    links, flows = problem.capacity.size, problem.weight.size
-    table = isinstance(problem, FlowProblem)
-    link = (problem.hops if table else problem.link).astype(jnp.int32)
-    slot, flow = jnp.where(link >= 0, link, links), None if table else problem.flow
-    return Paths(slot, problem.share, flow, flows, links, platform() != "cpu" and slot.size * links <= COMPARED)
+    links, hops = problem.capacity.size, problem.hops.astype(jnp.int32)
+    compared = platform() != "cpu" and hops.size * links <= COMPARED
+    return Paths(jnp.where(hops >= 0, hops, links), problem.share, links, compared)
 
 
 # --------------------------------------------------------------------------------------------------- first derivatives

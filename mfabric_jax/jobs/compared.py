@@ -16,6 +16,7 @@ from mfabric_jax.jobs.jobs_file import SharedJobs
 from mfabric_jax.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
 from mfabric_jax.jobs.placed import best_placed, endpoints_of, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
+from mfabric_jax.routing.transfers import Routed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,18 +132,19 @@ def link_use(
     `end_s`.
     """
     begin, finish = outcome.begin[run], outcome.finish[run]
-    sending = (outcome.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
+    routed, job_of = outcome.flows.routed, outcome.flows.job
+    sending = (routed.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
     flow = np.flatnonzero(sending)
     times = np.clip(np.concatenate([begin[flow], finish[flow], [begin_s, end_s]]), begin_s, end_s)
     edge = np.unique(times)
     middle = (edge[1:] + edge[:-1]) / 2
     active = (begin[flow] < middle[:, None]) & (middle[:, None] < finish[flow])
-    rate = _rates(scene, outcome, flow, active)
-    hops, share = outcome.flows.routes.hops[flow], outcome.flows.routes.share[flow]
+    rate = _rates(scene, routed, flow, active)
+    hops, share = routed.routes.hops[flow], routed.routes.share[flow]
     on_link = np.where(hops == link, share, 0).sum(axis=1) / scene.capacity[link]
     rows = []
     for job, name in enumerate(scene.names):
-        use = rate @ (on_link * (outcome.flows.job[flow] == job))
+        use = rate @ (on_link * (job_of[flow] == job))
         for low, high, part in zip(edge[:-1].tolist(), edge[1:].tolist(), use.tolist(), strict=True):
             whose = {"way": outcome.way, "link": scene.links[link], "job": name}
             rows.append(whose | {"begin_s": low, "end_s": high, "use": part})
@@ -176,12 +178,12 @@ def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, t
     return {"the first iterations": (begin, begin + wide), "the last ones": (late, late + wide)}
 
 
-def _rates(scene: Scene, outcome: JobsOutcome, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
+def _rates(scene: Scene, routed: Routed, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
     """[E F] bytes/s of the flows in every interval. Both are padded to powers of two: programs are compiled for few."""
-    hops, share = outcome.flows.routes.hops[flow], outcome.flows.routes.share[flow]
+    hops, share = routed.routes.hops[flow], routed.routes.share[flow]
     intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, one) for one in active.shape))
     weight = np.zeros((intervals, flows))
-    weight[: len(active), : len(flow)] = outcome.flows.weight[flow] * active
+    weight[: len(active), : len(flow)] = routed.flows.weight[flow] * active
     every, part = np.full((flows, hops.shape[1]), -1, np.int32), np.ones((flows, hops.shape[1]))
     every[: len(flow)], part[: len(flow)] = hops, np.where(hops < 0, 1, share)
     return np.asarray(_of_intervals(jnp.asarray(scene.capacity), every, part, weight))[: len(active), : len(flow)]
@@ -254,7 +256,7 @@ def _in_step(scene: Scene, outcome: JobsOutcome) -> list[tuple[int, ...]]:
 
 
 def _like(scene: Scene, outcome: JobsOutcome, one: int, other: int) -> bool:
-    first, second = scene.patterns[one], scene.patterns[other]
+    first, second = scene.patterns[one].flows, scene.patterns[other].flows
     pairs = [(outcome.start_s[:, one], outcome.start_s[:, other]), (first.size, second.size), (first.lag, second.lag)]
     pairs.append((outcome.iteration_s[one], outcome.iteration_s[other]))
     return all(a.shape == b.shape and np.allclose(a, b, rtol=SLOWED, atol=0) for a, b in pairs)

@@ -1,219 +1,179 @@
 """Iterations of several jobs as one graph of flows: a pattern for each job, repeated, its iterations in a chain.
 
-Letters: J jobs, F flows of all of them, H hop slots, L links, D dependencies. A computation is a flow without bytes
-behind a lag; the end of every iteration is one without lag.
+Letters: J jobs, F flows of all of them, L links, N iterations, B runs. A computation is a flow without bytes behind a
+lag; the end of every iteration is one without lag. The `task` of a pattern's flow is its connection.
 """
 
-import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.flows import FlowProblem, completion_times
+from mfabric_jax.flows import completion_times
+from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.jobs.cassini import Circle, Mltcp
-from mfabric_jax.platforms import platform
-from mfabric_jax.routing.routes import stacked
-from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.platforms import cores
+from mfabric_jax.routing.shortest import Routes, stacked
+from mfabric_jax.routing.transfers import Routed
+
+COMPUTES = -1  # instead of an end, and of a connection
 
 
-class IterationPattern(NamedTuple):
-    """One iteration of a job, as flows that wait for each other.
-
-    - `routes` of all.   - `size` [F] bytes, 0 of a computation.   - `lag` [F] s: a computation's seconds.
-    - `after` [D 2]: flow `after[d, 1]` waits for `after[d, 0]`.   - `weight` [F] in max-min sharing.
-    - `before`, `total` [F] bytes: what the flow's connection has sent when it starts, and sends in the iteration.
-    """
-
-    routes: Routes
-    size: np.ndarray
-    lag: np.ndarray
-    after: np.ndarray
-    weight: np.ndarray
-    before: np.ndarray
-    total: np.ndarray
-
-
-def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> IterationPattern:
+def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
     """Phases one after the other: seconds of computation, then flows (routes, size [n] bytes) all at once.
 
     Flows of different phases over the same links are one connection.
     """
-    parts, size, lag, after, ends, sent = [], [], [], [], [], {}
-    keys, before = [], []
+    parts, after, ends = [], [], []
+    size, lag, connection = [], [], []
+    known: dict[tuple[bytes, int], int] = {}
     for seconds, routes, sizes in phases:
         compute = len(size)
         after += [(end, compute) for end in ends]
         flows = list(range(compute + 1, compute + 1 + len(sizes)))
         after += [(compute, flow) for flow in flows]
         parts.append((np.array(flows, np.int64), routes))
-        own = [None, *_connections(routes)]
-        before += [sent.get(key, 0.0) for key in own]
+        connection += [COMPUTES, *(known.setdefault(key, len(known)) for key in _links_crossed(routes))]
         size += [0.0, *sizes]
-        sent |= {key: sent.get(key, 0.0) + sent_now for key, sent_now in zip(own, [0.0, *sizes], strict=True)}
-        keys += own
         lag += [seconds] + [0.0] * len(flows)
         ends = flows or [compute]
-    total, pairs = np.array([sent[key] for key in keys]), np.array(after, np.int64).reshape(-1, 2)
-    routes, sizes = stacked(parts, len(size)), np.array(size, float)
-    return IterationPattern(routes, sizes, np.array(lag, float), pairs, np.ones(len(size)), np.array(before), total)
+    end, size = np.array(connection, np.int64), np.array(size, float)
+    flows = flows_of(end, end, size, lag=np.array(lag, float), task=end, after=np.array(after, np.int64))
+    return Routed(flows, stacked(parts, len(size)))
 
 
-def _connections(routes: Routes) -> list[tuple[bytes, int]]:
-    """A name for each flow of a phase: its links, and how many before it cross the same ones."""
+def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
+    """Of each flow of a phase: its links, and how many before it cross the same ones."""
     counts: dict[bytes, int] = {}
-    found = []
+    keys = []
     for row in routes.hops:
-        key = row[row >= 0].tobytes()
-        found.append((key, counts.get(key, 0)))
-        counts[key] = counts.get(key, 0) + 1
-    return found
+        links = row[row >= 0].tobytes()
+        keys.append((links, counts.get(links, 0)))
+        counts[links] = counts.get(links, 0) + 1
+    return keys
 
 
-def in_pieces(pattern: IterationPattern, rule: Mltcp) -> IterationPattern:
+def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes [F] that a flow's connection has sent when the flow starts, and sends in the iteration."""
+    flows = pattern.flows
+    before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
+    for flow in run_order(flows.after, flows.flows).tolist():
+        before[flow] = total[flows.task[flow]]
+        total[flows.task[flow]] += flows.size[flow]
+    return before, total[flows.task]
+
+
+def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
     """Every flow with bytes as a chain of pieces, with the weights of the rule."""
-    sending = pattern.size > 0
-    count = np.where(sending, rule.pieces, 1)
+    flows, (before, total) = pattern.flows, sent_before(pattern)
+    count = np.where(flows.size > 0, rule.pieces, 1)
     old = np.repeat(np.arange(len(count)), count)
     last = np.cumsum(count) - 1
     first = last - count + 1
     place = np.arange(len(old)) - first[old]
-    weight = rule.piece_weights(pattern.before, pattern.size, pattern.total)[old, np.minimum(place, rule.pieces - 1)]
+    weight = rule.piece_weights(before, flows.size, total)[old, np.minimum(place, rule.pieces - 1)]
     chain = np.flatnonzero(place > 0)
-    after = [np.stack([last[pattern.after[:, 0]], first[pattern.after[:, 1]]], 1), np.stack([chain - 1, chain], 1)]
-    size = pattern.size[old] / count[old]
-    return IterationPattern(
-        Routes(pattern.routes.hops[old], pattern.routes.share[old]),
-        size,
-        np.where(place > 0, 0, pattern.lag[old]),
-        np.concatenate(after),
-        np.where(sending[old], pattern.weight[old] * weight, 1),
-        pattern.before[old] + place * size,
-        pattern.total[old],
+    after = [np.stack([last[flows.after[:, 0]], first[flows.after[:, 1]]], 1), np.stack([chain - 1, chain], 1)]
+    pieces = flows_of(
+        flows.src[old],
+        flows.dst[old],
+        flows.size[old] / count[old],
+        lag=np.where(place > 0, 0, flows.lag[old]),
+        weight=np.where(flows.size[old] > 0, flows.weight[old] * weight, 1),
+        task=flows.task[old],
+        after=np.concatenate(after),
     )
+    return Routed(pieces, Routes(pattern.routes.hops[old], pattern.routes.share[old]))
 
 
-class SharedFlows(NamedTuple):
-    """All iterations of all jobs.
+class Repeated(NamedTuple):
+    """All iterations of all jobs; the `task` of a flow is its job.
 
-    - `routes`, `size`, `lag`, `weight` [F], `after` [D 2] as in `IterationPattern`; `start` [F] s: arrivals.
-    - `job`, `iteration` [F]: whose.   - `first` [F] mask: what an iteration begins with, where a delay goes.
+    - `iteration` [F]: whose.   - `first` [F] mask: what an iteration begins with, where a delay goes.
     - `end` [N]: the flows with which iterations end, all of the first job, then of the next; `iterations` [J].
     """
 
-    routes: Routes
-    size: np.ndarray
-    lag: np.ndarray
-    weight: np.ndarray
-    start: np.ndarray
-    after: np.ndarray
-    job: np.ndarray
+    routed: Routed
     iteration: np.ndarray
     first: np.ndarray
     end: np.ndarray
     iterations: np.ndarray
 
+    @property
+    def job(self) -> np.ndarray:
+        """[F] of every flow."""
+        return self.routed.flows.task
+
     def of_jobs(self, value: np.ndarray) -> list[np.ndarray]:
-        """What `end` [N] orders, as one array for each job."""
-        return np.split(value, np.cumsum(self.iterations)[:-1])
+        """What `end` [.. N] orders, as one array for each job."""
+        return np.split(value, np.cumsum(self.iterations)[:-1], axis=-1)
 
 
-def repeated(
-    patterns: Sequence[IterationPattern], iterations: Sequence[int], arrival_s: Sequence[float]
-) -> SharedFlows:
+def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: Sequence[float]) -> Repeated:
     """Every job's pattern so many times, one iteration after the other, from its arrival on."""
-    if not len(patterns) == len(iterations) == len(arrival_s):
-        raise InputError("patterns, iterations and arrival_s must be of one length, that of the jobs.")
-    parts, base = [], 0
+    columns: dict[str, list[np.ndarray]] = {}
+    after, rows, ends, base = [], [], [], 0
     for job, (pattern, times, arrival) in enumerate(zip(patterns, iterations, arrival_s, strict=True)):
-        one = _with_end(pattern)
-        parts.append(_chain(one, job, times, arrival, base))
-        base += times * len(one.size)
-    joined = [np.concatenate(column) for column in zip(*(part[1:] for part in parts), strict=True)]
-    counts = np.cumsum([0, *(len(part[1]) for part in parts)])
-    rows = [(np.arange(*ends), part[0]) for ends, part in zip(itertools.pairwise(counts), parts, strict=True)]
-    return SharedFlows._make((stacked(rows, base), *joined, np.asarray(iterations, np.int64)))
+        one, routes = _with_end(pattern)
+        count, roots = one.flows, np.setdiff1d(np.arange(one.flows), one.after[:, 1])
+        turn = base + np.arange(times)[:, None] * count  # [N 1]
+        after.append((one.after[None] + turn[:, :, None]).reshape(-1, 2))
+        after.append(np.stack(np.broadcast_arrays(turn[:-1] + count - 1, turn[1:] + roots), -1).reshape(-1, 2))
+        first, start = np.zeros(count, bool), np.zeros((times, count))
+        first[roots], start[:1, roots] = True, arrival
+        own = {name: np.tile(getattr(one, name), times) for name in ("src", "dst", "size", "lag", "weight")}
+        own |= {"start": start.ravel(), "task": np.full(times * count, job), "first": np.tile(first, times)}
+        for name, column in (own | {"iteration": np.repeat(np.arange(times), count)}).items():
+            columns.setdefault(name, []).append(column)
+        rows.append((np.arange(base, base + times * count), Routes(*(np.tile(x, (times, 1)) for x in routes))))
+        ends.append(turn[:, 0] + count - 1)
+        base += times * count
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    first, iteration = joined.pop("first"), joined.pop("iteration")
+    routed = Routed(flows_of(**joined, after=np.concatenate(after)), stacked(rows, base))
+    return Repeated(routed, iteration, first, np.concatenate(ends), np.asarray(iterations, np.int64))
 
 
-def _with_end(pattern: IterationPattern) -> IterationPattern:
+def _with_end(pattern: Routed) -> Routed:
     """The pattern, and a flow without bytes behind everything that nothing waits for."""
-    last = np.setdiff1d(np.arange(len(pattern.size)), pattern.after[:, 0])
-    end = len(pattern.size)
-    more = np.stack([last, np.full_like(last, end)], axis=1)
+    flows = pattern.flows
+    last = np.setdiff1d(np.arange(flows.flows), flows.after[:, 0])
+    after = np.concatenate([flows.after, np.stack([last, np.full_like(last, flows.flows)], axis=1)])
+    more = {"src": COMPUTES, "dst": COMPUTES, "size": 0.0, "lag": 0.0, "weight": 1.0}
+    columns = {name: np.append(getattr(flows, name), value) for name, value in more.items()}
     hops, share = (
         np.concatenate([x, np.full((1, x.shape[1]), fill)]) for x, fill in zip(pattern.routes, (-1, 0), strict=True)
     )
-    vectors = (np.append(x, fill) for x, fill in zip(pattern[4:], (1, 0, 0), strict=True))
-    size, lag = np.append(pattern.size, 0.0), np.append(pattern.lag, 0.0)
-    return IterationPattern(Routes(hops, share), size, lag, np.concatenate([pattern.after, more]), *vectors)
-
-
-def _chain(one: IterationPattern, job: int, times: int, arrival_s: float, base: int) -> tuple:
-    """The columns of `SharedFlows` of one job whose flows are numbered from `base`."""
-    count = len(one.size)
-    roots = np.setdiff1d(np.arange(count), one.after[:, 1])
-    turn = base + np.arange(times)[:, None] * count  # [N 1]
-    within = (one.after[None] + turn[:, :, None]).reshape(-1, 2)
-    links = np.stack(np.broadcast_arrays(turn[:-1] + count - 1, turn[1:] + roots), -1).reshape(-1, 2)
-    first = np.zeros(count, bool)
-    first[roots] = True
-    start = np.zeros((times, count))
-    start[:1, roots] = arrival_s
-    routes = Routes(*(np.tile(x, (times, 1)) for x in one.routes))
-    columns = (np.tile(x, times) for x in (one.size, one.lag, one.weight))
-    whose = np.full(times * count, job), np.repeat(np.arange(times), count), np.tile(first, times)
-    return routes, *columns, start.ravel(), np.concatenate([within, links]), *whose, turn[:, 0] + count - 1
-
-
-# The graph of several jobs, run exactly by the engine, one variant or many.
-
-DATA = ("start", "lag", "size", "weight")
-FEW = 20_000  # flows, of which a run takes less than compiling a program for all of them
+    return Routed(flows_of(**columns, after=after), Routes(hops, share))
 
 
 class JobTimes(NamedTuple):
-    """- `begin`, `finish` [F] s of every flow; with variants [B F]."""
+    """- `begin`, `finish` [F] s of every flow; of several runs [B F]."""
 
     begin: np.ndarray
     finish: np.ndarray
 
 
-def solve_jobs(flows: SharedFlows, capacity: np.ndarray, **variants: np.ndarray) -> JobTimes:
-    """When every flow begins and ends.
+def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> JobTimes:
+    """When every flow begins and ends, by the exact engine.
 
-    - `capacity` [L] bytes/s.   - `variants`: `start`, `lag`, `size`, `weight` in the place of those of `flows`, [F], or
-      some of them [B F]: so many runs of one graph at once.
+    - `capacity` [L] bytes/s.   - `variants`: `start`, `lag` in place of those of the flows: [F], or of B runs [B F].
     """
-    given = {name: np.asarray(variants.get(name, getattr(flows, name)), float) for name in DATA}
-    share = np.where(flows.routes.hops < 0, 1, flows.routes.share)
+    flows, problem = jobs.routed.flows, jobs.routed.problem(capacity, float)
+    runs = max([1, *(len(one) for one in variants.values() if one.ndim == 2)])
+    terms = [np.asarray(variants.get(name, getattr(flows, name)), float) for name in ("start", "lag")]
+    start, lag = (np.broadcast_to(term, (runs, flows.flows)) for term in terms)
 
-    hops, links, share = jnp.asarray(flows.routes.hops), jnp.asarray(capacity, float), jnp.asarray(share, float)
+    def run(one: int) -> tuple[np.ndarray, np.ndarray]:
+        done = completion_times(problem, flows.size, start[one], flows.after, lag[one], engine="host")
+        return np.asarray(done.begin, float), np.asarray(done.finish, float)
 
-    def run(start, lag, size, weight):
-        problem = FlowProblem(links, hops, share, weight)
-        done = completion_times(problem, size, start, after=flows.after, lag=lag)
-        return done.begin, done.finish
-
-    known = len(flows.size) <= FEW and platform() == "cpu"
-    return JobTimes(*(np.asarray(x, np.float64) for x in (_one_by_one if known else _at_once)(run, given)))
-
-
-def _one_by_one(run, given: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
-    """Each run by itself: on known arrays nothing is traced or compiled."""
-    runs = {len(one) for one in given.values() if one.ndim == 2}
-    if not runs:
-        return run(*given.values())
-    found = [run(*(one[number] if one.ndim == 2 else one for one in given.values())) for number in range(max(runs))]
-    return [np.stack(part) for part in zip(*found, strict=True)]
-
-
-def _at_once(run, given: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
-    """All runs in one program."""
-    batched = tuple(0 if one.ndim == 2 else None for one in given.values())
-    return (jax.vmap(run, in_axes=batched) if 0 in batched else run)(*(jnp.asarray(one) for one in given.values()))
+    with ThreadPoolExecutor(cores()) as pool:
+        begin, finish = (np.stack(part) for part in zip(*pool.map(run, range(runs)), strict=True))
+    several = any(one.ndim == 2 for one in variants.values())
+    return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
 # Jobs and the links they share, ready to be run: patterns, capacities, and every job alone.
@@ -230,7 +190,7 @@ class Scene(NamedTuple):
     """
 
     names: tuple[str, ...]
-    patterns: tuple[IterationPattern, ...]
+    patterns: tuple[Routed, ...]
     iterations: tuple[int, ...]
     arrival_s: tuple[float, ...]
     links: tuple[str, ...]
@@ -240,25 +200,25 @@ class Scene(NamedTuple):
 
     def circles(self) -> dict[str, tuple[float, dict[int, Circle]]]:
         """By name, the capacity of every link that jobs use and the circle of each of them there."""
-        found: dict[str, tuple[float, dict[int, Circle]]] = {}
+        circles: dict[str, tuple[float, dict[int, Circle]]] = {}
         for job, busy in enumerate(self.busy):
             for link, arcs in busy.items():
-                own = found.setdefault(self.links[link], (float(self.capacity[link]), {}))[1]
+                own = circles.setdefault(self.links[link], (float(self.capacity[link]), {}))[1]
                 own[job] = Circle(float(self.alone_s[job]), *zip(*arcs, strict=True))
-        return found
+        return circles
 
     def load(self) -> np.ndarray:
         """[J L] seconds of the whole link that an iteration of each job needs."""
-        found = np.zeros((len(self.names), len(self.links)))
+        load = np.zeros((len(self.names), len(self.links)))
         for job, busy in enumerate(self.busy):
             for link, arcs in busy.items():
-                found[job, link] = sum((end - begin) * rate for begin, end, rate in arcs) / self.capacity[link]
-        return found
+                load[job, link] = sum((end - begin) * rate for begin, end, rate in arcs) / self.capacity[link]
+        return load
 
 
 def scene_of(
     names: Sequence[str],
-    patterns: Sequence[IterationPattern],
+    patterns: Sequence[Routed],
     iterations: Sequence[int],
     arrival_s: Sequence[float],
     links: Sequence[str],
@@ -267,29 +227,29 @@ def scene_of(
     """The scene, with every job run by itself."""
     jobs, count = len(names), len(links)
     apart = [_moved(pattern, job * count) for job, pattern in enumerate(patterns)]
-    flows = repeated(apart, [ALONE] * jobs, [0.0] * jobs)
-    done = solve_jobs(flows, np.tile(capacity, jobs))
-    ends = done.finish[flows.end].reshape(jobs, ALONE)
+    alone = repeated(apart, [ALONE] * jobs, [0.0] * jobs)
+    done = solve_jobs(alone, np.tile(capacity, jobs))
+    ends = done.finish[alone.end].reshape(jobs, ALONE)
     busy = []
     for job in range(jobs):
-        own = np.flatnonzero((flows.job == job) & (flows.iteration == 0) & (flows.size > 0))
-        busy.append(_arcs(flows.routes, own, flows.size, done.begin, done.finish, job * count))
+        own = np.flatnonzero((alone.job == job) & (alone.iteration == 0) & (alone.routed.flows.size > 0))
+        busy.append(_arcs(alone.routed, own, done, job * count))
     facts = tuple(names), tuple(patterns), tuple(iterations), tuple(arrival_s), tuple(links)
     return Scene(*facts, np.asarray(capacity, float), np.diff(ends, axis=1)[:, 0], tuple(busy))
 
 
-def _moved(pattern: IterationPattern, by: int) -> IterationPattern:
+def _moved(pattern: Routed, by: int) -> Routed:
     hops, share = pattern.routes
     return pattern._replace(routes=Routes(np.where(hops >= 0, hops + by, -1), share))
 
 
-def _arcs(routes: Routes, flows, size, begin, finish, first_link: int) -> dict:
-    """(begin, end, bytes/s) of every flow that takes time, by link; equal intervals as one."""
-    found: dict[int, dict[tuple[float, float], float]] = {}
-    for flow in flows[finish[flows] > begin[flows]]:
-        span = float(begin[flow]), float(finish[flow])
-        for link, share in zip(routes.hops[flow], routes.share[flow], strict=True):
+def _arcs(routed: Routed, flows: np.ndarray, done: JobTimes, first_link: int) -> dict:
+    """(begin, end, bytes/s) of each of these flows that takes time, by link; equal intervals as one."""
+    arcs: dict[int, dict[tuple[float, float], float]] = {}
+    for flow in flows[done.finish[flows] > done.begin[flows]]:
+        span = float(done.begin[flow]), float(done.finish[flow])
+        for link, share in zip(routed.routes.hops[flow], routed.routes.share[flow], strict=True):
             if link >= 0:
-                own = found.setdefault(int(link) - first_link, {})
-                own[span] = own.get(span, 0.0) + share * size[flow] / (span[1] - span[0])
-    return {link: tuple((*span, rate) for span, rate in sorted(own.items())) for link, own in sorted(found.items())}
+                own = arcs.setdefault(int(link) - first_link, {})
+                own[span] = own.get(span, 0.0) + share * routed.flows.size[flow] / (span[1] - span[0])
+    return {link: tuple((*span, rate) for span, rate in sorted(own.items())) for link, own in sorted(arcs.items())}

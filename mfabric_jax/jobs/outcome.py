@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.jobs.iterations import Scene, SharedFlows, repeated, solve_jobs
+from mfabric_jax.jobs.iterations import Repeated, Scene, repeated, solve_jobs
 from mfabric_jax.jobs.ways import Handled, Turns, held_to_turns, iteration_times, job_starts, shifted
 
 HALVINGS = 200  # of the interval in which a multiplier lies
@@ -20,7 +20,7 @@ class JobsOutcome(NamedTuple):
 
     way: str
     handled: Handled
-    flows: SharedFlows
+    flows: Repeated
     start_s: np.ndarray
     iteration_s: list[np.ndarray]
     begin: np.ndarray
@@ -36,10 +36,10 @@ def run_jobs(
     """
     flows = repeated(handled.patterns, scene.iterations, scene.arrival_s)
     start_s = arrival_s if handled.shift_s is None else shifted(scene, handled.shift_s, arrival_s)
-    lag = np.zeros((len(start_s), len(flows.lag)))
+    lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))
     for job, own in enumerate(factor):
         mine = flows.job == job
-        lag[:, mine] = flows.lag[mine] * own[:, flows.iteration[mine]]
+        lag[:, mine] *= own[:, flows.iteration[mine]]
     start = job_starts(flows, start_s)
     if handled.shift_s is not None and handled.adjust:
         done = held_to_turns(flows, scene.capacity, start, lag, Turns(handled.shift_s, scene.alone_s, handled.adjust))

@@ -15,20 +15,17 @@ from mfabric_jax.fabric import Network, read_graph
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
-from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.jobs.cassini import best_placement, time_shifts
-from mfabric_jax.jobs.iterations import IterationPattern, Scene, pattern_of, scene_of
+from mfabric_jax.jobs.iterations import Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.routes import stacked
-from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.routing.transfers import latency
+from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
+from mfabric_jax.routing.transfers import Routed, latency
 from mfabric_jax.simulation import simulate
-from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import read_tasks
-from mfabric_jax.tasks.graph import TaskGraph
-from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
+from mfabric_jax.tasks.lowering import GUESSED_GBPS, lowered
 
 # The links of a jobs file's fabric: that of its case, with circuits for the jobs, racks, or a graph.
 
@@ -109,7 +106,7 @@ def _racks(table: FabricTable) -> Network:
 NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 
-def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
+def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: WiredServers) -> Routed:
     """One iteration of a job from its flows.
 
     - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
@@ -124,15 +121,12 @@ def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers
     away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
     routes = stacked([(away, place.route(src[away], dst[away]))] if len(away) else [], graph.flows)
     size = np.zeros(graph.flows)
-    size[away] = graph.bytes[away]
-    before, total, sent = np.zeros(graph.flows), np.zeros(graph.flows), {}
-    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
-    for flow in run_order(graph.after, graph.flows).tolist():
-        before[flow] = sent.get(pairs[flow], 0.0)
-        sent[pairs[flow]] = before[flow] + size[flow]
-    total[:] = [sent[pair] for pair in pairs]
-    lag = graph.lag + graph.start + np.where(graph.transfers, 0, graph.seconds)
-    return IterationPattern(routes, size, lag, graph.after, np.asarray(graph.weight, float), before, total)
+    size[away] = graph.size[away]
+    _, connection = np.unique(np.stack([graph.src, graph.dst], axis=1), axis=0, return_inverse=True)
+    lag = graph.lag + graph.start + np.where(graph.transfers, 0, graph.size)
+    return Routed(
+        flows_of(src, dst, size, lag=lag, weight=graph.weight, task=connection.reshape(-1), after=graph.after), routes
+    )
 
 
 def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -143,19 +137,20 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
     return np.repeat(np.array(servers, np.int64), each), np.tile(np.arange(each), len(servers))
 
 
-def latency_between(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> Latency:
-    """Latency of the links between every two ranks that send each other something, as a function of ranks."""
-    ranks, moves = len(endpoint), graph.transfers
-    known = np.unique(graph.src[moves] * ranks + graph.dst[moves])
-    src, dst = (endpoint[end] for end in np.divmod(known, ranks))
-    away, delay_s = np.flatnonzero(src != dst), np.zeros(len(known))
-    if len(away):
-        delay_s[away] = latency(place.network, place.route(src[away], dst[away]))
+def late(flows: Flows, endpoint: np.ndarray, place: WiredServers) -> Flows:
+    """With the latency of the links that messages cross; `endpoint` [ranks]."""
+    if not place.network.delay_s.any():
+        return flows
 
-    def between(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        return delay_s[np.searchsorted(known, src * ranks + dst)]
+    def latency_s(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        pairs, which = np.unique(src * len(endpoint) + dst, return_inverse=True)
+        src, dst = (endpoint[end] for end in np.divmod(pairs, len(endpoint)))
+        away, delay_s = np.flatnonzero(src != dst), np.zeros(len(pairs))
+        if len(away):
+            delay_s[away] = latency(place.network, place.route(src[away], dst[away]))
+        return delay_s[which]
 
-    return between
+    return flows.delayed(latency_s)
 
 
 @functools.cache
@@ -215,7 +210,7 @@ def _phases(job: TrainingJob, nics: float = 1) -> Sequence[JobPhase]:
     return [dataclasses.replace(job.phases[0], compute_s=seconds, gigabytes=units.to_gigabytes(size * nics))]
 
 
-def _over_links(job: TrainingJob, links: list[str]) -> IterationPattern:
+def _over_links(job: TrainingJob, links: list[str]) -> Routed:
     """One flow for each list of links of a phase."""
     phases = []
     for phase in _phases(job):
@@ -240,7 +235,7 @@ class _PhaseMoves(NamedTuple):
             np.add.at(found, (src, dst), size)
         return found
 
-    def pattern(self, place: WiredServers) -> IterationPattern:
+    def pattern(self, place: WiredServers) -> Routed:
         """Each endpoint of a server sends its part to the same one of the other server."""
         each = np.arange(place.per_server)
         flows = []
@@ -254,14 +249,12 @@ class _PhaseMoves(NamedTuple):
 class _GraphMoves(NamedTuple):
     """What a graph of tasks moves; `server` [ranks]: where each rank runs, and which of the ranks there it is.
 
-    - `flows`: without latency.   - `lane_gbps`: about what a rank can send.
+    - `flows`: without latency.
     """
 
-    graph: TaskGraph
-    flows: FlowGraph
+    flows: Flows
     server: np.ndarray
     turn: np.ndarray
-    lane_gbps: float
 
     def demand(self, servers: int) -> np.ndarray:
         """[S S] bytes of an iteration."""
@@ -271,13 +264,10 @@ class _GraphMoves(NamedTuple):
         np.fill_diagonal(found, 0)
         return found
 
-    def pattern(self, place: WiredServers) -> IterationPattern:
+    def pattern(self, place: WiredServers) -> Routed:
         """Ranks of a server on its endpoints, several on one where there are more."""
-        endpoint, flows = self.server * place.per_server + self.turn % place.per_server, self.flows
-        if place.network.delay_s.any():
-            late = latency_between(flows, endpoint, place)
-            flows = lowered(self.graph, server=self.server, lane_gbps=self.lane_gbps, alpha_s=late)
-        return pattern_of_graph(flows, endpoint, place)
+        endpoint = self.server * place.per_server + self.turn % place.per_server
+        return pattern_of_graph(late(self.flows, endpoint, place), endpoint, place)
 
 
 def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
@@ -287,7 +277,7 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
     if job.graph is not None:
         graph, gbps = read_tasks(job.graph), GUESSED_GBPS if table.graph is not None else table.case.network.nic_gbps
         server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
-        return _GraphMoves(graph, lowered(graph, server=server, lane_gbps=gbps), server, turn, gbps)
+        return _GraphMoves(lowered(graph, server=server, lane_gbps=gbps), server, turn)
     phases = []
     for phase in _phases(job, endpoints_of(table) * nic_part(table)):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)

@@ -11,7 +11,8 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.jobs.cassini import Mltcp, Shifts, time_shifts
-from mfabric_jax.jobs.iterations import IterationPattern, JobTimes, Scene, SharedFlows, in_pieces, repeated, solve_jobs
+from mfabric_jax.jobs.iterations import JobTimes, Repeated, Scene, in_pieces, repeated, solve_jobs
+from mfabric_jax.routing.transfers import Routed
 
 ROUNDS = 3  # of the search for the best shifts
 JUDGED = 30  # iterations of the job with the longest ones that a candidate is judged by, at most
@@ -41,7 +42,7 @@ class Handled(NamedTuple):
     """- `patterns` [J].   - `shift_s` [J]: where in its iteration time each job has to start; None: when it arrives.
     - `score`: CASSINI's, where it was asked; None elsewhere.   - `adjust`: 0: no job waits for its turn again."""
 
-    patterns: tuple[IterationPattern, ...]
+    patterns: tuple[Routed, ...]
     shift_s: np.ndarray | None = None
     score: float | None = None
     adjust: float = 0.0
@@ -123,15 +124,15 @@ def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndar
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
 
-def job_starts(flows: SharedFlows, at_s: np.ndarray) -> np.ndarray:
+def job_starts(flows: Repeated, at_s: np.ndarray) -> np.ndarray:
     """[B F] starts of flows whose jobs start at `at_s` [B J]."""
     begins = flows.first & (flows.iteration == 0)
     return np.where(begins, at_s[:, flows.job], 0.0)
 
 
-def iteration_times(flows: SharedFlows, finish: np.ndarray, at_s: np.ndarray) -> list[np.ndarray]:
+def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> list[np.ndarray]:
     """Seconds of every iteration of each job [B N], which starts at `at_s` [B J]; `finish` [B F]."""
-    ends = np.split(finish[:, flows.end], np.cumsum(flows.iterations)[:-1], axis=1)
+    ends = flows.of_jobs(finish[:, flows.end])
     return [np.diff(end, axis=1, prepend=at_s[:, [job]]) for job, end in enumerate(ends)]
 
 
@@ -149,9 +150,7 @@ class Turns(NamedTuple):
     adjust: float
 
 
-def held_to_turns(
-    flows: SharedFlows, capacity: np.ndarray, start: np.ndarray, lag: np.ndarray, turns: Turns
-) -> JobTimes:
+def held_to_turns(flows: Repeated, capacity: np.ndarray, start: np.ndarray, lag: np.ndarray, turns: Turns) -> JobTimes:
     """The times of all flows, with waits before iterations that would begin too early; `start`, `lag` [B F]."""
     lag, runs = lag.copy(), [_Seen() for _ in lag]
     job, turn = flows.job[flows.end], flows.iteration[flows.end]

@@ -15,8 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
-from mfabric_jax.routing.region import between_servers
-from mfabric_jax.routing.split import joined
+from mfabric_jax.routing.region import between_servers, joined
 
 
 class NormalisedDemand(NamedTuple):

@@ -3,10 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import fabric, units
@@ -15,18 +13,17 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.flows import Completion, FlowProblem, completion_times
+from mfabric_jax.flows import FlowProblem
+from mfabric_jax.flows.flows import Flows, Latency
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.routes import stacked
-from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.routing.transfers import binding, flow_problem, latency, under
-from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
+from mfabric_jax.routing.transfers import Routed, binding, latency, under
 from mfabric_jax.tasks.graph import TaskGraph
-from mfabric_jax.tasks.lowering import Latency, lowered
+from mfabric_jax.tasks.lowering import lowered
 
 # One cluster with several sets of circuits: one network that has the links of all, and paths over each.
 
@@ -91,22 +88,24 @@ DTYPE = "float64"  # long sums of times
 
 
 class Prepared(NamedTuple):
-    """F flows of a graph on the L links of a fabric, ready to run.
+    """Flows of a graph on the L links of a fabric, ready to run; computations scaled, latency in front of messages.
 
-    - `cluster`, `nic_gbps`: None on a user's graph.   - `gpu` [R]: of every rank.
-    - `routes` [F H]: the links of transfers.   - `size` [F]: bytes, of computations seconds.
-    - `paths`: how flows use equal ones.
+    - `routed`: its flows and the links that transfers cross.   - `cluster`, `nic_gbps`: None on a user's graph.
+    - `gpu` [R]: of every rank.   - `paths`: how flows use equal ones.
     """
 
     graph: TaskGraph
-    flows: FlowGraph
+    routed: Routed
     cluster: Cluster | None
     nic_gbps: float | None
     network: Network
-    routes: Routes
     gpu: np.ndarray
-    size: np.ndarray
     paths: str
+
+    @property
+    def flows(self) -> Flows:
+        """What is run."""
+        return self.routed.flows
 
     @property
     def fabric(self) -> str:
@@ -119,24 +118,12 @@ class Prepared(NamedTuple):
         return self.fabric if self.nic_gbps is None else f"{self.fabric} at {self.nic_gbps:g} Gbps"
 
     def problem(self, *, every_link: bool = False) -> FlowProblem:
-        """Max-min sharing of the flows; computations have a cap of one second a second and no link.
+        """Max-min sharing of the flows.
 
         - `every_link`: also those that cannot hold anything back at these capacities, to give others.
         """
-        routes = self.routes if every_link else binding(self.network, self.routes)
-        problem = flow_problem(self.network, routes, DTYPE)
-        cap = np.where(self.flows.transfers, np.inf, 1.0)
-        weight_and_cap = jnp.asarray(self.flows.weight, DTYPE), jnp.asarray(cap, DTYPE)
-        return eqx.tree_at(lambda p: (p.weight, p.cap), problem, weight_and_cap)
-
-    def completion(self, problem: FlowProblem, size: Any = None, lag: Any = None, start: Any = None) -> Completion:
-        """When every flow begins and ends; differentiable, and `jax.vmap` takes many at once.
-
-        - `size`, `lag`, `start` [F]: None: those of the graph.
-        """
-        given = (size, self.size), (lag, self.flows.lag), (start, self.flows.start)
-        size, lag, start = (jnp.asarray(own if x is None else x, problem.capacity.dtype) for x, own in given)
-        return completion_times(problem, size, start, after=self.flows.after, lag=lag)
+        routes = self.routed.routes if every_link else binding(self.network, self.routed.routes)
+        return self.routed._replace(routes=routes).problem(self.network.capacity, DTYPE)
 
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
@@ -144,50 +131,35 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     wired = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
     flows, gpu = wired.flows, wired.gpu
     moves, ranks = flows.transfers, graph.ranks
-    ways, which = np.unique(_key(wired.wiring[moves], flows.src[moves], flows.dst[moves], ranks), return_inverse=True)
+    key = (wired.wiring[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
+    ways, which = np.unique(key, return_inverse=True)
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
     routes = wired.routes(wiring, *(gpu[end] for end in np.divmod(pair, ranks)), size)
     network, waits_s = under(wired.hardware.carried_by, wired.network, routes, size)
-    flows = _with_latency(graph, config, wired, pair, latency(network, routes) + waits_s)
+    flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
     row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
     row[moves] = which
     hops = np.vstack([routes.hops, np.full_like(routes.hops[:1], -1, shape=(1, routes.hops.shape[1]))])[row]
     share = np.vstack([routes.share, np.zeros((1, routes.share.shape[1]))])[row]
-    amount = np.where(moves, flows.bytes, flows.seconds * config.compute_scale)
     nic_gbps = None if wired.cluster is None else case.network.nic_gbps
-    found = Routes(hops, share)
-    return Prepared(graph, flows, wired.cluster, nic_gbps, network, found, gpu, amount, case.network.paths.name)
+    routed = Routed(flows, Routes(hops, share))
+    return Prepared(graph, routed, wired.cluster, nic_gbps, network, gpu, case.network.paths.name)
 
 
-def _key(wiring, src, dst, ranks: int) -> np.ndarray:
-    return (wiring * ranks + src) * ranks + dst
-
-
-def _with_latency(
-    graph: TaskGraph, config: Replay, wired: "_Wired", pair: np.ndarray, delay_s: np.ndarray
-) -> FlowGraph:
-    """The flows with latencies of messages: `alpha_s` and the delay of their path; of several paths the longest."""
+def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
+    """Of messages: `alpha_s` and the delay of their path; of several paths the longest."""
     known, place = np.unique(pair, return_inverse=True)
     longest = np.zeros(len(known))
     np.maximum.at(longest, place, delay_s)
-
-    def latency_s(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        return config.alpha_s + longest[np.searchsorted(known, _key(0, src, dst, graph.ranks))]
-
-    own = lower(graph, config, wired.server, wired.nic_gbps, latency_s)
-    both = {x: np.concatenate([getattr(own, x), getattr(wired.flows, x)[own.flows :]]) for x in ("lag", "latency")}
-    return dataclasses.replace(wired.flows, **both)
+    return lambda src, dst: config.alpha_s + longest[np.searchsorted(known, src * ranks + dst)]
 
 
-def lower(graph: TaskGraph, config: Replay, server, nic_gbps: float, latency_s: Latency) -> FlowGraph:
-    """The graph with its collectives as flows; the same flows whatever the latency."""
+def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float) -> Flows:
+    """The graph with its collectives as flows, their latency still to come."""
     rest = {"algorithms": config.algorithms, "chunks": config.chunks, "absent": config.absent, "lanes": config.lanes}
-    return lowered(graph, alpha_s=latency_s, server=server, lane_gbps=nic_gbps, **rest)
-
-
-def _at_once(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    return np.zeros(len(src))
+    flows = lowered(graph, alpha_s=lambda src, dst: np.zeros(len(src)), server=server, lane_gbps=nic_gbps, **rest)
+    return dataclasses.replace(flows, size=np.where(flows.transfers, 1, config.compute_scale) * flows.size)
 
 
 class _Wired(NamedTuple):
@@ -202,7 +174,7 @@ class _Wired(NamedTuple):
     gpu: np.ndarray
     server: np.ndarray
     nic_gbps: float
-    flows: FlowGraph
+    flows: Flows
     wiring: np.ndarray
     routes: Callable[..., Routes]
 
@@ -218,7 +190,7 @@ def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
         return shortest_routes(network, node[src], node[dst], routing=case.network.paths.name, seed=seed, size=size)
 
     server, usual = gpu // hardware.server.gpus_per_server, case.network.nic_gbps
-    flows = lower(graph, config, server, usual, _at_once)
+    flows = lower(graph, config, server, usual)
     return _Wired(hardware, None, network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
 
 
@@ -229,7 +201,7 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
     hardware, shape = hardware_of(case, servers), plain_servers(servers, per_server, config.region_servers)
-    flows = lower(graph, config, gpu // per_server, nic_gbps, _at_once)
+    flows = lower(graph, config, gpu // per_server, nic_gbps)
     between = _Between(flows, gpu // per_server, servers)
 
     def choose(demand: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
@@ -242,7 +214,7 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
         return Wirings(clusters, case.network.paths.name, seed)
 
     if on.reconfigures and config.circuits_for == "all-to-all":
-        alone_s = flows.seconds * config.compute_scale + flows.bytes / units.gbps(nic_gbps)
+        alone_s = flows.seconds + flows.bytes / units.gbps(nic_gbps)
         phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), shape.servers_per_region)
         _check_turns(phases)
         own = _each_own(between, phases, choose, form, shape.servers_per_region)
@@ -257,7 +229,7 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
 class _Between(NamedTuple):
     """Flows between servers; `server` [R]: of every rank."""
 
-    flows: FlowGraph
+    flows: Flows
     server: np.ndarray
     servers: int
 
@@ -311,7 +283,7 @@ def _each_own(between: _Between, phases: Phases, choose, form, size: int) -> _Ea
 
 def _turning(
     config: Replay, between: _Between, phases: Phases, own: _EachOwn, wired: Wirings, delay_s: float
-) -> tuple[FlowGraph, np.ndarray]:
+) -> tuple[Flows, np.ndarray]:
     """The flows with turns of the switch, and the set of circuits that each finds [F]."""
     wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
     optical = between.flows.transfers & wired.direct(wiring, *between.ends)

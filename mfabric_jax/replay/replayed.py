@@ -90,9 +90,11 @@ def gains(done: Replayed) -> Gains:
     problem = prepared.problem()
 
     def makespan(capacity, size, lag, start):
-        return prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), size, lag, start).finish.max()
+        return prepared.routed.completion(
+            eqx.tree_at(lambda p: p.capacity, problem, capacity), size, start, lag
+        ).finish.max()
 
-    given = (jnp.asarray(x, DTYPE) for x in (prepared.size, prepared.flows.lag, prepared.flows.start))
+    given = (jnp.asarray(x, DTYPE) for x in (prepared.flows.size, prepared.flows.lag, prepared.flows.start))
     found = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
     return Gains(*(np.asarray(part, float) for part in found))
 
@@ -138,10 +140,10 @@ def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
     """What the makespan depends on beside links: the field of `Gains`, and how much of it every flow has [F]."""
-    prepared, flows = done.prepared, done.prepared.flows
+    flows = done.prepared.flows
     turns, own = flows.task == TURN, flows.lag - flows.latency
     return {
-        COMPUTATION: ("size", np.where(flows.transfers, 0, prepared.size)),
+        COMPUTATION: ("size", flows.seconds),
         LATENCY: ("lag", flows.latency),
         LAG: ("lag", np.where(turns, 0, own)),
         SWITCH: ("lag", np.where(turns, own, 0)),
@@ -180,12 +182,12 @@ def _saved(done: Replayed, what: str) -> float:
     network, flows = prepared.network, prepared.flows
     if what in amounts:
         of, amount = amounts[what]
-        given[of] = {"size": prepared.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
+        given[of] = {"size": prepared.flows.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
     else:
         mine = np.array([_both_ways(name) == _both_ways(what) for name, _ in network.links])[network.kind_of_links()]
         network = dataclasses.replace(network, capacity=np.where(mine, 1 + PER_CENT, 1) * network.capacity)
         prepared = prepared._replace(network=network)
-    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **given).finish.max())
+    saved = done.makespan_s - float(prepared.routed.completion(prepared.problem(), **given).finish.max())
     return saved if abs(saved) > _noise_s(done) else 0.0
 
 
@@ -242,7 +244,7 @@ def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, A
     makespan owes it."""
     prepared = done.prepared
     network = prepared.network
-    carried = link_bytes(network, prepared.routes, np.where(prepared.flows.transfers, prepared.size, 0))
+    carried = link_bytes(network, prepared.routed.routes, prepared.flows.bytes)
     used = np.flatnonzero(carried)
     part = np.zeros(len(carried))
     part[used] = carried[used] / network.capacity[used] / done.makespan_s

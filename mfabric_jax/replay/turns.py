@@ -13,7 +13,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import successors
-from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.flows.flows import USUAL, Flows, flows_of
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
 
 TURN = -1  # `task` of the flows that stand for the switch
@@ -30,7 +30,7 @@ class Phases(NamedTuple):
 
 
 def phases_of(
-    graph: TaskGraph, flows: FlowGraph, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
+    graph: TaskGraph, flows: Flows, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
 ) -> Phases:
     """The all-to-alls of a graph.
 
@@ -64,7 +64,7 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
     return found
 
 
-def turns_in_order(of: np.ndarray, flows: FlowGraph, seconds: np.ndarray) -> np.ndarray:
+def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
     """The all-to-alls in an order in which each can wait for all before it, earliest first if nothing were shared.
 
     `InputError` where two wait for parts of each other.
@@ -122,8 +122,8 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
 
 
 def with_turns(
-    flows: FlowGraph, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
-) -> FlowGraph:
+    flows: Flows, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
+) -> Flows:
     """The graph in which flows on circuits wait for the switch.
 
     - `circuits` [P S S]: of every all-to-all.   - `optical` [F]: mask of the flows that use them.
@@ -176,10 +176,10 @@ def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarra
     return own
 
 
-def _more(flows: FlowGraph, lag: np.ndarray, pairs: np.ndarray) -> FlowGraph:
+def _more(flows: Flows, lag: np.ndarray, pairs: np.ndarray) -> Flows:
     """With markers of so much lag behind the flows, and more pairs of what waits for what."""
-    nobody, nothing = np.full(len(lag), -1), np.zeros(len(lag))
-    added = {"src": nobody, "dst": nobody, "task": np.full(len(lag), TURN), "lag": lag, "weight": nothing + 1}
-    added |= dict.fromkeys(("bytes", "seconds", "start", "latency"), nothing)
-    arrays = {name: np.concatenate([getattr(flows, name), more]) for name, more in added.items()}
-    return FlowGraph(after=np.concatenate([flows.after, pairs]), **arrays)
+    nobody = np.full(len(lag), -1)
+    added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=TURN)
+    columns = ("src", "dst", "size", *USUAL)
+    arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in columns}
+    return flows_of(**arrays, after=np.concatenate([flows.after, pairs]))

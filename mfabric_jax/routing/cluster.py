@@ -12,8 +12,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.tree import UP, Tree
-from mfabric_jax.routing.routes import compact, stacked
-from mfabric_jax.routing.shortest import GOLDEN, Routes, shortest_routes, splitmix64
+from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, shortest_routes, splitmix64, stacked
 
 PATHS = ("spray", "ecmp", "least-loaded")
 AT_ONCE = 1 << 16  # flows whose rows are worked out together

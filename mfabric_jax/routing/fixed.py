@@ -1,25 +1,34 @@
-"""All-to-alls on links that do not change: packet switches, or circuits alone.
+"""All-to-alls on links that do not change: packet switches, direct links whose servers forward, NVSwitches.
 
-Over circuits alone, servers without one of their own reach each other through servers that forward.
+Bytes are spread over all shortest paths, or (`single_paths`) every flow takes one at random, drawn once from a seed, as
+packet simulators without spraying run them. A flow joins one GPU to one GPU: for every pair of ranks one for each
+tensor-parallel slice.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Float, Int
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import Network, network_of
-from mfabric_jax.flows import FlowProblem, completion_times
-from mfabric_jax.routing.electrical import spray_time
-from mfabric_jax.routing.region import between_servers
-from mfabric_jax.routing.shortest import shortest_routes
-from mfabric_jax.traffic import server_bytes
+from mfabric_jax.flows import FlowProblem, completion_times, star_completion
+from mfabric_jax.routing.cluster import cluster_routes, links_of
+from mfabric_jax.routing.region import between_servers, direct_seconds
+from mfabric_jax.routing.shortest import Routes, shortest_routes
+from mfabric_jax.traffic.demand import by_server, server_bytes
+
+MOST_CIRCUITS = 64  # of a pair, for which draws are kept
 
 
 @functools.singledispatch
@@ -29,9 +38,6 @@ def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Flo
     - `group`: `Electrical` ports, under spraying; or `DirectLinks`, whose servers forward.
     """
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
-
-
-fixed_time.register(Electrical, spray_time)
 
 
 @fixed_time.register
@@ -74,15 +80,223 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
     """
     if fabric.count is None or fabric.hops is None or fabric.share is None:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
-    return _forwarded(fabric, between_servers(fabric, demand))
+    size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
+    return _mean_of_groups(fabric.count.reshape(-1), fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
+
+
+@functools.partial(jax.jit, static_argnames="groups")
+def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Array, ""]:
+    """When the last flow of a group ends, the mean over groups; links of so many NICs."""
+    capacity = nics.astype(size.dtype) * jnp.asarray(nic_Bps, size.dtype)
+    finish = completion_times(FlowProblem(capacity, hops, share.astype(size.dtype)), size).finish
+    return finish.reshape(groups, -1).max(axis=1, initial=0).mean()
+
+
+# ------------------------------------------------------------------------------------------ packet switches, NVSwitches
+@fixed_time.register(Electrical)
+@functools.partial(jax.jit, static_argnames="ranks_per_server")
+def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
+    """Exact fluid completion of one all-to-all between ranks of different servers [s].
+
+    - `demand` [R R]: bytes from rank to rank; pairs inside a server are ignored (`inside_time` has them).
+
+    Every rank owns the NICs of its GPUs (a tensor-parallel group's slices are equal, so its NICs pool exactly), or a
+    server's ranks pool all of its NICs. An edge switch's uplinks and downlinks are shared by its server's ranks. With
+    pxn the NICs of a server send what its ranks have for their rank elsewhere, as one message per destination.
+    """
+    ranks = demand.shape[0]
+    servers = ranks // ranks_per_server
+    between = away_from_server(demand, ranks_per_server)
+    edge = jnp.broadcast_to(jnp.asarray(fabric.eps_Bps, demand.dtype), servers)
+    if fabric.nic_use == "pooled":
+        return star_completion(server_bytes(between, ranks_per_server), edge, edge).max(initial=0)
+    own = fabric.nics / ranks_per_server * fabric.nic_Bps
+    port = jnp.broadcast_to(jnp.asarray(own, demand.dtype), ranks)
+    behind = () if fabric.oversubscription is None else (edge, edge)
+    if fabric.pxn:
+        between = by_rail(between, ranks_per_server)
+    return star_completion(between, port, port, *behind).max(initial=0)
+
+
+def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
+    """The demand, 0 between ranks of one server."""
+    server = jnp.arange(demand.shape[0]) // ranks_per_server
+    return jnp.where(server[:, None] == server[None, :], 0, demand)
+
+
+def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
+    """What the NICs send each other with pxn: all bytes of a server for rank g elsewhere leave by its own g-th NICs."""
+    rail = jnp.eye(ranks_per_server, dtype=between.dtype)
+    return jnp.einsum("stg,hg->shtg", by_server(between, ranks_per_server).sum(1), rail).reshape(between.shape)
+
+
+@functools.partial(jax.jit, static_argnames="ranks_per_server")
+def delegated(
+    fabric: Electrical | Region | DirectLinks, demand: Float[Array, "R R"], ranks_per_server: int
+) -> Float[Array, "S g g"]:
+    """Bytes that cross the NVSwitch of each server on their way to or from the NICs that carry them [S g g].
+
+    By the group's `handover`: "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination;
+    "levelled": NICs carry all alike and reach every other, so only what a rank has above its part moves; "spread": a
+    circuit ends at one GPU, so bytes go to (or come from) all ranks alike. Moves between the GPUs of one rank are left
+    out.
+    """
+    blocks = by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
+    gather, scatter = fabric.handover
+    if gather in ("none", "to the rail"):
+        moved = blocks.sum(2)  # from rank g of a server to rank h elsewhere
+        return moved if gather == "to the rail" else jnp.zeros_like(moved)
+    move = {"levelled": _levelled, "spread": _spread}
+    return move[gather](blocks.sum((2, 3))) + move[scatter](blocks.sum((0, 1))).swapaxes(1, 2)
+
+
+def _spread(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
+    """Every rank's bytes to all ranks of its server alike."""
+    return jnp.broadcast_to(load[:, :, None] / load.shape[1], (*load.shape, load.shape[1]))
+
+
+def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
+    """What ranks above the mean of their server hand to those below it."""
+    above = load - load.mean(axis=1, keepdims=True)
+    over, under = jnp.maximum(above, 0), jnp.maximum(-above, 0)
+    total = under.sum(axis=1)[:, None, None]
+    part = over[:, :, None] * under[:, None, :]
+    return jnp.where(total > 0, part / jnp.where(total > 0, total, 1), 0)
 
 
 @jax.jit
-def _forwarded(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    assert fabric.count is not None
-    assert fabric.hops is not None
-    assert fabric.share is not None
-    capacity = fabric.count.reshape(-1).astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
-    problem = FlowProblem(capacity, fabric.hops, fabric.share.astype(demand.dtype))
-    finish = completion_times(problem, jnp.tile(demand.reshape(-1), fabric.groups)).finish
-    return finish.reshape(fabric.groups, -1).max(axis=1, initial=0).mean()
+def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
+    """The all-to-alls inside each server on its NVSwitch, side by side: the slowest [s].
+
+    - `demand` [S G G]: bytes between the G ranks of each server.   - `gpu_Bps`: a rank's NVSwitch rate [bytes/s].
+    """
+    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
+    port = jnp.broadcast_to(rate, demand.shape[1])
+    other = jnp.where(jnp.eye(demand.shape[1], dtype=bool), 0, 1).astype(demand.dtype)
+    finish = jax.vmap(lambda one: star_completion(one * other, port, port))(demand)
+    return finish.max(initial=0)
+
+
+# ------------------------------------------------------------------------------------------------ one path a flow
+class SinglePaths(eqx.Module):
+    """The path of every flow of expert-parallel groups whose all-to-alls, all alike, share links that do not change.
+
+    - `source`, `target` [F]: ranks, of one group after the other; each flow carries 1 / `slices` of what they exchange.
+    - `hops`, `share` [F H]: the links of its path.   - `capacity` [L]: of the links, over that of a NIC.
+    - `groups` (static): as many flows each.
+    """
+
+    source: Int[Array, "F"]
+    target: Int[Array, "F"]
+    hops: Int[Array, "F H"]
+    share: Float[Array, "F H"]
+    capacity: Float[Array, "L"]
+    slices: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True, default=1)
+
+    def time(self, fabric: Electrical | DirectLinks, demand: Float[Array, "R R"]) -> Float[Array, ""]:
+        """Exact fluid completion of one all-to-all between ranks [s]; of several groups the mean of theirs."""
+        size = demand[self.source, self.target] / self.slices
+        return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
+
+
+class _GroupFlows(NamedTuple):
+    """Flows that leave their server: groups and ranks, GPUs of the cluster [F] each."""
+
+    group: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+
+    @classmethod
+    def between(cls, gpus_per_server: int, groups: int, ranks: int, slices: int) -> "_GroupFlows":
+        """Of every pair of ranks of a group, one for each of the `slices` GPUs of a rank; groups follow each other."""
+        group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
+        src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
+        away = src // gpus_per_server != dst // gpus_per_server
+        return cls(*(column[away] for column in (group, source, target, src, dst)))
+
+
+def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, seed: int = 0) -> SinglePaths:
+    """Draw the path of every flow between the servers of groups of `ranks`, each of `slices` GPUs. Host side.
+
+    - `cluster`: the servers of these groups, at any bandwidth; nothing else is on the fabric, and NVSwitches should not
+      limit there (what crosses them is timed apart).
+
+    Of several groups those are kept that share links with the first, directly or through others: the rest cannot change
+    when it is done.
+    """
+    flows = _GroupFlows.between(cluster.gpus_per_server, groups, ranks, slices)
+    routes = cluster_routes(cluster, flows.src, flows.dst, routing="ecmp", seed=seed)
+    return _first_and_its_neighbours(flows, routes, links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices)
+
+
+def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
+    """`single_paths` over circuits alone, where servers forward: one shortest way each, all groups that share links."""
+    if links.count is None:
+        raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
+    network = circuit_network(links.count)
+    flows = _GroupFlows.between(gpus_per_server, links.groups, ranks, slices)
+    here, there = flows.src // gpus_per_server, flows.dst // gpus_per_server
+    routes = shortest_routes(network, here, there, routing="ecmp", seed=seed)
+    return _first_and_its_neighbours(flows, routes, network.capacity, slices)
+
+
+def _first_and_its_neighbours(flows: _GroupFlows, routes: Routes, capacity: np.ndarray, slices: int) -> SinglePaths:
+    """The flows of the groups that the first group shares links with, by however many others."""
+    there, links = routes.hops >= 0, np.maximum(routes.hops, 0)
+    near = flows.group == 0
+    while True:
+        used = np.zeros(len(capacity), bool)
+        used[links[near][there[near]]] = True
+        groups = np.unique(flows.group[(used[links] & there).any(axis=1)])
+        if len(groups) == len(np.unique(flows.group[near])):
+            break
+        near = np.isin(flows.group, groups)
+    hops, share = jnp.asarray(routes.hops[near], jnp.int32), jnp.asarray(routes.share[near])
+    source, target = jnp.asarray(flows.source[near]), jnp.asarray(flows.target[near])
+    return SinglePaths(source, target, hops, share, jnp.asarray(capacity), slices, max(1, len(groups)))
+
+
+@functools.lru_cache(maxsize=32)
+def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
+    """`part_times` of a region (unsplit) whose flows do not spread: a function of (region, circuits, demand).
+
+    - `flows`: from a server to another, of equal size; each takes one of the pair's circuits, or one electrical NIC at
+      either end.   - `nics`: electrical NICs of a server.
+    """
+    whole("flows", flows)
+    whole("nics", nics)
+
+    @jax.jit
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
+        demand = between_servers(region, demand)
+        heaviest, ends = _drawn(region.servers, flows, nics, seed)
+        count = jnp.clip(circuits.count.astype(jnp.int32), 0, MOST_CIRCUITS)
+        active = count > 0
+        worst = jnp.take_along_axis(jnp.asarray(heaviest, demand.dtype), count[..., None], 2)[..., 0]
+        alone = direct_seconds(region, circuits, demand) * jnp.maximum(count, 1).astype(demand.dtype)
+        direct = jnp.where(active, alone, 0) * worst
+        rest = jnp.where(active, 0, demand)[:, :, None, None] * jnp.asarray(ends, demand.dtype)  # [S S nic nic]
+        ports = region.servers * nics
+        star = rest.transpose(0, 2, 1, 3).reshape(ports, ports)
+        nic_Bps = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype)[..., None] / nics, (region.servers, nics))
+        nic_Bps = nic_Bps.reshape(-1)
+        return direct.max(initial=0), star_completion(star, nic_Bps, nic_Bps).max(initial=0)
+
+    return parts
+
+
+@functools.lru_cache(maxsize=32)
+def _drawn(servers: int, flows: int, nics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each pair's flows: part on its fullest circuit, by circuits [S S MOST+1]; parts by NIC at either end."""
+    rng = np.random.default_rng(seed)
+    draw = rng.random((servers, servers, flows))
+    heaviest = np.zeros((servers, servers, MOST_CIRCUITS + 1))
+    for count in range(1, MOST_CIRCUITS + 1):
+        taken = (draw * count).astype(int)
+        heaviest[..., count] = (taken[..., None] == np.arange(count)).mean(2).max(2)
+    up, down = rng.integers(0, nics, (2, servers, servers, flows))
+    on = (up[..., None, None] == np.arange(nics)[:, None]) & (down[..., None, None] == np.arange(nics))
+    return heaviest, on.mean(2)

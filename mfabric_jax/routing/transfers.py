@@ -13,10 +13,10 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Network, Transport
 from mfabric_jax.fabric.graph import ENDPOINTS
 from mfabric_jax.fabric.transport import NONE
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.flows import Completion, FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.max_min import SMALL
-from mfabric_jax.routing.routes import compact
-from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.shortest import Routes, compact
 
 ROUNDING = 1e-9  # relative: what a link may be short of all that can come and yet be slack
 
@@ -37,10 +37,33 @@ class Transfers(NamedTuple):
     utilisation: np.ndarray
 
 
-def flow_problem(network: Network, routes: Routes, dtype="float32") -> FlowProblem:
-    """The max-min problem of flows on their routes. Replace `capacity` to vary the network without a retrace."""
+class Routed(NamedTuple):
+    """Flows, and the links of a network that each crosses: all that the engine reads beside capacities."""
+
+    flows: Flows
+    routes: Routes
+
+    def problem(self, capacity: np.ndarray, dtype: Any = "float32") -> FlowProblem:
+        """The max-min problem on links [L bytes/s]; computations have a cap of one second a second and no link."""
+        cap = np.where(self.flows.transfers, np.inf, 1.0)
+        return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=cap)
+
+    def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
+        """When every flow begins and ends; `size`, `start`, `lag` [F]: None: those of the flows.
+
+        Differentiable, and `jax.vmap` takes many at once.
+        """
+        flows, dtype = self.flows, problem.capacity.dtype
+        given = (size, flows.size), (start, flows.start), (lag, flows.lag)
+        size, start, lag = (jnp.asarray(own if x is None else x, dtype) for x, own in given)
+        return completion_times(problem, size, start, after=flows.after, lag=lag)
+
+
+def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = "float32", **terms: Any) -> FlowProblem:
+    """The max-min problem of flows on their routes; `terms`: `weight`, `cap` [F]."""
     share = np.where(routes.hops >= 0, routes.share, 1)
-    return FlowProblem(jnp.asarray(network.capacity, dtype), jnp.asarray(routes.hops), jnp.asarray(share, dtype))
+    terms = {name: jnp.asarray(value, dtype) for name, value in terms.items()}
+    return FlowProblem(jnp.asarray(capacity, dtype), jnp.asarray(routes.hops), jnp.asarray(share, dtype), **terms)
 
 
 def latency(network: Network, routes: Routes) -> np.ndarray:
@@ -57,8 +80,8 @@ def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype=
     """
     size, start = (np.broadcast_to(np.asarray(x, float), len(routes.hops)) for x in (size, start))
     kept = binding(network, routes)
-    problem = flow_problem(network, kept, dtype)
-    first = jax.block_until_ready(_rates(eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(size > 0, dtype))))
+    problem = flow_problem(network.capacity, kept, dtype)
+    first = jax.block_until_ready(_rates(flow_problem(network.capacity, kept, dtype, weight=size > 0)))
     at_once = len(size) > SMALL  # one large instance: on the CPU, also where an accelerator is
     solve = functools.partial(completion_times, engine="host") if at_once else _completion
     end = solve(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype))

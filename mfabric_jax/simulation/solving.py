@@ -20,7 +20,7 @@ from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
-from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
+from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
 from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
 from mfabric_jax.simulation.replicas import mean_of_replicas, slowest

@@ -1,6 +1,6 @@
 """Jobs as graphs of tasks: read, written, made of collectives, and lowered to flows."""
 
-from mfabric_jax.tasks.flow_graph import FlowGraph as FlowGraph
+from mfabric_jax.flows.flows import Flows as Flows
 from mfabric_jax.tasks.formats.registry import read_tasks as read_tasks
 from mfabric_jax.tasks.formats.registry import read_with_remarks as read_with_remarks
 from mfabric_jax.tasks.formats.registry import write_tasks as write_tasks

@@ -5,7 +5,7 @@ receives has ended. A SEND transfers its bytes whether or not the other side wai
 what it waits for has ended and its message has arrived.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.flows.dependencies import cycle_of, run_order
+from mfabric_jax.flows.flows import Flows, Latency, flows_of
 from mfabric_jax.tasks._lanes import held_up, lane_waits, one_for_each_collective
 from mfabric_jax.tasks._members import Collectives, check_all_there, collectives_of, messages_of
 from mfabric_jax.tasks.collectives.pattern import Template, in_chunks
@@ -26,7 +27,6 @@ from mfabric_jax.tasks.collectives.registry import (
     choices_of,
     which_choice,
 )
-from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
 
 # Which collectives have one pattern.
@@ -117,18 +117,16 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
 
 # The flows of a graph as they are collected: first one for each task, then what collectives are made of.
 
-Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
 
 class CollectedFlows:
-    """The flows so far; `lane` [D 2]: tasks behind tasks on lanes; `latency` [s] of messages from `src`, `dst` [F].
+    """The flows so far; `lane` [D 2]: tasks behind tasks on lanes.
 
     Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin. So have tasks with
     a lag that wait for a lane: theirs ends with the lag, which runs whether or not the lane is free.
     """
 
-    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray, latency: Latency):
-        self.graph, self.found, self.latency = graph, found, latency
+    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray):
+        self.graph, self.found = graph, found
         own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
         held = held_up(graph, lane)
         self.enter = np.arange(graph.tasks)
@@ -155,30 +153,26 @@ class CollectedFlows:
         return {
             "src": src,
             "dst": dst,
-            "bytes": np.where(moved, graph.bytes, 0),
-            "seconds": np.where(compute, graph.seconds, 0),
+            "size": np.where(moved, graph.bytes, np.where(compute, graph.seconds, 0)),
             "start": graph.start.copy(),
             "lag": graph.lag.copy(),
-            "latency": np.zeros(graph.tasks),
+            "message": np.where(moved, np.arange(graph.tasks), -1),
             "task": np.arange(graph.tasks),
         }
 
     def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
         none, nothing = np.full(len(task), -1), np.zeros(len(task))
-        zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag", "latency")}
-        return {"src": none, "dst": none, "task": task} | zeros
+        zeros = {name: nothing.copy() for name in ("size", "start", "lag")}
+        return {"src": none, "dst": none, "task": task, "message": none} | zeros
 
     def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
-        """What a task waits for in time is in front of the first of its flows, the latency of a message of its last."""
+        """What a task waits for in time is in front of the first of its flows."""
         tasks, begins, ready = self.parts
         for name in ("start", "lag"):
             given = getattr(self.graph, name)
             begins[name][:], ready[name][:] = given[own], given[held]
             begins[name][np.isin(own, held)] = 0
             tasks[name][own] = tasks[name][held] = 0
-        moved = tasks["dst"] >= 0
-        tasks["latency"][moved] = self.latency(tasks["src"][moved], tasks["dst"][moved])
-        tasks["lag"] += tasks["latency"]
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
         """[M] the flow that lets a member begin, and the flow that waits for what it does.
@@ -213,10 +207,8 @@ class CollectedFlows:
         src, dst = ranks(template.src), ranks(template.dst)
         task = self.leaves[member][:, template.whose].ravel()
         part = self._markers(task) | {"src": src, "dst": dst}
-        part["bytes"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
-        of, to = (ranks(place) for place in template.link.T)
-        part["latency"][of >= 0] = self.latency(of[of >= 0], to[of >= 0])
-        part["lag"] = part["latency"]
+        part["size"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
+        part["message"] = np.where(template.message >= 0, base + template.message, -1).ravel()
         self.parts.append(part)
         self.count += flows * len(first)
 
@@ -228,11 +220,11 @@ class CollectedFlows:
         ]
         self.after += [np.stack([before.ravel(), then.ravel()], axis=1) for before, then in pairs]
 
-    def flows(self) -> FlowGraph:
+    def flows(self) -> Flows:
         """All of them."""
         names = self.parts[0]
         columns = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
-        return FlowGraph(**columns, after=np.concatenate(self.after), weight=np.ones(self.count))
+        return flows_of(**columns, after=np.concatenate(self.after))
 
 
 ABSENT = ("refuse", "assume")
@@ -250,7 +242,7 @@ def lowered(
     absent: str = "refuse",
     lanes: str = "ordered",
     lane_gbps: float = GUESSED_GBPS,
-) -> FlowGraph:
+) -> Flows:
     """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
 
     - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; those that are not
@@ -283,10 +275,10 @@ def lowered(
     stuck = bool(cycle_of(waits, graph.tasks))
     ordered = lanes == "ordered" and bool((graph.lane >= 0).any())
     lane = lane_waits(graph, node, waits, units.gbps(lane_gbps)) if ordered and not stuck else waits[:0]
-    collected = CollectedFlows(graph, found, message, lane, latency)
+    collected = CollectedFlows(graph, found, message, lane)
     for kind, template in kinds:
         collected.copy(template, found.first[kind.collectives], len(kind.servers))
-    flows = collected.flows()
+    flows = collected.flows().delayed(latency)
     if stuck:
         run_order(flows.after, flows.flows, lambda flow: graph.named(flows.task[flow]))
     if stuck and ordered:  # what is a cycle of whole collectives may run, but has no order on lanes

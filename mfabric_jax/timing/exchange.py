@@ -13,9 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing.electrical import delegated, inside_time
-from mfabric_jax.routing.fixed import fixed_time
-from mfabric_jax.routing.single import SinglePaths
+from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
 from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.first import BLOCK, First
 from mfabric_jax.timing.spans import ALL_TO_ALL, Span

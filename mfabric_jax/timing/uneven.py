@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.checks import one_of
-from mfabric_jax.routing.electrical import away_from_server
+from mfabric_jax.routing.fixed import away_from_server
 from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
 

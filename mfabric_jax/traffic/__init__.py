@@ -1,7 +1,7 @@
 """Who sends how much to whom: tokens measured, generated or recorded, and the demand matrices they make."""
 
+from mfabric_jax.flows.flows import Flows as Flows
 from mfabric_jax.traffic.array_files import save_tokens as save_tokens
-from mfabric_jax.traffic.collectives import Flows as Flows
 from mfabric_jax.traffic.demand import rank_bytes as rank_bytes
 from mfabric_jax.traffic.demand import server_bytes as server_bytes
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes

@@ -8,46 +8,29 @@ not part of a flow. Letters: F flows, G groups at once, n members of a group, S 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.checks import InputError, not_negative, whole
+from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.workload.volume import ring_bytes
 
-MOST_LABELS = np.iinfo(np.int16).max + 1  # that `Flows.kind` can tell apart
-
-
-class Flows(NamedTuple):
-    """Who sends what to whom: flows that share a fabric.
-
-    - `src`, `dst` [F]: endpoints.   - `size` [F]: bytes, above 0.   - `start` [F]: seconds.
-    - `kind` [F]: index into `labels`: which collective a flow belongs to. A label may have no flows.
-    """
-
-    src: np.ndarray
-    dst: np.ndarray
-    size: np.ndarray
-    start: np.ndarray
-    kind: np.ndarray
-    labels: tuple[str, ...]
-
-    def of(self, label: str) -> np.ndarray:
-        """[F] bool: the flows of one collective. `InputError` for an unknown label."""
-        return self.kind == self.labels.index(one_of("label", label, self.labels))
+MOST_LABELS = np.iinfo(np.int16).max + 1  # that `Flows.task` can tell apart
 
 
 def together(*flows: Flows) -> Flows:
     """All of these flows, concurrent, in the order given; equal labels become one."""
-    parts = (_flows("", 0, 0, 0, 0)._replace(labels=()), *flows)
-    labels = tuple(dict.fromkeys(label for part in parts for label in part.labels))
+    labels = tuple(dict.fromkeys(label for part in flows for label in part.labels))
     if len(labels) > MOST_LABELS:
         raise InputError(f"flows must have at most {MOST_LABELS} different labels together, got {len(labels)}.")
     place = {label: i for i, label in enumerate(labels)}
-    kind = [np.array([place[label] for label in part.labels], np.int16)[part.kind] for part in parts]
-    src, dst, size, start = (np.concatenate(columns) for columns in list(zip(*parts, strict=True))[:4])
-    return Flows(src, dst, size, start, np.concatenate(kind), labels)
+    task = [np.array([place[label] for label in part.labels], np.int16)[part.task] for part in flows]
+    columns = {
+        name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in flows)])
+        for name, dtype in (("src", np.int64), ("dst", np.int64), ("size", float), ("start", float))
+    }
+    return flows_of(**columns, task=np.concatenate([np.zeros(0, np.int16), *task]), labels=labels)
 
 
 def all_to_all(members: ArrayLike, size: ArrayLike, *, label: str = "all-to-all", start: ArrayLike = 0.0) -> Flows:
@@ -132,7 +115,7 @@ def _flows(label: str, src, dst, size, start) -> Flows:
     keep = (src != dst) & (size > 0)
     src, dst = (ends[keep].astype(np.int64) for ends in (src, dst))
     size, start = (reals[keep].astype(np.float64) for reals in (size, start))
-    return Flows(src, dst, size, start, np.zeros(len(src), np.int16), (label,))
+    return flows_of(src, dst, size, start=start, task=np.int16(0), labels=(label,))
 
 
 def _pairs(label: str, members: np.ndarray, size: np.ndarray, start: np.ndarray) -> Flows:

@@ -8,8 +8,8 @@ import itertools
 import numpy as np
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.traffic.collectives import (
-    Flows,
     all_to_all,
     hierarchical_all_reduce,
     point_to_point,

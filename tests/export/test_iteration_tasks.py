@@ -32,12 +32,11 @@ def finish(one, contention="none", **lower):
     flows = lowered(one.graph, **lower)
     links = links_of_iteration(one, flows, contention)
     paths = [[(int(hop), 1) for hop in row if hop >= 0] for row in links.hops]
-    size = np.where(flows.transfers, flows.bytes, flows.seconds)
     lag = flows.lag + latency_of(one, flows)
     _, ends = oracle.run(
         links.capacity.tolist(),
         paths,
-        size.tolist(),
+        flows.size.tolist(),
         [tuple(pair) for pair in flows.after.tolist()],
         flows.start.tolist(),
         lag.tolist(),

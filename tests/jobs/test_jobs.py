@@ -7,10 +7,10 @@ import pytest
 
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
-from mfabric_jax.jobs import iterations, placed
+from mfabric_jax.jobs import placed
 from mfabric_jax.jobs.cassini import Mltcp
 from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
-from mfabric_jax.jobs.iterations import in_pieces, repeated, solve_jobs
+from mfabric_jax.jobs.iterations import in_pieces, repeated, sent_before, solve_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
 from mfabric_jax.jobs.outcome import jain, run_jobs, slowdown_bound
 from mfabric_jax.jobs.placed import model_phase, scene_from
@@ -133,16 +133,6 @@ def test_a_batch_is_its_runs_one_by_one():
             one = run_jobs(scene, way, handled, arrival_s[[run]], [own[[run]] for own in factor]).iteration_s
             for job in range(3):
                 np.testing.assert_allclose(one[job][0], together[job][run], rtol=1e-9)
-
-
-def test_runs_one_by_one_are_those_of_one_program(monkeypatch):
-    scene = scene_from(jobs_of(on_a_link((1, 1, 0), (0.5, 1, 0), iterations=3)))
-    flows = repeated(scene.patterns, scene.iterations, scene.arrival_s)
-    lag = flows.lag * np.array([[1.0], [1.5]])
-    apart = solve_jobs(flows, scene.capacity, lag=lag)
-    monkeypatch.setattr(iterations, "FEW", 0)
-    for one, other in zip(apart, solve_jobs(flows, scene.capacity, lag=lag), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_a_model_as_a_job(monkeypatch):
@@ -334,10 +324,9 @@ def test_a_graph_of_tasks_as_a_job(tmp_path):
     job = {"graph": str(file), "servers": [1, 3]}
     scene = scene_from(jobs_of({"fabric": table, "iterations": 3, "jobs": [job]}))
     assert scene.alone_s[0] == pytest.approx(3)
-    pattern = scene.patterns[0]
-    sent = pattern.size > 0
-    np.testing.assert_allclose(np.sort(pattern.before[sent]), [0, 1e9])
-    np.testing.assert_allclose(pattern.total[sent], 2e9)
+    (before, total), sent = sent_before(scene.patterns[0]), scene.patterns[0].flows.size > 0
+    np.testing.assert_allclose(np.sort(before[sent]), [0, 1e9])
+    np.testing.assert_allclose(total[sent], 2e9)
     assert scene.load().max() == pytest.approx(2)
     flows = repeated(scene.patterns, [3], [0.5])
     ends = solve_jobs(flows, scene.capacity).finish[flows.end]

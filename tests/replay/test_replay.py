@@ -11,6 +11,7 @@ import pytest
 
 from mfabric_jax.case import Case, cases
 from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.replay.replayed import (
     at_a_tie,
@@ -30,7 +31,6 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.tasks import read_tasks
 from mfabric_jax.tasks.critical import covered_s
-from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.mistakes import check_refused
@@ -187,9 +187,8 @@ def test_turns_are_taken_in_an_order_in_which_everything_can_run():
 
 def waiting(after, start=(0,) * 5, lag=(0,) * 5):
     """Five flows, of which these wait for these."""
-    numbers = {"src": -1, "dst": -1, "task": 0, "bytes": 0, "seconds": 0, "weight": 1, "latency": 0}
-    of_flows = {name: np.full(5, value) for name, value in numbers.items()}
-    return FlowGraph(after=np.array(after), start=np.array(start, float), lag=np.array(lag, float), **of_flows)
+    start, lag, nobody = np.array(start, float), np.array(lag, float), np.full(5, -1)
+    return flows_of(nobody, nobody, np.zeros(5), start=start, lag=lag, after=np.array(after))
 
 
 def all_to_all(ranks, size):
@@ -247,16 +246,18 @@ def test_gradients_are_those_of_differences():
     uneven = np.random.default_rng(0).uniform(0.7, 1, 99)  # nothing alike: at a tie there are several derivatives
     network = dataclasses.replace(network, capacity=network.capacity * uneven[: len(network.capacity)])
     flows = dataclasses.replace(flows, lag=flows.lag * uneven[: flows.flows])
-    prepared = done.prepared._replace(network=network, flows=flows)
+    prepared = done.prepared._replace(network=network, routed=done.prepared.routed._replace(flows=flows))
     problem, found = prepared.problem(), gains(done._replace(prepared=prepared))
 
     def end(capacity=problem.capacity, **given):
-        return float(prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), **given).finish.max())
+        return float(
+            prepared.routed.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), **given).finish.max()
+        )
 
     capacity = np.asarray(problem.capacity)
     by_hand = differences(lambda x: end(jnp.asarray(x)), capacity)
     np.testing.assert_allclose(found.capacity, by_hand, rtol=1e-5, atol=1e-20)
-    for name, own in (("size", prepared.size), ("lag", prepared.flows.lag)):
+    for name, own in (("size", prepared.flows.size), ("lag", prepared.flows.lag)):
         by_hand = differences(lambda x, name=name: end(**{name: x}), own)
         np.testing.assert_allclose(getattr(found, name)[own > 0], by_hand, rtol=1e-5, atol=1e-12)
 
@@ -267,7 +268,9 @@ def test_many_capacities_at_once():
     factors = np.array([0.5, 1.0, 4.0])
 
     def end(factor):
-        return prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, problem.capacity * factor)).finish.max()
+        return prepared.routed.completion(
+            eqx.tree_at(lambda p: p.capacity, problem, problem.capacity * factor)
+        ).finish.max()
 
     np.testing.assert_allclose(jax.vmap(end)(factors), 3e-3 + 1.5e-3 / factors, rtol=1e-9)
 
@@ -491,11 +494,11 @@ def test_no_replay_is_earlier_than_it_can_be(shared_data, file):
     graph = read_tasks(shared_data / "task_graphs" / file)
     for done in replay(graph, cases(Case(), {"network.fabric": FABRICS}), Replay(absent="assume")):
         prepared = done.prepared
-        hops, share = prepared.routes
+        hops, share = prepared.routed.routes
         there, capacity = hops >= 0, prepared.network.capacity
         rate = np.where(there, capacity[hops] / np.where(there, share, 1), np.inf).min(axis=1)
         moves = prepared.flows.transfers[:, None] & there
-        carried = np.bincount(hops[moves], (share * prepared.size[:, None])[moves], minlength=len(capacity))
+        carried = np.bincount(hops[moves], (share * prepared.flows.bytes[:, None])[moves], minlength=len(capacity))
         bound = max(longest_way(prepared.flows, rate), np.max(carried / capacity, initial=0))
         assert done.makespan_s >= bound * (1 - 1e-9)
         assert done.makespan_s <= path_of(done).finish[-1] * (1 + 1e-12)

@@ -10,8 +10,7 @@ import numpy as np
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
-from mfabric_jax.routing.fixed import forward_time, wired
+from mfabric_jax.routing.fixed import delegated, forward_time, inside_time, spray_time, wired
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles import dense

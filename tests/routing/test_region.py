@@ -16,10 +16,11 @@ from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
-from mfabric_jax.routing.region import ROUTINGS, part_times, relay_bound
+from mfabric_jax.routing.region import ROUTINGS, part_times, port_bound, relay_bound
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles import circuits as plain
+from tests.oracles.tree import tree
 from tests.routing.regions import (
     DIRECT,
     EPS,
@@ -147,6 +148,20 @@ def test_the_degree_bound_by_hand():
         np.testing.assert_allclose(degree_bound(region(ports, degree=degree), sent), want, rtol=1e-15)
     assert degree_bound(region(0, degree=0), sent * 0) == 0
     assert np.isnan(degree_bound(region(), sent + pairs({(0, 1): np.nan})))
+
+
+def test_the_bound_of_ports_on_drawn_stars_and_at_dead_ports():
+    for seed, n in itertools.product(range(6), (1, 3, 8)):
+        rng = np.random.default_rng([n, seed])
+        size, (up, down) = rng.uniform(0, 1, (n, n)) ** 2, rng.uniform(1, 2, (2, n))
+        size[:, 0] *= (1, 10)[seed % 2]
+        bound, exact = port_bound(size, up, down), tree(size, up, down)
+        np.testing.assert_allclose(bound, max((size.sum(1) / up).max(), (size.sum(0) / down).max()), rtol=1e-15)
+        assert bound * (1 - 1e-12) <= exact.max() <= 1.2 * bound
+    size, dead = np.ones((2, 2)), np.array([0.0, 1])
+    assert port_bound(size, dead, np.ones(2)) == np.inf
+    assert port_bound(size * 0, dead, dead) == 0
+    assert np.isnan(port_bound(size * np.nan, dead, dead))
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -11,10 +11,8 @@ from mfabric_jax.fabric import Circuits, Region, cluster
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.topoopt import ring_circuits
-from mfabric_jax.routing.electrical import spray_time
-from mfabric_jax.routing.fixed import forward_time, wired
+from mfabric_jax.routing.fixed import forward_time, single_part_times, single_paths, single_ways, spray_time, wired
 from mfabric_jax.routing.region import part_times
-from mfabric_jax.routing.single import single_part_times, single_paths, single_ways
 from tests.mistakes import check_refused
 from tests.oracles.graph import completion
 

@@ -16,8 +16,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing import cluster_routes, links_of, transfer
-from mfabric_jax.routing.electrical import spray_time
-from mfabric_jax.routing.fixed import forward_time, wired
+from mfabric_jax.routing.fixed import forward_time, spray_time, wired
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency, link_bytes
 from tests.mistakes import refused
@@ -220,7 +219,7 @@ def test_single_precision_keeps_its_digits():
     done = transfer(made.sprayed, routes, size)
     # About 100 events, each with an error of a few 6e-8 in the rates.
     np.testing.assert_allclose(done.finish, simulated(made.sprayed, routes, size), rtol=1e-4)
-    assert flow_problem(made.sprayed, routes).capacity.dtype == np.float32
+    assert flow_problem(made.sprayed.capacity, routes).capacity.dtype == np.float32
 
 
 def test_flows_that_cannot_end_and_nothing_to_move():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, resolve
-from mfabric_jax.routing.single import single_part_times
+from mfabric_jax.routing.fixed import single_part_times
 from mfabric_jax.simulation.solving import carried
 from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
 from tests.small import row, small

@@ -14,7 +14,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.policies import topoopt
-from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
 from mfabric_jax.timing import rates_of

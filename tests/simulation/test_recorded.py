@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax import InputError, all_to_all_time, simulate
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.traffic import recorded, server_bytes
 from mfabric_jax.workload import get
 from tests.small import row, small

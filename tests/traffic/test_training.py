@@ -1,6 +1,7 @@
 """Flows of one training iteration: bytes by parallelism against closed forms and loops, and who sends to whom."""
 
 import collections
+import dataclasses
 import itertools
 import math
 import re
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.traffic import measured, rank_bytes, region_bytes, server_bytes, training_flows
 from mfabric_jax.traffic.collectives import (
-    Flows,
     all_to_all,
     hierarchical_all_reduce,
     point_to_point,
@@ -135,10 +136,7 @@ def test_gradients_go_around_replicas_of_the_same_slice():
     for shape in SHAPES:
         workload, where = job(**shape), place(job(**shape))
         flows = gradient_flows(workload)
-        got = {
-            label: {(s, d): b for s, d, b in zip(*(x[flows.of(label)].tolist() for x in flows[:3]), strict=True)}
-            for label in flows.labels
-        }
+        got = {label: {row[:2]: row[2] for row in rows(flows) if row[4] == label} for label in flows.labels}
         between, experts, inside = {}, {}, {}
         local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
         for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
@@ -231,12 +229,13 @@ amounts = st.sampled_from([0.0, 1.0, 3.5, 1e9])
 
 def rows(flows: Flows):
     """(src, dst, size, start, label) of every flow, sorted; checks the types on the way."""
-    for column, dtype in zip(flows[:5], (np.int64, np.int64, np.float64, np.float64, np.int16), strict=True):
+    columns = flows.src, flows.dst, flows.size, flows.start, flows.task
+    for column, dtype in zip(columns, (np.int64, np.int64, np.float64, np.float64, np.int16), strict=True):
         assert (column.dtype, column.shape) == (dtype, flows.src.shape)
     assert (flows.size > 0).all()
     assert (flows.src != flows.dst).all()
-    columns = (flows.src.tolist(), flows.dst.tolist(), flows.size.tolist(), flows.start.tolist(), flows.kind.tolist())
-    return sorted((s, d, b, t, flows.labels[k]) for s, d, b, t, k in zip(*columns, strict=True))
+    every = zip(*(column.tolist() for column in columns), strict=True)
+    return sorted((s, d, b, t, flows.labels[k]) for s, d, b, t, k in every)
 
 
 def coprimes(n):
@@ -333,7 +332,7 @@ def test_a_hierarchical_all_reduce_is_three_loops(groups, servers, local, data):
     got = hierarchical_all_reduce(members, size, label="grad", start=start)
     for label, want in (("grad inside", inside), ("grad between", between)):
         expected = sorted((int(src), int(dst), b, start[g]) for (g, src, dst), b in want.items() if b)
-        found = [row[:4] for row in rows(Flows(*(column[got.of(label)] for column in got[:5]), got.labels))]
+        found = [row[:4] for row in rows(got) if row[4] == label]
         assert [(s, d, t) for s, d, _, t in found] == [(s, d, t) for s, d, _, t in expected]
         np.testing.assert_allclose([row[2] for row in found], [row[2] for row in expected], rtol=1e-12)
 
@@ -350,7 +349,7 @@ def test_together_keeps_the_order_and_merges_labels():
     got = together(one, two, three)
     assert got.labels == ("a", "b", "c")
     want = ([0, 1, 2, 3, 4], [1, 0, 0, 4, 3], [5, 7, 7, 9, 2], [0] * 5, [0, 1, 1, 2, 0])
-    for column, values in zip(got[:5], want, strict=True):
+    for column, values in zip((got.src, got.dst, got.size, got.start, got.task), want, strict=True):
         np.testing.assert_array_equal(column, values)
     np.testing.assert_array_equal(got.of("a"), [True, False, False, False, True])
     assert (rows(together()), together().labels) == ([], ())
@@ -389,7 +388,7 @@ ERRORS = {
     r"must broadcast, got the shapes \[2\], \[3\], \[\], \[\]": lambda: point_to_point([0, 1], [0, 1, 2], 1),
     "label 'all-too-all' is unknown .did you mean 'all-to-all'": lambda: all_to_all([0, 1], 1).of("all-too-all"),
     "at most 32768 different labels together, got 32769": lambda: together(
-        all_to_all([0], 1)._replace(labels=tuple(map(str, range(32769))))
+        dataclasses.replace(all_to_all([0], 1), labels=tuple(map(str, range(32769))))
     ),
 }
 

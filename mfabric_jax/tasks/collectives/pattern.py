@@ -114,7 +114,7 @@ class Template(NamedTuple):
 
     - `src`, `dst` [F]: places, both -1 of a marker.   - `part` [F]: of the collective's bytes.
     - `whose` [F]: the place that a flow counts for: its sender, or of an arrival the receiver.
-    - `link` [F 2]: sender and receiver of the message whose latency the flow begins with, else -1.
+    - `message` [F]: the flow whose latency the flow begins with, else -1.
     - `after` [D 2]: flow `after[d, 1]` waits for flow `after[d, 0]`.
     - `enters` [B 2]: (place, flow): the flow waits for the member to enter.
     - `leaves` [E 2]: (flow, place): the member waits for the flow to leave.
@@ -124,7 +124,7 @@ class Template(NamedTuple):
     dst: np.ndarray
     part: np.ndarray
     whose: np.ndarray
-    link: np.ndarray
+    message: np.ndarray
     after: np.ndarray
     enters: np.ndarray
     leaves: np.ndarray
@@ -141,7 +141,8 @@ def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
     ends_of = np.where(sent, [pattern.src, pattern.dst], -1)
     none = np.full((2, arrivals), -1)
     src, dst = np.concatenate([ends_of, none], axis=1)
-    link = np.concatenate([np.full((2, flows), -1), ends_of[:, sent]] if apart else [ends_of], axis=1).T
+    own = np.where(sent, np.arange(flows), -1)
+    message = np.concatenate([np.full(flows, -1), np.flatnonzero(sent)]) if apart else own
     part = np.concatenate([pattern.part / chunks, np.zeros(arrivals)])
     whose = np.concatenate([pattern.src, pattern.dst[sent][:arrivals]])
 
@@ -162,7 +163,7 @@ def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
         dst=np.tile(dst, chunks),
         part=np.tile(part, chunks),
         whose=np.tile(whose, chunks),
-        link=np.tile(link, (chunks, 1)),
+        message=np.where(message >= 0, message + each[:, 0], -1).ravel(),
         after=np.concatenate(after),
         enters=np.stack([pattern.src[first], first], axis=1),
         leaves=np.stack([flow, place], axis=1),

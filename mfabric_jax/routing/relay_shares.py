@@ -32,9 +32,8 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.potentials import Links, descended, level
-from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound
+from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
-from mfabric_jax.routing.split import joined, split_seconds
 
 SMALLEST = 1e-9  # share that the programme tells from 0
 FEW = 1e-4  # share below which gradient steps drop a path
