@@ -52,7 +52,7 @@ def run(options: Options) -> None:
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
     use = report.Column("busiest_link_use", "busiest link", percent=True)
     print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
-    shared.print_lines(said_of_jobs(jobs, found))
+    shared.print_lines(said_of_jobs(found))
     if options.figures is not None:
         title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"
         shared.tell(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title))

@@ -157,10 +157,8 @@ def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
 def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
     """Of all turns of one job within its iteration the first with the least excess over the others."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
-    room, own = (
-        rest.reshape(-1, period) - 1,
-        own[:period],
-    )  # the job repeats: one of its iterations under each of theirs
+    # The job repeats: one of its iterations under each of theirs.
+    room, own = rest.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
         turned = own[(every - every[first : first + some, None]) % period]
         above = sum(np.maximum(turned + row, 0).sum(axis=1) for row in room)
@@ -231,12 +229,6 @@ def _walk(jobs: Sequence[float], links: Mapping[str, Mapping[int, float]]) -> np
     return shift
 
 
-def best_placement(candidates: Sequence[Shifts]) -> int:
-    """Which of several placements has the best mean score; the first of equals."""
-    whole("candidates", len(candidates))
-    return int(np.argmax([one.score for one in candidates]))
-
-
 # --------------------------------------------------------------------------------------------------------------- MLTCP
 @dataclass(frozen=True)
 class Mltcp:
@@ -264,14 +256,3 @@ class Mltcp:
         before, size, total = (np.asarray(x, float)[:, None] for x in (before, size, total))
         sent = before + size * ((np.arange(self.pieces) + 0.5) / self.pieces)
         return self.weight(sent / np.where(total > 0, total, 1))
-
-    def next_offset(self, offset_s: float, communication_s: float) -> float:
-        """By how much the second of two equal jobs starts to communicate behind the first one iteration later.
-
-        - `offset_s`: now, 0 to `communication_s`, which each takes alone.
-
-        Exact for weights that grow without steps, where no job computes for less than it communicates:
-        offset + slope * offset * (c - offset) / (c * intercept + slope * offset) (HotNets 2024, equation 2).
-        """
-        moved = self.slope * offset_s * (communication_s - offset_s)
-        return offset_s + moved / (communication_s * self.intercept + self.slope * offset_s)

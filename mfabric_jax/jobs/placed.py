@@ -16,7 +16,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.jobs.cassini import best_placement, time_shifts
+from mfabric_jax.jobs.cassini import time_shifts
 from mfabric_jax.jobs.iterations import Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
@@ -199,7 +199,8 @@ def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s:
         placed = zip(shared.jobs, order, strict=True)
         jobs = tuple(dataclasses.replace(job, servers=tuple(sorted(own.tolist()))) for job, own in placed)
         scenes.append(scene_from(dataclasses.replace(shared, jobs=jobs)))
-    return scenes[best_placement([time_shifts(one.alone_s.tolist(), one.circles(), tick_s) for one in scenes])]
+    scores = [time_shifts(one.alone_s.tolist(), one.circles(), tick_s).score for one in scenes]
+    return scenes[int(np.argmax(scores))]
 
 
 def _phases(job: TrainingJob, nics: float = 1) -> Sequence[JobPhase]:

@@ -3,8 +3,8 @@
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.region import all_to_all_time, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.relay import Plan
-from mfabric_jax.routing.relay_shares import best_relay_shares, relay_shares
+from mfabric_jax.routing.relay_shares import relay_shares
 from mfabric_jax.routing.transfers import transfer
 
-__all__ = ["Plan", "all_to_all_time", "best_relay_shares", "cluster_routes", "degree_bound", "fluid_lower_bound"]
+__all__ = ["Plan", "all_to_all_time", "cluster_routes", "degree_bound", "fluid_lower_bound"]
 __all__ += ["links_of", "relay_shares", "transfer"]

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax.case import Case
-from mfabric_jax.checks import InputError
 from mfabric_jax.jobs import placed
 from mfabric_jax.jobs.cassini import Mltcp
 from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
 from mfabric_jax.jobs.iterations import in_pieces, repeated, sent_before, solve_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
-from mfabric_jax.jobs.outcome import jain, run_jobs, slowdown_bound
+from mfabric_jax.jobs.outcome import run_jobs, slowdown_bound
 from mfabric_jax.jobs.placed import model_phase, scene_from
 from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.replay import Replay, replay
@@ -20,6 +19,7 @@ from mfabric_jax.report.figures import interleaving
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks
+from tests.mistakes import refused
 from tests.oracles.training_jobs import iteration_ends
 from tests.small import model_file
 
@@ -66,7 +66,7 @@ def test_mltcp_brings_any_start_to_interleaving_as_its_formula_says():
     offset = 0.05 + np.cumsum(second) - np.cumsum(first)
     expected = 0.05
     for reached in offset:
-        expected = Mltcp().next_offset(expected, 1.0)
+        expected += 1.75 * expected * (1 - expected) / (0.25 + 1.75 * expected)  # HotNets 2024, equation 2
         assert reached == pytest.approx(expected, abs=0.005)  # weights grow in 256 steps
     assert first[-1] == pytest.approx(2, abs=1e-3)
     assert second[-1] == pytest.approx(2, abs=1e-3)
@@ -166,11 +166,6 @@ def test_a_link_that_is_asked_for_too_much_bounds_the_mean_slowdown():
     assert all(row["slowdown"] >= row["slowdown_bound"] for row in found.ways)
 
 
-def test_fairness_by_hand():
-    assert jain([1, 1, 1]) == 1
-    assert jain([1, 0, 0, 0]) == 0.25
-
-
 TREE = {"servers": 8, "nic_gbps": 8.0, "radix": 4}
 
 
@@ -193,55 +188,15 @@ def test_jobs_on_a_tree_share_what_is_above_the_edge():
     np.testing.assert_allclose([row["mean_s"] for row in wide.jobs], 2, rtol=1e-9)
 
 
-GOOD = {"links": {"a": 8.0}, "jobs": [{"compute_s": 1.0, "gigabytes": 1.0, "links": ["a"]}]}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"links": {"a": 0.0}}, "a of links"),
-        ({"jobs": []}, "at least one job"),
-        ({"jobs": [GOOD["jobs"][0] | {"links": ["b"]}]}, "link of job 0 'b'"),
-        ({"jobs": [GOOD["jobs"][0] | {"links": ["a", "a"]}]}, "twice"),
-        ({"jobs": [GOOD["jobs"][0] | {"compute": 1.0}]}, "did you mean 'compute_s'"),
-        ({"jobs": [GOOD["jobs"][0] | {"compute_s": -1.0}]}, "compute_s of phase 0 of job 0"),
-        ({"jobs": [GOOD["jobs"][0] | {"model": "llama-moe"}]}, "must not give compute_s beside model"),
-        ({"jobs": [{"graph": "x.et"}]}, "needs a fabric"),
-        ({"jobs": [{"model": "llama-moe"}]}, "no links are given"),
-        ({"jobs": [{"name": "x"}]}, "must compute or send"),
-        ({"jobs": [GOOD["jobs"][0] | {"servers": [0, 1]}]}, "need a fabric"),
-        ({"jobs": [GOOD["jobs"][0] | {"name": "x"}] * 2}, "its own"),
-        ({"links": {}} | {"fabric": TREE}, "not used on a fabric"),
-        ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0]}]} | {"fabric": TREE}, "two or more"),
-        ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0, 8]}]} | {"fabric": TREE}, "below 8"),
-        ({"jobs": [{"case": {"model": "llama-moe"}, "model": "llama-moe"}]}, "must not give model beside case"),
-        ({"jobs": [{"case": 3}]}, "case of job 0 must be the name of a file, or a table of settings"),
-        ({"jobs": [{"case": {"modle": "llama-moe"}}]}, "case of job 0: modle is unknown"),
-        ({"jobs": [{"case": {"gpu": ["H100-SXM", "B200-HGX"]}}]}, "must be one case, got 2 that differ in gpu.name"),
-        ({"links": {}, "fabric": {"graph": "x.json", "servers": 8}}, "either a graph"),
-        ({"links": {}, "fabric": {"servers": 4, "name": "mfabrik"}}, "network.fabric must be fat-tree"),
-        ({"links": {}, "fabric": {"servers": 4, "case": {"network": {"fabrik": 3}}}}, "did you mean network.fabric"),
-        ({"links": {}, "fabric": {"servers": 4, "rack": 2, "tiers": 3}}, "tiers of a fabric is not used with rack"),
-    ],
-)
-def test_a_mistake_is_one_sentence_with_its_field(change, words):
-    with pytest.raises(InputError, match=words):
-        scene_from(jobs_of(GOOD | change))
-
-
 def test_a_file_names_itself(tmp_path):
     file = tmp_path / "jobs.toml"
     file.write_text('[links]\na = 8\n[[jobs]]\nname = "x"\nwhat = 1\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"jobs.toml.*field of x 'what'"):
-        read_jobs(file)
+    said = refused(read_jobs, file)
+    assert "jobs.toml" in said
+    assert "field of x 'what'" in said
     file.write_text('[links]\na = 8\n[[jobs]]\ncompute_s = 1\ngigabytes = 1\nlinks = ["a"]\n', encoding="utf-8")
-    assert read_jobs(file) == jobs_of(GOOD | {"links": {"a": 8}})
-
-
-def test_what_a_study_may_be():
-    for wrong in ({"ways": ()}, {"ways": ("pfc",)}, {"draws": -1}, {"jitter": -0.1}, {"pieces": 0}, {"steps": 1}):
-        with pytest.raises(InputError):
-            JobsStudy(**wrong)
+    job = {"compute_s": 1, "gigabytes": 1, "links": ["a"]}
+    assert read_jobs(file) == jobs_of({"links": {"a": 8}, "jobs": [job]})
 
 
 def test_who_has_the_link_when_adds_up_to_what_was_sent():
@@ -272,8 +227,6 @@ def test_the_picture_shows_both_ends_of_every_way(tmp_path):
     }
     assert all(-1e-9 <= row["use"] <= 1 + 1e-9 for row in rows)
     assert interleaving(rows, tmp_path / "a.svg").stat().st_size > 5000
-    with pytest.raises(InputError, match="at least one interval"):
-        interleaving([], tmp_path / "b.svg")
 
 
 def test_turns_move_with_a_job_that_is_late_and_the_other_waits():
@@ -301,11 +254,6 @@ def test_placements_keep_jobs_apart_where_they_can():
     apart = compare_jobs(given, JobsStudy(ways=("fair",), placements=6)).ways[0]
     assert usual["slowdown"] == pytest.approx(2.5 / 1.5)
     assert apart["slowdown"] == pytest.approx(1)
-    with pytest.raises(InputError, match="need a fabric"):
-        compare_jobs(jobs_of(GOOD), JobsStudy(placements=1))
-    few = jobs_of({"fabric": table | {"servers": 3}, "jobs": [job | {"servers": [0, 2]}, job | {"servers": [1, 2]}]})
-    with pytest.raises(InputError, match="the fabric has 3"):
-        compare_jobs(few, JobsStudy(placements=1))
 
 
 def test_a_graph_of_tasks_as_a_job(tmp_path):
@@ -331,8 +279,9 @@ def test_a_graph_of_tasks_as_a_job(tmp_path):
     flows = repeated(scene.patterns, [3], [0.5])
     ends = solve_jobs(flows, scene.capacity).finish[flows.end]
     np.testing.assert_allclose(ends, [3.5, 6.5, 9.5], rtol=1e-9)
-    with pytest.raises(InputError, match="must divide its 2 ranks"):
-        scene_from(jobs_of({"fabric": table, "jobs": [job | {"servers": [0, 1, 2]}]}))
+    assert "must divide its 2 ranks" in refused(
+        lambda: scene_from(jobs_of({"fabric": table, "jobs": [job | {"servers": [0, 1, 2]}]}))
+    )
 
 
 def test_circuits_of_a_region_are_chosen_for_all_jobs_together():
@@ -426,7 +375,7 @@ def test_a_job_that_is_hardly_there_takes_little_of_a_link():
     found = compare_jobs(given, USUAL)
     assert slowdown_bound(found.scene) > 1.25
     assert all(row["slowdown"] >= row["slowdown_bound"] for row in found.ways)
-    said = said_of_jobs(given, found)
+    said = said_of_jobs(found)
     assert "nothing rules out a mean slowdown of 1." in said[0]
     assert "together for only" in said[1]
     assert "(job 0 runs longest)" in said[1]
@@ -442,33 +391,3 @@ def test_no_way_beats_the_bound(seed):
     assert len(found.ways) == 4
     for row in found.ways:
         assert row["slowdown"] >= row["slowdown_bound"] - 1e-9
-
-
-def test_equal_jobs_that_start_together_are_named():
-    def said(*arrivals, **study):
-        given = one_link(*[(4, 1, 1, arrival) for arrival in arrivals])
-        found = compare_jobs(given, JobsStudy(ways=("fair", "cassini", "mltcp"), pieces=4, **study))
-        return " ".join(said_of_jobs(given, found))
-
-    tied = "job 0 and job 1 are equal and start at the same time, so in fair and mltcp they never separate"
-    assert tied in said(0, 0)
-    assert "never separate" not in said(0, 0.01) + said(0, 0, jitter=0.01) + said(0, 0, draws=1)
-
-
-def test_the_picture_looks_at_short_iterations_while_all_jobs_run():
-    # The first job iterates in 5 s for 50 s, the second in 1 s for 4 or a little more, from 2 s on.
-    found = compare_jobs(one_link((10, 1, 4, 0), (4, 0.9, 0.1, 2)), JobsStudy(ways=("fair",)))
-    seen = {}
-    for row in both_ends(found, iterations=2):
-        low, high = seen.get(row["when"], (np.inf, 0))
-        seen[row["when"]] = min(low, row["begin_s"]), max(high, row["end_s"])
-    end = float(2 + found.outcomes["fair"].iteration_s[1].sum())
-    assert seen["the first iterations"] == pytest.approx((1, 6))  # one of the longest
-    assert seen["the last ones"] == pytest.approx((end - 5, end))
-
-
-def test_a_server_of_many_nics_says_what_bytes_are_of():
-    jobs = [{"gigabytes": 1.0, "servers": [0, 1]}, {"gigabytes": 1.0, "servers": [2, 3]}]
-    given = jobs_of({"fabric": {"name": "fat-tree", "servers": 4}, "jobs": jobs, "iterations": 2})
-    said = said_of_jobs(given, compare_jobs(given, JobsStudy(ways=("fair",))))
-    assert said[-1] == "on fat-tree, gigabytes of a phase leave a server in 8 equal parts, one from each GPU."

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import best_relay_shares, fluid_lower_bound
+from mfabric_jax.routing import fluid_lower_bound
+from tests.oracles.relay_programme import best_relay_shares
 from tests.routing.regions import pairs
 
 pytest.importorskip("scipy")

@@ -16,10 +16,11 @@ from mfabric_jax.policies._sample_average import joint
 from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.circuit_search import circuit_worth, swaps
 from mfabric_jax.policies.samples import relay_limit
-from mfabric_jax.routing import Plan, best_relay_shares, fluid_lower_bound, relay_shares
+from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.potentials import Links
 from mfabric_jax.routing.relay import link_seconds
 from tests.batches import assert_batch_is_its_loop
+from tests.oracles.relay_programme import best_relay_shares
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 from tests.routing.regions import pairs
 

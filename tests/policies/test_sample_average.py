@@ -17,11 +17,12 @@ from mfabric_jax.policies._sample_average import sample_average, staged
 from mfabric_jax.policies._soft_circuits import softened_time
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.samples import NormalisedDemand, risk_of, samples_of, tail_of
-from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.routing import degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
 from mfabric_jax.routing.relay import checked_shares
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
+from tests.oracles.relay_programme import best_relay_shares
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 
 SERVERS, MANY = 4, 8
