@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
+from mfabric_jax.flows.max_min import Filling, fill, has_nan, max_min_rates, nothing_frozen
 from mfabric_jax.flows.problem import FlowProblem, once
 
 
@@ -60,8 +60,7 @@ class Clock(NamedTuple):
 
 
 def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
-    """All events. As flows end, a large table is packed to a quarter of its rows, again and
-    again, unless flows wait for each other."""
+    """All events."""
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
     finite = ~has_nan(problem, size, release.start, release.lag)
@@ -77,50 +76,10 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
         moving=jnp.any(size > 0) & finite,
         events=jnp.zeros((), jnp.int32),
     )
-    rows, bound = jnp.arange(size.size), 2 * size.size + 1  # every flow begins once and ends once
-    holder = clock.holder
-    while size.size > SMALL and not len(release.after):
-        fewer = size.size // 4
-        clock = _run(problem, size, release, clock, fewer, bound)
-        finish, holder = _spread(rows, clock, finish, holder)
-        (row,) = jnp.nonzero(clock.left[0] > 0, size=fewer, fill_value=size.size)
-        problem, size, release, clock = _packed(problem, size, release, clock, row)
-        rows = rows.at[row].get(mode="fill", fill_value=finish.size)
-    clock = _run(problem, size, release, clock, 0, bound)
-    finish, holder = _spread(rows, clock, finish, holder)
-    return clock._replace(begin=clock.begin if len(release.after) else begin, finish=finish, holder=holder)
-
-
-def _spread(rows, clock: Clock, finish, holder) -> tuple[Array, Array]:
-    """What the chosen rows have become, among all."""
-    return finish.at[rows].set(clock.finish, mode="drop"), holder.at[rows].set(clock.holder, mode="drop")
-
-
-def _packed(problem: FlowProblem, size, release: Release, clock: Clock, row):
-    """The chosen rows alone; rows beyond the table become absent flows."""
-
-    def take(x, fill):
-        return jnp.take(x, row, axis=-1, mode="fill", fill_value=fill)
-
-    level, frozen, bottleneck, rounds = clock.filled
-    clock = clock._replace(
-        filled=Filling(take(level, 0), take(frozen, True), take(bottleneck, -1), rounds),
-        left=take(clock.left, 0),
-        begin=take(clock.begin, 0),
-        finish=take(clock.finish, 0),
-        holder=take(clock.holder, -1),
-        keep=take(clock.keep, False),
-    )
-    release = release._replace(start=take(release.start, 0), lag=take(release.lag, 0), order=take(release.order, 0))
-    return pack(problem, row), take(size, 0), release, clock
-
-
-def _run(problem: FlowProblem, size, release: Release, clock: Clock, fewer: int, bound: int) -> Clock:
-    """Event after event, until at most `fewer` flows are left."""
-    weight = problem.weight
+    weight, bound = problem.weight, 2 * size.size + 1  # every flow begins once and ends once
 
     def running(clock: Clock) -> Bool[Array, ""]:
-        return clock.moving & (clock.events < bound) & ((clock.left[0] > 0).sum() > fewer)
+        return clock.moving & (clock.events < bound)
 
     def next_event(clock: Clock) -> Clock:
         now, left = clock.now[0], clock.left[0]

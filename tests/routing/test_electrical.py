@@ -12,7 +12,6 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.fixed import delegated, forward_time, inside_time, spray_time, wired
 from tests.batches import assert_batch_is_its_loop
-from tests.mistakes import refused
 from tests.oracles import dense
 from tests.oracles.tree import tree
 
@@ -99,29 +98,6 @@ def test_pooled_nics_against_the_oracle():
         got = seconds(where, demand, 4)
         np.testing.assert_allclose(got, [tree(one, port, port).max() for one in between], rtol=RTOL)
         np.testing.assert_array_equal(seconds(where, leaving(demand, 4), 4), got)
-    said = refused(Electrical, GBPS, nic_use="pooled", pxn=True)
-    assert said == "pxn uses the NIC of the destination's rank; nic_use must be own, got 'pooled'."
-
-
-def test_bandwidth_and_oversubscription_are_data():
-    def time(gbps, over, demand):
-        return spray_time(Electrical(gbps, oversubscription=over), demand, 2)
-
-    demand, once = draw(50)[0], jax.jit(eqx.debug.assert_max_traces(time, max_traces=1))
-    settings = [(100.0, 3.0), (400.0, 3.0), (400.0, 1.5)]
-    each = [once(jnp.asarray(gbps), jnp.asarray(over), demand) for gbps, over in settings]
-    np.testing.assert_allclose(each[0] / each[1], 4.0, rtol=RTOL)
-    together = jax.vmap(time, (0, 0, None))(*map(jnp.asarray, zip(*settings, strict=True)), jnp.asarray(demand))
-    np.testing.assert_allclose(together, each, rtol=RTOL)
-
-
-def test_float32():
-    # Rounding of sums over a few dozen events: digits, not percents.
-    demand = draw(60)
-    where = Electrical(jnp.asarray(GBPS, jnp.float32))
-    got = seconds(where, jnp.asarray(demand, jnp.float32), 2)
-    assert got.dtype == jnp.float32
-    np.testing.assert_allclose(got, seconds(fabric(), demand, 2), rtol=2e-5)
 
 
 OWN, PXN, POOLED = fabric(), fabric(pxn=True), fabric(nic_use="pooled")
@@ -271,14 +247,6 @@ def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():
     np.testing.assert_allclose(forwarded(*cases[-1]), plain(*drawn[-1]) / len(drawn), rtol=1e-9)
 
 
-def test_single_precision_stays_single():
-    # Rates are rounded at every one of up to 20 events: 1e-4 is far above what that loses.
-    count, demand = draw_circuits(8, 5)
-    got = forwarded(joined(count), demand.astype(np.float32))
-    assert got.dtype == jnp.float32
-    np.testing.assert_allclose(got, plain(count, demand), rtol=1e-4)
-
-
 def test_the_slope_in_every_demand():
     count, demand = draw_circuits(7, 5)
     demand += 0.1
@@ -288,14 +256,3 @@ def test_the_slope_in_every_demand():
         step[a, b] = 1e-6
         want = (plain(count, demand + step) - plain(count, demand - step)) / 2e-6
         np.testing.assert_allclose(slope[a, b], want, rtol=1e-5, atol=1e-7)
-
-
-def test_circuits_that_do_not_join_all():
-    for count, sentence in [
-        (circuits(4), "no path leads from server 0 to server 1"),
-        (circuits(4, (0, 1), (2, 3)), "no path leads from server 0 to server 2"),
-        (circuits(3, (0, 1), (1, 2)), "count must be of whole groups of 4 servers, got [3, 3]."),
-    ]:
-        assert sentence in refused(wired, DirectLinks(4, SLOW_NIC), count)
-    said = refused(forward_time, DirectLinks(4, SLOW_NIC), jnp.ones((4, 4)))
-    assert said.startswith("direct links need circuits before they carry anything; see wired(")

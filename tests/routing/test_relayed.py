@@ -4,13 +4,11 @@ import functools
 from fractions import Fraction
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import relayed_part_times
 from tests.batches import assert_batch_is_its_loop
-from tests.mistakes import refused
 from tests.oracles.graph import completion
 from tests.routing.regions import pairs
 
@@ -73,15 +71,3 @@ def test_without_a_circuit_nothing_leaves_and_nothing_arrives():
     count, ports = pairs({(1, 3): 2}, both=True, servers=4).astype(int), np.array([0, 2.0, 2, 2])
     for sent, want in (((0, 1), np.inf), ((1, 0), np.inf), ((1, 3), 1 / 2)):
         np.testing.assert_allclose(parts(count, pairs({sent: 1}, servers=4), ports, 0)[0], want, rtol=1e-12)
-
-
-def test_bandwidth_single_precision_whole_numbers_and_mistakes():
-    count, demand, ports = draw(5, 2)
-    want = np.array(simulated(count, demand, ports, 2))
-    got = parts(count, jnp.asarray(demand * 1e9, jnp.float32), ports, 2, 400.0)
-    assert got[0].dtype == got[1].dtype == jnp.float32
-    np.testing.assert_allclose(got, want * 1e9 / 50e9, rtol=1e-5)
-    got = parts(count, demand.astype(int), ports, 2, 4e-9)  # bytes, at half a byte per second
-    np.testing.assert_allclose(got, 2 * want, rtol=1e-9)
-    said = refused(relayed_part_times, Region(4, 8e-9), Circuits(count), np.ones((3, 3)), server=0)
-    assert said == "demand must be [S S] with S = 4 servers, got [3, 3]."

@@ -1,7 +1,6 @@
 """Shortest routes: against networkx and recursions over all paths, and laws that every row obeys."""
 
 import itertools
-import re
 
 import hypothesis.strategies as st
 import numpy as np
@@ -251,27 +250,3 @@ def test_failed_links_do_not_exist(routing):
     said = refused(shortest_routes, named, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
     assert "no path leads from bo to ann (flow 2)" in said
     assert distances(named, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]
-
-
-def test_searches_in_several_pieces_are_the_same(monkeypatch):
-    network = leaf_spine()
-    whole = distances(network, np.arange(network.size))
-    monkeypatch.setattr("mfabric_jax.routing.shortest.AT_ONCE", 3 * len(network.tail))
-    np.testing.assert_array_equal(distances(network, np.arange(network.size)), whole)
-
-
-def test_refused():
-    for change, sentence in [
-        ({"routing": "ecpm"}, r"routing 'ecpm' is unknown \(did you mean 'ecmp'\?\); allowed: spray, ecmp, "),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"src": [0, 1, 2]}, "src and dst must be of one length, got 3 and 2"),
-        ({"src": [0, 24]}, r"src must lie in 0\.\.23, got 0\.\.24"),
-        ({"routing": "least-loaded"}, "routing 'least-loaded' needs the size of every flow, got none"),
-        ({"routing": "least-loaded", "size": [1]}, r"size must have the shape \[2\], got \[1\]"),
-        ({"routing": "least-loaded", "size": [1, -1]}, "size must be finite and not negative, got"),
-    ]:
-        assert re.search(sentence, refused(shortest_routes, leaf_spine(), **{"src": [0, 1], "dst": [5, 6]} | change))
-    endless = leaf_spine(up=np.inf)
-    said = refused(shortest_routes, endless, [0], [5], routing="weighted")
-    assert said.startswith("routing 'weighted' needs links of finite capacity")
-    assert shortest_routes(endless, [0], [5], routing="ecmp").hops.shape == (1, 4)

@@ -13,7 +13,6 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.topoopt import ring_circuits
 from mfabric_jax.routing.fixed import forward_time, single_part_times, single_paths, single_ways, spray_time, wired
 from mfabric_jax.routing.region import part_times
-from tests.mistakes import check_refused
 from tests.oracles.graph import completion
 
 RANKS, SLICES = 4, 8  # a rank fills a server
@@ -172,4 +171,3 @@ def test_rings_of_more_steps_against_an_oracle():
     ways, sent = single_ways(group, 4, 2, 2, seed=4), demand(7)
     assert ways.groups == 2
     np.testing.assert_allclose(time(ways, sent), oracle(ways, sent).mean(), rtol=1e-9)
-    check_refused("direct links need circuits before ways are drawn", single_ways, DirectLinks(4, 8.0), 4, 1, 1)

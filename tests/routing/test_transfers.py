@@ -13,7 +13,6 @@ from mfabric_jax import all_to_all_time, units
 from mfabric_jax.fabric import Circuits, Region, cluster
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.fixed import forward_time, spray_time, wired
@@ -232,20 +231,3 @@ def test_flows_that_cannot_end_and_nothing_to_move():
     done = solved(made.sprayed, cluster_routes(made, [], []), [])
     assert done.finish.shape == (0,)
     assert not done.link_bytes.any() | done.utilisation.any()
-
-
-def test_networks_that_are_none():
-    ends, ones = np.array([0, 1]), np.ones(2)
-    for arrays, words in (
-        ((ends, ends + 1, ones, ones), "links must join nodes 0..1, got 0..2."),
-        ((ends, ends, -ones, ones), "capacity must be 0 or more, got -1.0."),
-        ((ends, ends, ones, ones * np.nan), "delay_s must be 0 or more, got nan."),
-        ((ends, ends, np.ones(3), ones), "capacity must have the shape [2], got [3]."),
-        ((np.zeros(3, int), ends, ones, ones), "tail must have the shape [2], got [3]."),
-    ):
-        assert refused(Network, *arrays, (("node", 2),), (("link", 2),)) == words
-    made = Network(ends, ends[::-1], ones, ones, (("node", 2),), (("link", 2),))
-    assert (made.node_name(1), made.link_name(1)) == ("node 1", "node 1 -> node 0")
-    assert "node must be below 2, got 2" in refused(made.node_name, 2)
-    assert "kind of links 'links' is unknown" in refused(made.run, "links")
-    assert "kind of nodes 'link' is unknown" in refused(made.run, "link", of="nodes")
