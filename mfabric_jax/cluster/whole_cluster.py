@@ -19,9 +19,9 @@ from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Hardware
-from mfabric_jax.routing import cluster_routes, links_of, transfer
-from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.routing.transfers import Transfers, under
+from mfabric_jax.routing import transfer
+from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.transfers import Transfers, Wired, under, wired_cluster, wired_graph
 from mfabric_jax.simulation import Resolved, resolve
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
@@ -86,32 +86,27 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
     tokens = _tokens(resolved)
     flows = training_flows(job, tokens)
     built = None if graph is not None else build_cluster(resolved, tokens)
-    network, routes = _over_graph(resolved, str(graph), flows) if built is None else _over_cluster(case, built, flows)
-    network, waits_s = under(resolved.settings.carried_by, network, routes, flows.size)
+    paths, seed = case.network.paths.name, case.run.seed
+    wired = _over_graph(resolved, str(graph)) if built is None else wired_cluster(built, paths, seed)
+    routes = wired.routes(flows.src, flows.dst, flows.size)
+    network, waits_s = under(resolved.settings.carried_by, wired.network, routes, flows.size)
     ready = time.perf_counter()
     done = transfer(network, routes, flows.size, flows.start, dtype=case.run.dtype)
     done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
     return Solved(resolved, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
 
 
-def _over_cluster(case: Case, built: Cluster, flows: Flows) -> tuple[Network, Routes]:
-    paths, rest = case.network.paths.name, {"seed": case.run.seed, "size": flows.size}
-    return links_of(built, paths), cluster_routes(built, flows.src, flows.dst, routing=paths, **rest)
-
-
-def _over_graph(resolved: Resolved, graph: str, flows: Flows) -> tuple[Network, Routes]:
+def _over_graph(resolved: Resolved, graph: str) -> Wired:
     """A user's network, its endpoints in order the GPUs of the job."""
     network, job, case = read_graph(graph), resolved.job, resolved.case
-    gpu = endpoints(network)
-    if len(gpu) != job.gpus:
+    gpus = len(endpoints(network))
+    if gpus != job.gpus:
         kinds = ", ".join(f"{count} of kind {kind}" for kind, count in network.nodes)
         raise InputError(
-            f"graph {graph!r} has {len(gpu)} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
+            f"graph {graph!r} has {gpus} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
             f"runs on {job.gpus} GPUs; change job.parallel to fit."
         )
-    network = dataclasses.replace(network, capacity=network.capacity * resolved.settings.goodput)
-    src, dst, given = gpu[flows.src], gpu[flows.dst], {"routing": case.network.paths.name, "seed": case.run.seed}
-    return network, shortest_routes(network, src, dst, **given, size=flows.size)
+    return wired_graph(network, case.network.paths.name, case.run.seed, resolved.settings.goodput)
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.jobs.compared import JobsStudy
+from mfabric_jax.jobs.ways import JobsStudy
 from mfabric_jax.report.grid import Rows
 
 DIGITS = 4  # of the shortest time, and of a slowdown of 1

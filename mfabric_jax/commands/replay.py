@@ -111,7 +111,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     """All of them; rows are kept when interrupted."""
     from mfabric_jax.replay import replay
     from mfabric_jax.replay import replayed as found
-    from mfabric_jax.replay._replay import replay_assumed
+    from mfabric_jax.replay.run import replay_assumed
 
     config, doing = options.config, [""]
     rows, assumed, first, owed, held = [], [], None, None, []

@@ -1,6 +1,5 @@
 """Several jobs in every way asked for, side by side: `mfabric jobs`, and Python."""
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -8,61 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, names, not_negative, whole
+from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, max_min_rates
-from mfabric_jax.jobs.cassini import Mltcp
 from mfabric_jax.jobs.iterations import Scene
 from mfabric_jax.jobs.jobs_file import SharedJobs
 from mfabric_jax.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
 from mfabric_jax.jobs.placed import best_placed, scene_from
-from mfabric_jax.jobs.ways import WAYS, WaySettings
+from mfabric_jax.jobs.ways import WAYS, JobsStudy
 from mfabric_jax.routing.transfers import Routed
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JobsStudy:
-    """What is done about jobs that share links, and how often."""
-
-    ways: tuple[str, ...] = tuple(WAYS)
-    """fair: plain max-min sharing; cassini: time shifts from circles; mltcp: weights that grow with the part of the
-    iteration sent; best: the best time shifts found, each run exactly."""
-    draws: int = 0
-    """Runs in which every job starts at random within its first iteration; 0: one run, arrivals as in the file."""
-    jitter: float = 0.0
-    """Standard deviation of an iteration's computation, as a part of it (drawn anew for every iteration)."""
-    skip: int = 0
-    """First iterations of every job that the statistics leave out."""
-    placements: int = 0
-    """On a fabric: so many further placements of the jobs are drawn, and that with CASSINI's best score is taken."""
-    seed: int = 0
-    """Of what is drawn."""
-    slope: float = 1.75
-    """Of MLTCP's function."""
-    intercept: float = 0.25
-    """Of MLTCP's function."""
-    pieces: int = 16
-    """Of every flow, each with a weight of its own (mltcp)."""
-    tick_s: float = 0.001
-    """How finely CASSINI cuts time, at most."""
-    adjust: float = 0.0
-    """cassini: a job that begins an iteration so much of it early waits for its turn; turns of all jobs move with one
-    that is so much late (the paper's agents: 5 %, 0.05); 0: never."""
-    steps: int = 24
-    """Shifts of every job that the search for the best ones tries."""
-
-    def __post_init__(self):
-        names("ways", self.ways, WAYS)
-        whole("draws", self.draws, at_least=0)
-        not_negative("jitter", self.jitter)
-        whole("skip", self.skip, at_least=0)
-        whole("placements", self.placements, at_least=0)
-        whole("seed", self.seed, at_least=0)
-        self.settings()
-
-    def settings(self) -> WaySettings:
-        """Of the ways, checked."""
-        rule = Mltcp(self.slope, self.intercept, self.pieces)
-        return WaySettings(rule, self.tick_s, self.steps, self.adjust).checked()
 
 
 class JobsCompared(NamedTuple):
@@ -80,15 +32,10 @@ def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsComp
     scene = scene_from(shared)
     if study.placements:
         scene = best_placed(shared, scene, study.placements, study.seed, study.tick_s)
-    return compare_scene(scene, study)
-
-
-def compare_scene(scene: Scene, study: JobsStudy) -> JobsCompared:
-    """The same for a scene of one's own making."""
     arrival_s, factor = drawn_runs(scene, study)
     if study.skip >= min(scene.iterations):
         raise InputError(f"skip must be below the iterations of every job, {min(scene.iterations)}, got {study.skip}.")
-    outcomes = {way: run_jobs(scene, way, WAYS[way](scene, study.settings()), arrival_s, factor) for way in study.ways}
+    outcomes = {way: run_jobs(scene, way, WAYS[way](scene, study), arrival_s, factor) for way in study.ways}
     rows = {way: job_rows(scene, outcome, study.skip) for way, outcome in outcomes.items()}
     ways = [way_row(scene, outcome, rows[way], study.skip) for way, outcome in outcomes.items()]
     bound = slowdown_bound(scene, list(outcomes.values()), study.skip)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.jobs.iterations import Repeated, Scene, repeated, solve_jobs
-from mfabric_jax.jobs.ways import Handled, Turns, held_to_turns, iteration_times, job_starts, shifted
+from mfabric_jax.jobs.ways import Handled, held_to_turns, iteration_times, job_starts, shifted
 
 HALVINGS = 200  # of the interval in which a multiplier lies
 
@@ -42,7 +42,7 @@ def run_jobs(
         lag[:, mine] *= own[:, flows.iteration[mine]]
     start = job_starts(flows, start_s)
     if handled.shift_s is not None and handled.adjust:
-        done = held_to_turns(flows, scene.capacity, start, lag, Turns(handled.shift_s, scene.alone_s, handled.adjust))
+        done = held_to_turns(flows, scene, handled, start, lag)
     else:
         done = solve_jobs(flows, scene.capacity, start=start, lag=lag)
     times = iteration_times(flows, done.finish, start_s)

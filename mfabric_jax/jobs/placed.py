@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +20,9 @@ from mfabric_jax.jobs.cassini import time_shifts
 from mfabric_jax.jobs.iterations import Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
-from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
-from mfabric_jax.routing.transfers import Routed, latency
+from mfabric_jax.rings import onward
+from mfabric_jax.routing.shortest import Routes, stacked
+from mfabric_jax.routing.transfers import Routed, Wired, latency, wired_cluster, wired_graph
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import read_tasks
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, lowered
@@ -32,14 +32,15 @@ from mfabric_jax.tasks.lowering import GUESSED_GBPS, lowered
 DTYPE = "float32"  # of the demand that circuits are chosen for
 
 
-class WiredServers(NamedTuple):
-    """- `network`: its links.   - `route(src, dst)` [F]: of flows between endpoints, numbered server by server.
-    - `servers`, `per_server`: how many, and how many endpoints each has: GPUs, or the server itself."""
+class Place(NamedTuple):
+    """Where jobs run: endpoints, numbered server by server, `per_server` of each: GPUs, or the server itself."""
 
-    network: Network
-    route: Callable[[np.ndarray, np.ndarray], Routes]
-    servers: int
+    wired: Wired
     per_server: int = 1
+
+    def route(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Of flows between endpoints [F], all alike."""
+        return self.wired.routes(src, dst, np.ones(len(src)))
 
 
 def servers_of(table: FabricTable) -> int:
@@ -57,23 +58,13 @@ def nic_part(table: FabricTable) -> float:
     return 1.0 if table.own else hardware_of(table.case, table.servers).goodput
 
 
-def place_of(table: FabricTable, demand: np.ndarray) -> WiredServers:
+def place_of(table: FabricTable, demand: np.ndarray) -> Place:
     """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
     paths = table.case.network.paths.name
     if table.own:
-        network = _racks(table) if table.graph is None else read_graph(table.graph)
-        host = endpoints(network)
-
-        def over_graph(src: np.ndarray, dst: np.ndarray) -> Routes:
-            return shortest_routes(network, host[src], host[dst], routing=paths, size=np.ones(len(src)))
-
-        return WiredServers(network, over_graph, len(host))
+        return Place(wired_graph(_racks(table) if table.graph is None else read_graph(table.graph), paths))
     cluster = _cluster(table, demand)
-
-    def over_cluster(src: np.ndarray, dst: np.ndarray) -> Routes:
-        return cluster_routes(cluster, src, dst, routing=paths, size=np.ones(len(src)))
-
-    return WiredServers(links_of(cluster, paths), over_cluster, cluster.servers, cluster.gpus_per_server)
+    return Place(wired_cluster(cluster, paths), cluster.gpus_per_server)
 
 
 def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
@@ -106,7 +97,7 @@ def _racks(table: FabricTable) -> Network:
 NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 
-def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: WiredServers) -> Routed:
+def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed:
     """One iteration of a job from its flows.
 
     - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
@@ -137,9 +128,9 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
     return np.repeat(np.array(servers, np.int64), each), np.tile(np.arange(each), len(servers))
 
 
-def late(flows: Flows, endpoint: np.ndarray, place: WiredServers) -> Flows:
+def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
     """With the latency of the links that messages cross; `endpoint` [ranks]."""
-    if not place.network.delay_s.any():
+    if not place.wired.network.delay_s.any():
         return flows
 
     def latency_s(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
@@ -147,7 +138,7 @@ def late(flows: Flows, endpoint: np.ndarray, place: WiredServers) -> Flows:
         src, dst = (endpoint[end] for end in np.divmod(pairs, len(endpoint)))
         away, delay_s = np.flatnonzero(src != dst), np.zeros(len(pairs))
         if len(away):
-            delay_s[away] = latency(place.network, place.route(src[away], dst[away]))
+            delay_s[away] = latency(place.wired.network, place.route(src[away], dst[away]))
         return delay_s[which]
 
     return flows.delayed(latency_s)
@@ -172,10 +163,11 @@ def scene_from(shared: SharedJobs) -> Scene:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
     else:
-        servers = servers_of(shared.fabric)
-        moves = [_moves(job, shared.fabric) for job in shared.jobs]
-        place = place_of(shared.fabric, np.sum([one.demand(servers) for one in moves], axis=0))
-        network = place.network
+        moves, demand = [_moves(job, shared.fabric) for job in shared.jobs], np.zeros((servers_of(shared.fabric),) * 2)
+        for one in moves:
+            one.add_to(demand)
+        place = place_of(shared.fabric, demand)
+        network = place.wired.network
         links, capacity = [network.link_name(link) for link in range(len(network.tail))], network.capacity
         patterns = [one.pattern(place) for one in moves]
     names, iterations, arrival_s = zip(*((job.name, job.iterations, job.arrival_s) for job in shared.jobs), strict=True)
@@ -229,14 +221,12 @@ class _PhaseMoves(NamedTuple):
 
     phases: list[tuple[float, np.ndarray, np.ndarray, float]]
 
-    def demand(self, servers: int) -> np.ndarray:
-        """[S S] bytes of an iteration."""
-        found = np.zeros((servers, servers))
+    def add_to(self, demand: np.ndarray) -> None:
+        """Bytes of an iteration to those between servers [S S]."""
         for _, src, dst, size in self.phases:
-            np.add.at(found, (src, dst), size)
-        return found
+            np.add.at(demand, (src, dst), size)
 
-    def pattern(self, place: WiredServers) -> Routed:
+    def pattern(self, place: Place) -> Routed:
         """Each endpoint of a server sends its part to the same one of the other server."""
         each = np.arange(place.per_server)
         flows = []
@@ -248,24 +238,19 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """What a graph of tasks moves; `server` [ranks]: where each rank runs, and which of the ranks there it is.
-
-    - `flows`: without latency.
-    """
+    """What a graph of tasks moves, latency apart; `server`, `turn` [ranks]: where each rank runs, its place there."""
 
     flows: Flows
     server: np.ndarray
     turn: np.ndarray
 
-    def demand(self, servers: int) -> np.ndarray:
-        """[S S] bytes of an iteration."""
-        found, moves = np.zeros((servers, servers)), self.flows.transfers
-        ends = (self.server[end[moves]] for end in (self.flows.src, self.flows.dst))
-        np.add.at(found, tuple(ends), self.flows.bytes[moves])
-        np.fill_diagonal(found, 0)
-        return found
+    def add_to(self, demand: np.ndarray) -> None:
+        """Bytes of an iteration to those between servers [S S]."""
+        moves = self.flows.transfers
+        src, dst = (self.server[end[moves]] for end in (self.flows.src, self.flows.dst))
+        np.add.at(demand, (src, dst), np.where(src == dst, 0, self.flows.size[moves]))
 
-    def pattern(self, place: WiredServers) -> Routed:
+    def pattern(self, place: Place) -> Routed:
         """Ranks of a server on its endpoints, several on one where there are more."""
         endpoint = self.server * place.per_server + self.turn % place.per_server
         return pattern_of_graph(late(self.flows, endpoint, place), endpoint, place)
@@ -287,13 +272,9 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
     return _PhaseMoves(phases)
 
 
-def _ring(servers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return servers, np.roll(servers, -1)
-
-
 def _to_all(servers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     src, dst = (side.ravel() for side in np.meshgrid(servers, servers, indexing="ij"))
     return src[src != dst], dst[src != dst]
 
 
-TRAFFIC = {"ring": _ring, "all-to-all": _to_all}
+TRAFFIC = {"ring": lambda servers: (servers, onward(servers)), "all-to-all": _to_all}

@@ -3,13 +3,13 @@
 A way is a function of the scene: it says how patterns change and by how much every job is shifted.
 """
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, positive, whole
+from mfabric_jax.checks import InputError, names, not_negative, positive, whole
 from mfabric_jax.jobs.cassini import Mltcp, Shifts, time_shifts
 from mfabric_jax.jobs.iterations import JobTimes, Repeated, Scene, in_pieces, repeated, solve_jobs
 from mfabric_jax.routing.transfers import Routed
@@ -20,22 +20,51 @@ MOST_OFF = 0.5  # of an iteration: farther off one turn is nearer to the next
 SAVED = 1e-9  # of the mean slowdown: what a further shift must save
 
 
-class WaySettings(NamedTuple):
-    """- `mltcp`: its function.   - `tick_s`: how finely CASSINI cuts time.   - `steps`: shifts of a job that the search
-    for the best ones tries in an iteration.   - `adjust`: how far of an iteration a shifted job may be off its turn."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobsStudy:
+    """What is done about jobs that share links, and how often."""
 
-    mltcp: Mltcp = Mltcp()
+    ways: tuple[str, ...] = ("fair", "cassini", "mltcp", "best")
+    """fair: plain max-min sharing; cassini: time shifts from circles; mltcp: weights that grow with the part of the
+    iteration sent; best: the best time shifts found, each run exactly."""
+    draws: int = 0
+    """Runs in which every job starts at random within its first iteration; 0: one run, arrivals as in the file."""
+    jitter: float = 0.0
+    """Standard deviation of an iteration's computation, as a part of it (drawn anew for every iteration)."""
+    skip: int = 0
+    """First iterations of every job that the statistics leave out."""
+    placements: int = 0
+    """On a fabric: so many further placements of the jobs are drawn, and that with CASSINI's best score is taken."""
+    seed: int = 0
+    """Of what is drawn."""
+    slope: float = 1.75
+    """Of MLTCP's function."""
+    intercept: float = 0.25
+    """Of MLTCP's function."""
+    pieces: int = 16
+    """Of every flow, each with a weight of its own (mltcp)."""
     tick_s: float = 0.001
-    steps: int = 24
+    """How finely CASSINI cuts time, at most."""
     adjust: float = 0.0
+    """cassini: a job that begins an iteration so much of it early waits for its turn; turns of all jobs move with one
+    that is so much late (the paper's agents: 5 %, 0.05); 0: never."""
+    steps: int = 24
+    """Shifts of every job that the search for the best ones tries."""
 
-    def checked(self) -> "WaySettings":
-        """Self; `InputError` for a wrong number."""
+    def __post_init__(self):
+        names("ways", self.ways, WAYS)
+        for field in ("draws", "skip", "placements", "seed"):
+            whole(field, getattr(self, field), at_least=0)
+        not_negative("jitter", self.jitter)
         positive("tick_s", self.tick_s)
         whole("steps", self.steps, at_least=2)
         if not 0 <= self.adjust < MOST_OFF:
             raise InputError(f"adjust must be from 0 to below {MOST_OFF}, a part of an iteration, got {self.adjust}.")
-        return self
+        self.mltcp()
+
+    def mltcp(self) -> Mltcp:
+        """Its function, checked."""
+        return Mltcp(self.slope, self.intercept, self.pieces)
 
 
 class Handled(NamedTuple):
@@ -48,37 +77,30 @@ class Handled(NamedTuple):
     adjust: float = 0.0
 
 
-def _fair(scene: Scene, settings: WaySettings) -> Handled:
+def _fair(scene: Scene, study: JobsStudy) -> Handled:
     return Handled(scene.patterns)
 
 
-def _mltcp(scene: Scene, settings: WaySettings) -> Handled:
-    return Handled(tuple(in_pieces(pattern, settings.mltcp) for pattern in scene.patterns))
+def _mltcp(scene: Scene, study: JobsStudy) -> Handled:
+    return Handled(tuple(in_pieces(pattern, study.mltcp()) for pattern in scene.patterns))
 
 
-def _shifts(scene: Scene, settings: WaySettings) -> Shifts:
-    links = ((name, capacity, tuple(of.items())) for name, (capacity, of) in scene.circles().items())
-    return _shifts_once(tuple(scene.alone_s.tolist()), tuple(links), settings.tick_s)
+def _shifts(scene: Scene, study: JobsStudy) -> Shifts:
+    return time_shifts(scene.alone_s.tolist(), scene.circles(), study.tick_s)
 
 
-@functools.lru_cache(maxsize=1)
-def _shifts_once(alone_s: tuple[float, ...], links: tuple, tick_s: float) -> Shifts:
-    """Two ways ask for the same."""
-    return time_shifts(alone_s, {name: (capacity, dict(of)) for name, capacity, of in links}, tick_s)
+def _cassini(scene: Scene, study: JobsStudy) -> Handled:
+    found = _shifts(scene, study)
+    return Handled(scene.patterns, found.shift_s, found.score, study.adjust)
 
 
-def _cassini(scene: Scene, settings: WaySettings) -> Handled:
-    found = _shifts(scene, settings)
-    return Handled(scene.patterns, found.shift_s, found.score, settings.adjust)
-
-
-def _best(scene: Scene, settings: WaySettings) -> Handled:
+def _best(scene: Scene, study: JobsStudy) -> Handled:
     """The best shifts found under fair sharing: from the best of three on (none, CASSINI's, where MLTCP ends), one job
     after the other tries all steps."""
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
     flows = repeated(scene.patterns, count.tolist(), scene.arrival_s)
-    tried = np.arange(settings.steps) / settings.steps
+    tried = np.arange(study.steps) / study.steps
 
     def judge(shifts: np.ndarray) -> np.ndarray:
         at_s = shifted(scene, shifts, np.array([scene.arrival_s]))
@@ -86,13 +108,13 @@ def _best(scene: Scene, settings: WaySettings) -> Handled:
         times = iteration_times(flows, done.finish, at_s)
         return np.mean([own.mean(axis=1) / alone for own, alone in zip(times, scene.alone_s, strict=True)], axis=0)
 
-    first = np.array([np.zeros(jobs), _shifts(scene, settings).shift_s, _where_mltcp_ends(scene, settings)])
+    first = np.array([np.zeros(jobs), _shifts(scene, study).shift_s, _where_mltcp_ends(scene, study)])
     judged = judge(first)
     shift, least = first[np.argmin(judged)], judged.min()
     for _ in range(ROUNDS):
         before = least
         for job in range(jobs):
-            candidates = np.tile(shift, (settings.steps, 1))
+            candidates = np.tile(shift, (study.steps, 1))
             candidates[:, job] = tried * scene.alone_s[job]
             judged = judge(candidates)
             if judged.min() < least - SAVED:
@@ -102,16 +124,16 @@ def _best(scene: Scene, settings: WaySettings) -> Handled:
     return Handled(scene.patterns, shift)
 
 
-def _where_mltcp_ends(scene: Scene, settings: WaySettings) -> np.ndarray:
+def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
     """[J] where in its iteration time each job begins the last iteration that all begin under MLTCP."""
-    flows = repeated(_mltcp(scene, settings).patterns, scene.iterations, scene.arrival_s)
+    flows = repeated(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)
     last = (own[max(0, np.searchsorted(own, until, side="right") - 1)] for own in ends)  # of a late job its first
     return np.mod(list(last), scene.alone_s)
 
 
-WAYS: dict[str, Callable[[Scene, WaySettings], Handled]] = {
+WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
     "fair": _fair,
     "cassini": _cassini,
     "mltcp": _mltcp,
@@ -141,25 +163,19 @@ def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> li
 # further wait, which changes what comes later alone.
 
 
-class Turns(NamedTuple):
-    """- `shift_s`, `period_s` [J]: a turn of job j is every `period_s` from `shift_s` on.   - `adjust`: the part of an
-    iteration that a job may be off its turn."""
+def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
+    """The times of all flows, with waits before iterations that would begin too early; `start`, `lag` [B F].
 
-    shift_s: np.ndarray
-    period_s: np.ndarray
-    adjust: float
-
-
-def held_to_turns(flows: Repeated, capacity: np.ndarray, start: np.ndarray, lag: np.ndarray, turns: Turns) -> JobTimes:
-    """The times of all flows, with waits before iterations that would begin too early; `start`, `lag` [B F]."""
+    A turn of a job is every iteration alone from its shift on.
+    """
     lag, runs = lag.copy(), [_Seen() for _ in lag]
     job, turn = flows.job[flows.end], flows.iteration[flows.end]
     more = turn + 1 < flows.iterations[job]
     while True:
-        done, waited = solve_jobs(flows, capacity, start=start, lag=lag), False
+        done, waited = solve_jobs(flows, scene.capacity, start=start, lag=lag), False
         for run, seen in enumerate(runs):
             ends = np.where(more, done.finish[run, flows.end], np.inf)
-            if (found := seen.first_early(ends, job, turns)) is not None:
+            if (found := seen.first_early(ends, job, scene.alone_s, handled)) is not None:
                 end, wait = found
                 lag[run, flows.first & (flows.job == job[end]) & (flows.iteration == turn[end] + 1)] += wait
                 waited = True
@@ -174,16 +190,17 @@ class _Seen:
         self.ends: set[int] = set()
         self.late_s = 0.0
 
-    def first_early(self, ends: np.ndarray, job: np.ndarray, turns: Turns) -> tuple[int, float] | None:
+    def first_early(self, ends, job, period_s: np.ndarray, handled: Handled) -> tuple[int, float] | None:
         """The next end whose job is too early for its turn, and how long it has to wait."""
+        assert handled.shift_s is not None
         for end in np.argsort(ends, kind="stable")[: np.isfinite(ends).sum()].tolist():
             if end in self.ends:
                 continue
             self.ends.add(end)
-            period = turns.period_s[job[end]]
-            off = (ends[end] - turns.shift_s[job[end]] - self.late_s + period / 2) % period - period / 2
-            if off > turns.adjust * period:
+            period = period_s[job[end]]
+            off = (ends[end] - handled.shift_s[job[end]] - self.late_s + period / 2) % period - period / 2
+            if off > handled.adjust * period:
                 self.late_s += off
-            elif off < -turns.adjust * period:
+            elif off < -handled.adjust * period:
                 return end, float(-off)
         return None

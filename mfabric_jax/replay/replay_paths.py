@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.flows import FlowProblem
+from mfabric_jax.flows import Completion, FlowProblem
 from mfabric_jax.flows.flows import Flows, Latency
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
 from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
-from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
-from mfabric_jax.routing.transfers import Routed, binding, latency, under
+from mfabric_jax.routing.shortest import Routes, stacked
+from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under, wired_cluster, wired_graph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import lowered
 
@@ -40,8 +39,12 @@ class Wirings:
     seed: int
 
     @cached_property
+    def _wired(self) -> list[Wired]:
+        return [wired_cluster(cluster, self.paths, self.seed) for cluster in self.clusters]
+
+    @property
     def _networks(self) -> list[Network]:
-        return [links_of(cluster, self.paths) for cluster in self.clusters]
+        return [wired.network for wired in self._wired]
 
     @cached_property
     def _first(self) -> list[int]:
@@ -77,8 +80,7 @@ class Wirings:
         parts, shared = [], self._first[0]
         for one in np.unique(wiring).tolist():
             mine = np.flatnonzero(wiring == one)
-            rest = {"routing": self.paths, "seed": self.seed, "size": size[mine]}
-            found = cluster_routes(self.clusters[one], src[mine], dst[mine], **rest)
+            found = self._wired[one].routes(src[mine], dst[mine], size[mine])
             hops = np.where(found.hops >= shared, found.hops + self._first[one] - shared, found.hops)
             parts.append((mine, Routes(hops, found.share)))
         return stacked(parts, len(wiring))
@@ -124,6 +126,10 @@ class Prepared(NamedTuple):
         """
         routes = self.routed.routes if every_link else binding(self.network, self.routed.routes)
         return self.routed._replace(routes=routes).problem(self.network.capacity, DTYPE)
+
+    def completion(self, problem: FlowProblem, **terms: Any) -> Completion:
+        """As `Routed.completion`."""
+        return self.routed.completion(problem, **terms)
 
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
@@ -180,18 +186,18 @@ class _Wired(NamedTuple):
 
 
 def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
-    network, seed = read_graph(str(config.graph)), case.run.seed
+    seed, paths, usual = case.run.seed, case.network.paths.name, case.network.nic_gbps
     hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
-    node = endpoints(network)
-    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, len(node), first=config.first_gpu, seed=seed)
-    network = dataclasses.replace(network, capacity=network.capacity * hardware.goodput)
+    wired = wired_graph(read_graph(str(config.graph)), paths, seed, hardware.goodput)
+    gpus = len(endpoints(wired.network))
+    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)
+    server = gpu // hardware.server.gpus_per_server
+    flows = lower(graph, config, server, usual)
 
     def routes(wiring, src, dst, size) -> Routes:
-        return shortest_routes(network, node[src], node[dst], routing=case.network.paths.name, seed=seed, size=size)
+        return wired.routes(src, dst, size)
 
-    server, usual = gpu // hardware.server.gpus_per_server, case.network.nic_gbps
-    flows = lower(graph, config, server, usual)
-    return _Wired(hardware, None, network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
+    return _Wired(hardware, None, wired.network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
 
 
 def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:

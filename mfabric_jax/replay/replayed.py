@@ -11,8 +11,8 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.cluster.whole_cluster import use_of_links
-from mfabric_jax.replay._replay import Replayed
 from mfabric_jax.replay.replay_paths import DTYPE
+from mfabric_jax.replay.run import Replayed
 from mfabric_jax.replay.turns import TURN
 from mfabric_jax.routing.transfers import INSIDE, link_bytes
 from mfabric_jax.tasks.critical import CriticalPath, covered_s, critical_path
@@ -90,9 +90,8 @@ def gains(done: Replayed) -> Gains:
     problem = prepared.problem()
 
     def makespan(capacity, size, lag, start):
-        return prepared.routed.completion(
-            eqx.tree_at(lambda p: p.capacity, problem, capacity), size, start, lag
-        ).finish.max()
+        changed = eqx.tree_at(lambda p: p.capacity, problem, capacity)
+        return prepared.completion(changed, size=size, lag=lag, start=start).finish.max()
 
     given = (jnp.asarray(x, DTYPE) for x in (prepared.flows.size, prepared.flows.lag, prepared.flows.start))
     found = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
@@ -187,7 +186,7 @@ def _saved(done: Replayed, what: str) -> float:
         mine = np.array([_both_ways(name) == _both_ways(what) for name, _ in network.links])[network.kind_of_links()]
         network = dataclasses.replace(network, capacity=np.where(mine, 1 + PER_CENT, 1) * network.capacity)
         prepared = prepared._replace(network=network)
-    saved = done.makespan_s - float(prepared.routed.completion(prepared.problem(), **given).finish.max())
+    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **given).finish.max())
     return saved if abs(saved) > _noise_s(done) else 0.0
 
 

@@ -3,6 +3,8 @@
 An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls
 of a server take turns, in an order in which everything can run; where the circuits of one of its servers differ, the
 switch turns once the all-to-alls before are through. Circuits are in place at the beginning as the end leaves them.
+This is the rule of `timing.switching`, for any graph: there all-to-alls follow each other, so that which of them waits
+is a closed form and a batch of iterations one program; here flows wait. A test holds both together.
 """
 
 import heapq

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,17 +11,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Network, Transport
-from mfabric_jax.fabric.graph import ENDPOINTS
+from mfabric_jax.fabric import Cluster, Network, Transport
+from mfabric_jax.fabric.graph import ENDPOINTS, endpoints
 from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.max_min import SMALL
-from mfabric_jax.routing.shortest import Routes, compact
+from mfabric_jax.routing.cluster import cluster_routes, links_of
+from mfabric_jax.routing.shortest import Routes, compact, shortest_routes
 
 ROUNDING = 1e-9  # relative: what a link may be short of all that can come and yet be slack
 
 _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
+
+
+class Wired(NamedTuple):
+    """A network, and `routes(src, dst, size)`: the links of it that flows between its ends [F] cross."""
+
+    network: Network
+    routes: Callable[[np.ndarray, np.ndarray, np.ndarray], Routes]
+
+
+def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
+    """Ends are the GPUs of a cluster; `paths`: how flows use equal ones, drawn by `seed`."""
+
+    def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
+        return cluster_routes(cluster, src, dst, routing=paths, seed=seed, size=size)
+
+    return Wired(links_of(cluster, paths), routes)
+
+
+def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.0) -> Wired:
+    """Ends are the gpu or host nodes of a user's network, in their order; `goodput`: payload of what links carry."""
+    node = endpoints(network)
+
+    def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
+        return shortest_routes(network, node[src], node[dst], routing=paths, seed=seed, size=size)
+
+    return Wired(dataclasses.replace(network, capacity=network.capacity * goodput), routes)
 
 
 class Transfers(NamedTuple):

@@ -14,10 +14,10 @@ from mfabric_jax.case.old import WHERE
 from mfabric_jax.case.paths import Choice, Leaf, settings
 from mfabric_jax.case.values import parts_of
 from mfabric_jax.checks import InputError
-from mfabric_jax.replay._replay import replay
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.replay_settings import Replay
 from mfabric_jax.replay.replayed import gains, replay_row
+from mfabric_jax.replay.run import replay
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.sweep.axes import Setting
 from mfabric_jax.tasks.formats.registry import read_with_remarks

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.rings import onward
 from mfabric_jax.tasks.graph import TaskColumns, TaskKind
 from mfabric_jax.timing import block_ops as ops
 from mfabric_jax.timing._order import FORWARD, order_of
@@ -208,7 +209,7 @@ class _Writer:
             seconds = size * self.ends.per_server / float(np.min(self.rates.eps_Bps))
             return self.tasks.add(TaskKind.COMPUTE, ends, "gradients", waits, seconds=seconds)[None]
         every = np.arange(len(ends))
-        onto = np.roll(every.reshape(servers, -1), -1, axis=0).ravel()
+        onto = onward(every.reshape(servers, -1), axis=0).ravel()
         sent = Sent(every, onto, np.full(len(ends), size), np.full(len(ends), np.inf), np.zeros(len(ends), bool))
         traffic = TRAFFIC.index("DP")
         sends, receipts = send(self.tasks, ends, waits, sent, "gradients", traffic, receives=self.receives)

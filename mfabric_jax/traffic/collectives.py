@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, whole
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.workload.volume import ring_bytes
+from mfabric_jax.rings import onward, ring_bytes
 
 MOST_LABELS = np.iinfo(np.int16).max + 1  # that `Flows.task` can tell apart
 
@@ -65,9 +65,9 @@ def ring_all_reduce(
     members = _members(members)
     groups, n = members.shape
     size, start = _per_group("size", size, groups), _per_group("start", start, groups)
-    successor = (np.arange(n) + _strides(n, whole("rings", rings))[:, None]) % n  # flows in the order [G rings n]
-    each = ring_bytes(size, n) / rings
-    return _flows(label, members[:, None, :], members[:, successor], each[:, None, None], start[:, None, None])
+    strides, each = _strides(n, whole("rings", rings)).tolist(), ring_bytes(size, n) / rings
+    after = np.stack([onward(members, stride=stride) for stride in strides], axis=1)  # [G rings n]
+    return _flows(label, members[:, None, :], after, each[:, None, None], start[:, None, None])
 
 
 def hierarchical_all_reduce(

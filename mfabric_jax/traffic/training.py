@@ -9,6 +9,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.flows import Flows
+from mfabric_jax.rings import onward
 from mfabric_jax.traffic.collectives import (
     all_to_all,
     hierarchical_all_reduce,
@@ -108,4 +109,4 @@ def context_flows(workload: Workload) -> Flows:
     blocks = np.reshape(workload.stage_blocks, (-1, 1, 1, 1))
     each = workload.micro_batches / workload.order.copies
     size = context_rounds(workload) * each * blocks * (context_bytes(workload) / workload.tp)
-    return point_to_point(rings, np.roll(rings, -1, axis=2), size, label="CP")
+    return point_to_point(rings, onward(rings, axis=2), size, label="CP")

@@ -9,6 +9,7 @@ all-reduces behind experts, too (`tp_reduces` all), 77 : 23. An all-reduce is a 
 import itertools
 from typing import Any, NamedTuple
 
+from mfabric_jax.rings import ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Holding, Workload
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
@@ -51,11 +52,6 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
     "qwen-moe": _MOSTLY_EP,
     "qwen-moe-ep16": _MOSTLY_EP,
 }
-
-
-def ring_bytes(size: Any, members: int) -> Any:
-    """Bytes that each member of a ring all-reduce of `size` bytes (a number or an array) sends."""
-    return 2 * size * (members - 1) / members
 
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
@@ -178,7 +174,7 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
     between += copy_ring_bytes(copy_part(workload, held), spread)
     local, slice_, own = per_server // workload.tp, dense / workload.tp, expert / workload.tp
     inside = ring_bytes(slice_, local) + ring_bytes(own, copies)
-    return ReplicaRing(between, inside, 2 * (servers - 1) + 2 * (spread - 1))
+    return ReplicaRing(between, inside, ring_steps(servers) + ring_steps(spread))
 
 
 def context_bytes(workload: Workload) -> float:

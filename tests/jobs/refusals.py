@@ -1,9 +1,10 @@
 """Mistakes in files of jobs and in what is done about them."""
 
 from mfabric_jax.jobs.cassini import Mltcp
-from mfabric_jax.jobs.compared import JobsStudy, compare_jobs
+from mfabric_jax.jobs.compared import compare_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of
 from mfabric_jax.jobs.placed import scene_from
+from mfabric_jax.jobs.ways import JobsStudy
 
 SENDS = {"compute_s": 1.0, "gigabytes": 1.0, "links": ["a"]}
 ON_SERVERS = {"gigabytes": 1.0, "servers": [0, 2]}

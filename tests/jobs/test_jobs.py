@@ -8,12 +8,12 @@ import pytest
 from mfabric_jax.case import Case
 from mfabric_jax.jobs import placed
 from mfabric_jax.jobs.cassini import Mltcp
-from mfabric_jax.jobs.compared import JobsStudy, both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
+from mfabric_jax.jobs.compared import both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
 from mfabric_jax.jobs.iterations import in_pieces, repeated, sent_before, solve_jobs
 from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
 from mfabric_jax.jobs.outcome import run_jobs, slowdown_bound
 from mfabric_jax.jobs.placed import model_phase, scene_from
-from mfabric_jax.jobs.ways import WAYS, WaySettings
+from mfabric_jax.jobs.ways import WAYS, JobsStudy
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.report.figures import interleaving
 from mfabric_jax.simulation import simulate
@@ -126,7 +126,7 @@ def test_a_batch_is_its_runs_one_by_one():
     scene, study = scene_from(given), JobsStudy(draws=3, jitter=0.1)
     arrival_s, factor = drawn_runs(scene, study)
     for way in ("fair", "mltcp"):
-        handled = WAYS[way](scene, study.settings())
+        handled = WAYS[way](scene, study)
         together = run_jobs(scene, way, handled, arrival_s, factor).iteration_s
         assert len(set(together[0][:, 0])) == 3
         for run in range(3):
@@ -234,7 +234,7 @@ def test_turns_move_with_a_job_that_is_late_and_the_other_waits():
     # 1: it sends 0.8 from 3.2 to 4, then job 1 does too: both have half, job 0 is through at 4.4 and job 1 at 5.2.
     # So job 0 is 0.4 late: turns are now at 4.4 and 5.4, and job 1, ready at 5.2, waits 0.2. Then nobody meets.
     scene = scene_from(jobs_of(on_a_link((1, 1, 0), (1, 1, 0), iterations=4)))
-    handled = WAYS["cassini"](scene, WaySettings(adjust=0.05))
+    handled = WAYS["cassini"](scene, JobsStudy(adjust=0.05))
     factor = [np.array([[1, 1.2, 1, 1]]), np.ones((1, 4))]
     times = run_jobs(scene, "cassini", handled, np.zeros((1, 2)), factor).iteration_s
     np.testing.assert_allclose(times[0], [[2, 2.4, 2, 2]], rtol=1e-9)

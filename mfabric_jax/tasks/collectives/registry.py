@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.rings import onward, ring_steps
 from mfabric_jax.tasks.collectives.pattern import (
     Build,
     Builds,
@@ -66,13 +67,13 @@ def _steps(count) -> Build:
 
     def build(server):
         n = len(server)
-        return rounds(np.tile((np.arange(n) + 1) % n, (count(n), 1)), 1 / n)
+        return rounds(np.tile(onward(np.arange(n)), (count(n), 1)), 1 / n)
 
     return build
 
 
 RING: Builds = {
-    Op.ALL_REDUCE: _steps(lambda n: 2 * (n - 1)),
+    Op.ALL_REDUCE: _steps(ring_steps),
     Op.ALL_GATHER: _steps(lambda n: n - 1),
     Op.REDUCE_SCATTER: _steps(lambda n: n - 1),
     Op.ALL_TO_ALL: _steps(lambda n: n * (n - 1) // 2),

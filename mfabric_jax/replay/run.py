@@ -65,7 +65,7 @@ def replay(
         prepared = prepare(graph, one, config)
         ready = time.perf_counter()
         progress(f"{where}: {prepared.flows.flows:,} flows")
-        end = prepared.routed.completion(prepared.problem())
+        end = prepared.completion(prepared.problem())
         begin, finish = (np.asarray(x, float) for x in (end.begin, end.finish))
         if end.outcome != Outcome.solved:
             stuck = prepared.flows.task[np.argmax(np.isfinite(begin) & ~np.isfinite(finish))]
