@@ -100,8 +100,6 @@ class SharedJobs:
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
             raise InputError(f"name of a job must be its own, got {', '.join(names)}.")
-        for name, gbps in self.links.items():
-            positive(f"{name} of links", gbps)
         for job in self.jobs:
             _check_job(job, self)
 
@@ -110,15 +108,22 @@ OF_FILE = ("iterations", "links", "fabric", "jobs")
 OF_PHASE = tuple(field.name for field in dataclasses.fields(JobPhase))
 OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "model", "nic_gbps", "graph", "phases", *OF_PHASE)
 OF_CASE = ("compute_s", "gigabytes")  # what a case says of a job
-BESIDE = {
-    **{"graph": (*OF_PHASE, "model", "case"), "phases": (*OF_PHASE, "model", "case", "graph")},
-    **{"case": ("model", "nic_gbps", *OF_CASE), "model": OF_CASE},
+BESIDE = {  # what may not stand beside a field of a job
+    "graph": (*OF_PHASE, "model", "case"),
+    "phases": (*OF_PHASE, "model", "case", "graph"),
+    "case": ("model", "nic_gbps", *OF_CASE),
+    "model": OF_CASE,
 }
 OF_FABRIC = tuple(field.name for field in dataclasses.fields(FabricTable))
 WAS = {  # of a fabric's table in 0.1, where they are in a case
-    **{"name": "network.fabric", "nic_gbps": "network.nic_gbps", "policy": "circuits.policy"},
-    **{"tiers": "network.tiers", "radix": "network.radix", "oversubscription": "network.oversubscription"},
-    **{"at": "network.oversubscribed_at", "routing": "network.paths"},
+    "name": "network.fabric",
+    "nic_gbps": "network.nic_gbps",
+    "policy": "circuits.policy",
+    "tiers": "network.tiers",
+    "radix": "network.radix",
+    "oversubscription": "network.oversubscription",
+    "at": "network.oversubscribed_at",
+    "routing": "network.paths",
 }
 UNUSED = {  # of these with racks, and with a graph
     "rack": ("name", "policy", "tiers", "radix", "at"),
@@ -130,23 +135,22 @@ ITERATIONS = 50  # of a job where nothing else is said
 
 def read_jobs(path: str | Path) -> SharedJobs:
     """The jobs of a file. `InputError` with the job and the field for what is unknown, missing or wrong."""
-    given, named = read_mapping(path, "jobs and what they share"), repr(str(path))
+    table, named = read_mapping(path, "jobs and what they share"), repr(str(path))
     try:
-        return jobs_of(given)
+        return jobs_of(table)
     except InputError as mistake:
         raise InputError(f"{named}: {mistake}") from None
 
 
-def jobs_of(given: Mapping[str, Any]) -> SharedJobs:
+def jobs_of(table: Mapping[str, Any]) -> SharedJobs:
     """The jobs of what a file says."""
-    _known("", given, OF_FILE)
-    links, table = given.get("links", {}), given.get("fabric")
-    if not isinstance(links, Mapping) or not all(_is_number(value) for value in links.values()):
-        raise InputError(f"links must give the Gbps of each link by its name, got {links!r:.80}.")
-    table = None if table is None else _fabric(_known("fabric", table, (*OF_FABRIC, *WAS)))
-    usual = whole("iterations", given.get("iterations", ITERATIONS), at_least=2)
-    jobs = listed("jobs", given.get("jobs", ()))
-    return SharedJobs(jobs=tuple(_job(n, one, usual) for n, one in enumerate(jobs)), links=dict(links), fabric=table)
+    _known("", table, OF_FILE)
+    links = _known("links", table.get("links", {}), None)
+    fabric = _fabric(table["fabric"]) if "fabric" in table else None
+    usual = whole("iterations", table.get("iterations", ITERATIONS), at_least=2)
+    jobs = tuple(_job(n, one, usual) for n, one in enumerate(listed("jobs", table.get("jobs", ()))))
+    gbps = {name: positive(f"{name} of links", number(f"{name} of links", value)) for name, value in links.items()}
+    return SharedJobs(jobs=jobs, links=gbps, fabric=fabric)
 
 
 def contents(shared: SharedJobs) -> dict[str, Any]:
@@ -158,21 +162,21 @@ def contents(shared: SharedJobs) -> dict[str, Any]:
     return dataclasses.asdict(shared, dict_factory=plain)
 
 
-def _fabric(given: Mapping[str, Any]) -> FabricTable:
+def _fabric(table: Any) -> FabricTable:
     """The table of a fabric, with settings of its case under their names of 0.1, too."""
+    table = _known("fabric", table, (*OF_FABRIC, *WAS))
     for kind, fields in UNUSED.items():
-        if given.get(kind) and (beside := [name for name in fields if name in given]):
+        if table.get(kind) and (beside := [name for name in fields if name in table]):
             raise InputError(f"{beside[0]} of a fabric is not used with {kind}; leave it out.")
-    old = {WAS[name]: value for name, value in given.items() if name in WAS}
-    own = {name: value for name, value in given.items() if name not in (*WAS, "case")}
-    if old and "case" in given:
-        name = next(name for name in given if name in WAS)
-        raise InputError(f"{name} of a fabric stands in its case, as {WAS[name]}, where one is given.")
-    bare = "case" not in given and "name" not in given
-    if bare and "policy" in given:
+    old = [name for name in table if name in WAS]
+    if old and "case" in table:
+        raise InputError(f"{old[0]} of a fabric stands in its case, as {WAS[old[0]]}, where one is given.")
+    bare = "case" not in table and "name" not in table
+    if bare and "policy" in table:
         raise InputError("policy of a fabric is not used with a plain tree; leave it out.")
-    case = case_of("fabric", given.get("case", {})).with_((ONE_NIC if bare else {}) | old)
-    return FabricTable(**own, case=case)
+    stated = (ONE_NIC if bare else {}) | {WAS[name]: table[name] for name in old}
+    own = {name: value for name, value in table.items() if name not in (*WAS, "case")}
+    return FabricTable(**own, case=case_of("fabric", table.get("case", {})).with_(stated))
 
 
 def case_of(named: str, given: Any) -> Case:
@@ -186,67 +190,65 @@ def case_of(named: str, given: Any) -> Case:
     return cases.blocks[0].case
 
 
-def _case_of_job(named: str, given: Mapping[str, Any]) -> Case | None:
+def _case_of_job(named: str, job: Mapping[str, Any]) -> Case | None:
     """What a job says as a case; `model` and `nic_gbps` of 0.1: on a fat-tree."""
-    if "case" in given:
-        return case_of(named, given["case"])
-    if "model" not in given:
+    if "case" in job:
+        return case_of(named, job["case"])
+    if "model" not in job:
         return None
-    old = {"model.name": _text(f"model of {named}", given["model"]), "network.fabric": "fat-tree"}
-    return Case().with_(old | ({"network.nic_gbps": given["nic_gbps"]} if "nic_gbps" in given else {}))
+    old = {"model.name": _text(f"model of {named}", job["model"]), "network.fabric": "fat-tree"}
+    return Case().with_(old | ({"network.nic_gbps": job["nic_gbps"]} if "nic_gbps" in job else {}))
 
 
-def _job(place: int, given: Any, iterations: int) -> TrainingJob:
-    named = given.get("name", f"job {place}") if isinstance(given, Mapping) else f"job {place}"
-    if not isinstance(named, str) or not named.strip():
-        raise InputError(f"name of job {place} must be text, got {named!r:.80}.")
-    given = _known(named, given, OF_JOB)
-    of_phase = {key: value for key, value in given.items() if key in OF_PHASE}
+def _job(place: int, job: Any, iterations: int) -> TrainingJob:
+    named = job.get("name", f"job {place}") if isinstance(job, Mapping) else f"job {place}"
+    job = _known(_text(f"name of job {place}", named), job, OF_JOB)
     for kind, others in BESIDE.items():
-        if kind in given and (beside := [other for other in others if other in given]):
+        if kind in job and (beside := [other for other in others if other in job]):
             raise InputError(f"{named} must not give {beside[0]} beside {kind}.")
-    phases = listed(f"phases of {named}", given.get("phases", [of_phase]))
-    servers = listed(f"servers of {named}", given.get("servers", ()))
+    one_phase = {key: value for key, value in job.items() if key in OF_PHASE}
+    phases = listed(f"phases of {named}", job.get("phases", [one_phase]))
+    servers = listed(f"servers of {named}", job.get("servers", ()))
     return TrainingJob(
         name=named,
         phases=tuple(_phase(f"phase {n} of {named}", one) for n, one in enumerate(phases)),
-        iterations=whole(f"iterations of {named}", given.get("iterations", iterations), at_least=2),
-        arrival_s=not_negative(f"arrival_s of {named}", number(f"arrival_s of {named}", given.get("arrival_s", 0.0))),
+        iterations=whole(f"iterations of {named}", job.get("iterations", iterations), at_least=2),
+        arrival_s=_amount("arrival_s", named, job),
         servers=tuple(whole(f"servers of {named}", server, at_least=0) for server in servers),
-        case=_case_of_job(named, given),
-        graph=_text(f"graph of {named}", given.get("graph")),
+        case=_case_of_job(named, job),
+        graph=_text(f"graph of {named}", job["graph"]) if "graph" in job else None,
     )
 
 
-def _text(named: str, given: Any) -> str | None:
-    if given is not None and not (isinstance(given, str) and given):
-        raise InputError(f"{named} must be text, got {given!r:.80}.")
-    return given
-
-
-def _phase(named: str, given: Any) -> JobPhase:
-    given = _known(named, given, OF_PHASE)
-    for field in ("compute_s", "gigabytes"):
-        not_negative(f"{field} of {named}", number(f"{field} of {named}", given.get(field, 0.0)))
-    links = listed(f"links of {named}", given.get("links", ()))
+def _phase(named: str, phase: Any) -> JobPhase:
+    phase = _known(named, phase, OF_PHASE)
+    links = listed(f"links of {named}", phase.get("links", ()))
     flows = links if links and all(isinstance(one, list | tuple) for one in links) else [links] if links else []
     if not all(isinstance(link, str) for flow in flows for link in flow) or not all(flows):
         raise InputError(f"links of {named} must be names of links, or lists of them, got {links!r:.80}.")
-    traffic: Any = one_of(f"traffic of {named}", given.get("traffic", "ring"), ("ring", "all-to-all"))
-    numbers = {field: float(given.get(field, 0.0)) for field in ("compute_s", "gigabytes")}
+    traffic: Any = one_of(f"traffic of {named}", phase.get("traffic", "ring"), ("ring", "all-to-all"))
+    numbers = {field: _amount(field, named, phase) for field in ("compute_s", "gigabytes")}
     return JobPhase(links=tuple(tuple(flow) for flow in flows), traffic=traffic, **numbers)
 
 
-def _known(named: str, given: Any, allowed: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{named} must be a table, got {given!r:.80}.")
-    for field in given:
-        one_of(f"field of {named}" if named else "field", field, allowed)
-    return dict(given)
+def _amount(field: str, named: str, table: Mapping[str, Any]) -> float:
+    value = number(f"{field} of {named}", table.get(field, 0.0))
+    return float(not_negative(f"{field} of {named}", value))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _text(named: str, value: Any) -> str:
+    if not (isinstance(value, str) and value.strip()):
+        raise InputError(f"{named} must be text, got {value!r:.80}.")
+    return value
+
+
+def _known(named: str, table: Any, allowed: tuple[str, ...] | None) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{named} must be a table, got {table!r:.80}.")
+    for field in table:
+        if allowed is not None:
+            one_of(f"field of {named}" if named else "field", field, allowed)
+    return dict(table)
 
 
 def _check_job(job: TrainingJob, shared: SharedJobs) -> None:

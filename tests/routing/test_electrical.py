@@ -245,14 +245,3 @@ def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():
     cases = [(joined(count, SLOW_NIC * (1 + n)), demand) for n, (count, demand) in enumerate(drawn)]
     assert_batch_is_its_loop(forward_time, cases, forwarded, rtol=1e-12)
     np.testing.assert_allclose(forwarded(*cases[-1]), plain(*drawn[-1]) / len(drawn), rtol=1e-9)
-
-
-def test_the_slope_in_every_demand():
-    count, demand = draw_circuits(7, 5)
-    demand += 0.1
-    slope = jax.jit(jax.grad(lambda d: forward_time(joined(count), d)))(demand)
-    for a, b in np.ndindex(5, 5):
-        step = np.zeros((5, 5))
-        step[a, b] = 1e-6
-        want = (plain(count, demand + step) - plain(count, demand - step)) / 2e-6
-        np.testing.assert_allclose(slope[a, b], want, rtol=1e-5, atol=1e-7)

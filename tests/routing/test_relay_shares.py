@@ -83,35 +83,6 @@ def test_by_hand_at_half_efficiency():
     np.testing.assert_allclose(stepped[0, 1], shares[0, 1], atol=0.01)
 
 
-def grid_seconds(count, port, efficiency, sizes, parts):
-    """Busiest link, when pairs 0 -> 1 and 1 -> 2 of three servers divide (relay, direct, EPS) as `parts` says."""
-    (via_a, direct_a, eps_a), (via_b, direct_b, eps_b) = (s * part for s, part in zip(sizes, parts, strict=True))
-    onto = {(0, 1): direct_a, (1, 2): direct_b, (0, 2): via_a + via_b / efficiency}
-    onto |= {(2, 1): via_a / efficiency, (1, 0): via_b}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        links = [np.nan_to_num(load / count[link], nan=0.0, posinf=np.inf) for link, load in onto.items()]
-    ports = [eps_a / port[0], eps_a / port[1], eps_b / port[1], eps_b / port[2]]
-    return np.max(np.stack(np.broadcast_arrays(*links, *ports)), axis=0)
-
-
-def test_no_division_on_a_grid_is_better():
-    # 0 -> 1 (via 2) and 1 -> 2 (via 0) meet on the circuit 0 -> 2.
-    steps = 40
-    grid = np.array([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]).T / steps
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        count = regions.padded(np.triu(rng.integers(0, 4, (3, 3)), 1))
-        count, port, efficiency = count + count.T, rng.choice([0.5, 1, 2], SERVERS), rng.choice([1, 0.7, 0.4])
-        sizes = rng.uniform(1, 9, 2)
-        where = region(port, efficiency=efficiency)
-        shares, least = best(where, count, pairs({(0, 1): sizes[0], (1, 2): sizes[1]}))
-        own = [shares[0, 1][[2, DIRECT, EPS]], shares[1, 2][[0, DIRECT, EPS]]]
-        np.testing.assert_allclose(grid_seconds(count, port, efficiency, sizes, own), least, rtol=1e-9)
-        found = grid_seconds(count, port, efficiency, sizes, [grid[:, :, None], grid[:, None, :]]).min()
-        assert least <= found * (1 + 1e-12)
-        assert found <= least * (1 + 6 / steps)
-
-
 def test_the_programme_lies_between_the_degree_bound_and_every_other_routing():
     gain = []
     for seed in range(20):
@@ -124,18 +95,6 @@ def test_the_programme_lies_between_the_degree_bound_and_every_other_routing():
         assert least <= min(times) * (1 + 1e-9)
         gain.append(times[0] / least)
     assert np.mean(gain) > 1.05
-
-
-def test_any_unit_of_bytes_gives_the_same():
-    where, count, demand = draw(2)
-    shares, stepped, least = both(where, count, demand)
-    for scale in (1e-12, 1e9):
-        np.testing.assert_allclose(best(where, count, demand * scale)[1], least * scale, rtol=1e-9)
-        other = near(where, count, demand * scale)
-        np.testing.assert_allclose(bound(where, count, other, demand), bound(where, count, stepped, demand), rtol=1e-3)
-    idle = (demand == 0) & OFF  # pairs without bytes keep to their circuits
-    for each in (shares, stepped):
-        np.testing.assert_array_equal(each[idle][:, DIRECT], count[idle] > 0)
 
 
 @pytest.mark.parametrize(("seeds", "dtype"), [(16, np.float64), (8, np.float32)])

@@ -17,7 +17,7 @@ from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.fixed import forward_time, spray_time, wired
 from mfabric_jax.routing.shortest import Routes
-from mfabric_jax.routing.transfers import binding, flow_problem, latency, link_bytes
+from mfabric_jax.routing.transfers import binding, latency, link_bytes
 from tests.mistakes import refused
 from tests.oracles import dense
 from tests.oracles.tree import tree as star
@@ -210,15 +210,6 @@ def test_latency_is_the_mean_over_the_bytes():
     made = cluster("mfabric", 2, 100.0, regions=np.array([[[0, 2], [2, 0]]]), gpus_per_server=4, electrical_nics=2)
     routes = cluster_routes(made, [0, 0, 3, 0], [1, 4, 7, 7])
     np.testing.assert_allclose(latency(made.sprayed, routes), units.us(np.array([2, 3, 5, 4])), rtol=1e-12)
-
-
-def test_single_precision_keeps_its_digits():
-    made, size = hosts(), draw(0, HOSTS)[SRC, DST]
-    routes = cluster_routes(made, SRC, DST)
-    done = transfer(made.sprayed, routes, size)
-    # About 100 events, each with an error of a few 6e-8 in the rates.
-    np.testing.assert_allclose(done.finish, simulated(made.sprayed, routes, size), rtol=1e-4)
-    assert flow_problem(made.sprayed.capacity, routes).capacity.dtype == np.float32
 
 
 def test_flows_that_cannot_end_and_nothing_to_move():
