@@ -13,22 +13,10 @@ from mfabric_jax.text_files import read_mapping
 # Which GPU each rank of a graph runs on.
 
 
-def _in_order(servers: int, per_server: int, seed: int) -> np.ndarray:
-    return np.arange(servers * per_server)
-
-
-def _round_robin(servers: int, per_server: int, seed: int) -> np.ndarray:
-    return np.arange(servers * per_server).reshape(servers, per_server).T.ravel()
-
-
-def _random(servers: int, per_server: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).permutation(servers * per_server)
-
-
-ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {
-    "in-order": _in_order,
-    "round-robin": _round_robin,
-    "random": _random,
+ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
+    "in-order": lambda servers, each, seed: np.arange(servers * each),
+    "round-robin": lambda servers, each, seed: np.arange(servers * each).reshape(servers, each).T.ravel(),
+    "random": lambda servers, each, seed: np.random.default_rng(seed).permutation(servers * each),
 }
 
 

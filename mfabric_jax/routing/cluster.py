@@ -54,9 +54,14 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
         for some in _chunks(np.ones(len(flow), bool)):
             one = flow[some]
             parts.append((one, _over_circuits(cluster, src[one], dst[one], ways[some], share[some], first)))
-    elif len(flow):
+    elif cluster.tree is not None and len(flow):
         ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
-        path = _single_paths(cluster.tree, ends, routing, seed, None if size is None else np.asarray(size)[flow])
+        path = None  # aggregation switch and core [F] of every flow; of sprayed ones all
+        if routing == "ecmp":
+            path = ecmp(cluster.tree, ends.out[0], ends.into[0], seed)
+        elif routing == "least-loaded":
+            own = None if size is None else np.asarray(size)[flow]
+            path = least_loaded(cluster.tree, ends.out[0], ends.into[0], own, seed)
         for some in _chunks(np.ones(len(flow), bool)):
             parts.append((flow[some], _over_tree(cluster, ends, path, some)))
     return stacked(parts, len(src))
@@ -115,15 +120,6 @@ class _Ends:
         tree = cluster.nic_tree
         if tree.parts > 1 and np.any(tree.part_of(self.out) != tree.part_of(self.into)):
             raise InputError(f"{cluster.name}: GPUs of different rails have no way to each other without pxn.")
-
-
-def _single_paths(tree, ends: _Ends, routing: str, seed: int, size):
-    """Aggregation switch and core [F] of every flow; None under spraying."""
-    if routing == "spray":
-        return None
-    if routing == "ecmp":
-        return ecmp(tree, ends.out[0], ends.into[0], seed)
-    return least_loaded(tree, ends.out[0], ends.into[0], size, seed)
 
 
 def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
@@ -213,7 +209,7 @@ def hashed(*keys) -> np.ndarray:
 def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Aggregation switch and core of every flow, by a hash of its number, its hosts and the seed."""
     draw = hashed(seed, np.arange(len(src)), src, dst) % np.uint64(tree.paths)
-    return _split(tree, draw.astype(np.int64))
+    return np.divmod(draw.astype(np.int64), tree.pod_ports[UP])
 
 
 def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -247,8 +243,4 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
         if beyond[flow]:
             rise[p0[flow], a, c] += size[flow]
             fall[p1[flow], a, c] += size[flow]
-    return _split(tree, place)
-
-
-def _split(tree: Tree, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.divmod(place, tree.pod_ports[UP])
+    return np.divmod(place, climb)

@@ -8,7 +8,6 @@ tensor-parallel slice.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -200,24 +199,6 @@ class SinglePaths(eqx.Module):
         return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
 
-class _GroupFlows(NamedTuple):
-    """Flows that leave their server: groups and ranks, GPUs of the cluster [F] each."""
-
-    group: np.ndarray
-    source: np.ndarray
-    target: np.ndarray
-    src: np.ndarray
-    dst: np.ndarray
-
-    @classmethod
-    def between(cls, gpus_per_server: int, groups: int, ranks: int, slices: int) -> "_GroupFlows":
-        """Of every pair of ranks of a group, one for each of the `slices` GPUs of a rank; groups follow each other."""
-        group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
-        src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
-        away = src // gpus_per_server != dst // gpus_per_server
-        return cls(*(column[away] for column in (group, source, target, src, dst)))
-
-
 def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, seed: int = 0) -> SinglePaths:
     """Draw the path of every flow between the servers of groups of `ranks`, each of `slices` GPUs. Host side.
 
@@ -227,9 +208,11 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
     Of several groups those are kept that share links with the first, directly or through others: the rest cannot change
     when it is done.
     """
-    flows = _GroupFlows.between(cluster.gpus_per_server, groups, ranks, slices)
-    routes = cluster_routes(cluster, flows.src, flows.dst, routing="ecmp", seed=seed)
-    return _first_and_its_neighbours(flows, routes, links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices)
+    src, dst = _leaving(cluster.gpus_per_server, groups, ranks, slices)
+    routes = cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
+    return _first_and_its_neighbours(
+        (src, dst), routes, links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices, ranks
+    )
 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
@@ -237,25 +220,33 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
     if links.count is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
     network = circuit_network(links.count)
-    flows = _GroupFlows.between(gpus_per_server, links.groups, ranks, slices)
-    here, there = flows.src // gpus_per_server, flows.dst // gpus_per_server
-    routes = shortest_routes(network, here, there, routing="ecmp", seed=seed)
-    return _first_and_its_neighbours(flows, routes, network.capacity, slices)
+    src, dst = _leaving(gpus_per_server, links.groups, ranks, slices)
+    routes = shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
+    return _first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
 
 
-def _first_and_its_neighbours(flows: _GroupFlows, routes: Routes, capacity: np.ndarray, slices: int) -> SinglePaths:
-    """The flows of the groups that the first group shares links with, by however many others."""
-    there, links = routes.hops >= 0, np.maximum(routes.hops, 0)
-    near = flows.group == 0
+def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
+    """GPUs [F] that send and receive: of every pair of ranks of a group as many as a rank has; groups follow each
+    other. Without those of one server."""
+    group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
+    src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
+    away = src // gpus_per_server != dst // gpus_per_server
+    return src[away], dst[away]
+
+
+def _first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
+    """The flows of the groups that the first group shares links with, by however many others; `ends`: GPUs [F]."""
+    there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
+    near = group == 0
     while True:
         used = np.zeros(len(capacity), bool)
         used[links[near][there[near]]] = True
-        groups = np.unique(flows.group[(used[links] & there).any(axis=1)])
-        if len(groups) == len(np.unique(flows.group[near])):
+        groups = np.unique(group[(used[links] & there).any(axis=1)])
+        if len(groups) == len(np.unique(group[near])):
             break
-        near = np.isin(flows.group, groups)
+        near = np.isin(group, groups)
     hops, share = jnp.asarray(routes.hops[near], jnp.int32), jnp.asarray(routes.share[near])
-    source, target = jnp.asarray(flows.source[near]), jnp.asarray(flows.target[near])
+    source, target = (jnp.asarray(gpu[near] // slices % ranks) for gpu in ends)
     return SinglePaths(source, target, hops, share, jnp.asarray(capacity), slices, max(1, len(groups)))
 
 
