@@ -1,8 +1,7 @@
 """A graph of tasks on a fabric, ready to run: ranks on GPUs, circuits, flows on paths, one max-min problem."""
 
 import dataclasses
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,65 +23,34 @@ from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import lowered
 
-# One cluster with several sets of circuits: one network that has the links of all, and paths over each.
-
 CIRCUIT = "circuit"
 
 
-@dataclasses.dataclass(frozen=True)
 class Wirings:
-    """`clusters` differ in their circuits alone, whose links come last; `paths`: how flows use equal paths, drawn by
-    `seed`."""
+    """Networks that differ in their circuits alone, whose links come last; `network` has the circuits of all."""
 
-    clusters: tuple[Cluster, ...]
-    paths: str
-    seed: int
-
-    @cached_property
-    def _wired(self) -> list[Wired]:
-        return [wired_cluster(cluster, self.paths, self.seed) for cluster in self.clusters]
-
-    @property
-    def _networks(self) -> list[Network]:
-        return [wired.network for wired in self._wired]
-
-    @cached_property
-    def _first(self) -> list[int]:
-        """Where the circuits of each are in the common network."""
-        counts = [len(cluster.circuits.src) for cluster in self.clusters]
-        fixed = len(self._networks[0].tail) - counts[0]
-        return (fixed + np.cumsum([0, *counts[:-1]])).tolist()
-
-    @cached_property
-    def network(self) -> Network:
-        """The links that all share, then the circuits of one set after the other."""
-        if len(self.clusters) == 1:
-            return self._networks[0]
-        shared, most = self._first[0], max(self._networks, key=lambda network: network.size)
-        of_all = {}
-        for field in ("tail", "head", "capacity", "delay_s"):
-            every = [getattr(network, field) for network in self._networks]
-            of_all[field] = np.concatenate([every[0][:shared], *(links[shared:] for links in every)])
-        links = tuple(run for run in self._networks[0].links if run[0] != CIRCUIT)
-        circuits = len(of_all["tail"]) - shared
-        return Network(**of_all, nodes=most.nodes, links=(*links, (CIRCUIT, circuits)) if circuits else links)
-
-    def direct(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """[F] mask: whether two servers [F] are joined by a circuit of the set `wiring` [F]."""
-        found = np.zeros(len(wiring), bool)
-        for one in np.unique(wiring).tolist():
-            mine = wiring == one
-            found[mine] = self.clusters[one].circuits.find(src[mine], dst[mine]) >= 0
-        return found
+    def __init__(self, each: Sequence[Wired]):
+        circuits = [sum(count for kind, count in one.network.links if kind == CIRCUIT) for one in each]
+        self.each, self.shared = each, len(each[0].network.tail) - circuits[0]
+        self.first = (self.shared + np.cumsum([0, *circuits[:-1]])).tolist()  # where the circuits of each are
+        self.network = each[0].network
+        if sum(circuits) > circuits[0]:
+            of_all = {}
+            for field in ("tail", "head", "capacity", "delay_s"):
+                every = [getattr(one.network, field) for one in each]
+                of_all[field] = np.concatenate([every[0][: self.shared], *(links[self.shared :] for links in every)])
+            nodes = max((one.network for one in each), key=lambda network: network.size).nodes
+            links = tuple(run for run in self.network.links if run[0] != CIRCUIT)
+            self.network = Network(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
 
     def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
-        """Links of the network that flows between GPUs [F] cross, each over its set of circuits."""
-        parts, shared = [], self._first[0]
+        """Links of the network that flows between ends [F] cross, each over its set of circuits `wiring` [F]."""
+        parts = []
         for one in np.unique(wiring).tolist():
             mine = np.flatnonzero(wiring == one)
-            found = self._wired[one].routes(src[mine], dst[mine], size[mine])
-            hops = np.where(found.hops >= shared, found.hops + self._first[one] - shared, found.hops)
-            parts.append((mine, Routes(hops, found.share)))
+            hops, share = self.each[one].routes(src[mine], dst[mine], size[mine])
+            moved = np.where(hops >= self.shared, hops + self.first[one] - self.shared, hops)
+            parts.append((mine, Routes(moved, share)))
         return stacked(parts, len(wiring))
 
 
@@ -134,23 +102,23 @@ class Prepared(NamedTuple):
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     """Ranks on the GPUs of the case's fabric or of the user's graph, transfers on paths. `InputError` for too few."""
-    wired = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
-    flows, gpu = wired.flows, wired.gpu
+    placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
+    flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
-    key = (wired.wiring[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
+    key = (placed.wiring[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
     ways, which = np.unique(key, return_inverse=True)
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
-    routes = wired.routes(wiring, *(gpu[end] for end in np.divmod(pair, ranks)), size)
-    network, waits_s = under(wired.hardware.carried_by, wired.network, routes, size)
+    src, dst = (gpu[end] for end in np.divmod(pair, ranks))
+    routes = placed.wirings.routes(wiring, src, dst, size)
+    network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
     flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
     row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
     row[moves] = which
-    hops = np.vstack([routes.hops, np.full_like(routes.hops[:1], -1, shape=(1, routes.hops.shape[1]))])[row]
-    share = np.vstack([routes.share, np.zeros((1, routes.share.shape[1]))])[row]
-    nic_gbps = None if wired.cluster is None else case.network.nic_gbps
-    routed = Routed(flows, Routes(hops, share))
-    return Prepared(graph, routed, wired.cluster, nic_gbps, network, gpu, case.network.paths.name)
+    hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
+    routed = Routed(flows, Routes(hops[row], share[row]))
+    nic_gbps = None if placed.cluster is None else case.network.nic_gbps
+    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths)
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
@@ -168,39 +136,31 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
     return dataclasses.replace(flows, size=np.where(flows.transfers, 1, config.compute_scale) * flows.size)
 
 
-class _Wired(NamedTuple):
-    """- `hardware`.   - `cluster`: None on a user's graph.   - `gpu`, `server` [R]: of every rank.
-    - `nic_gbps`: about what a rank can send.   - `flows`: with turns of the switch, without latency.
-    - `wiring` [F]: which circuits a flow finds.   - `routes`: (wiring, GPUs src, dst, bytes) [P] -> `Routes`.
+class _Placed(NamedTuple):
+    """A graph on a fabric: `cluster` is None on a user's; `gpu` [R]: of every rank.
+
+    - `flows`: with turns of the switch, without latency.   - `wiring` [F]: which circuits a flow finds.
     """
 
     hardware: Hardware
     cluster: Cluster | None
-    network: Network
     gpu: np.ndarray
-    server: np.ndarray
-    nic_gbps: float
     flows: Flows
     wiring: np.ndarray
-    routes: Callable[..., Routes]
+    wirings: Wirings
 
 
-def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
-    seed, paths, usual = case.run.seed, case.network.paths.name, case.network.nic_gbps
+def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
+    seed, paths = case.run.seed, case.network.paths.name
     hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
     wired = wired_graph(read_graph(str(config.graph)), paths, seed, hardware.goodput)
     gpus = len(endpoints(wired.network))
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)
-    server = gpu // hardware.server.gpus_per_server
-    flows = lower(graph, config, server, usual)
-
-    def routes(wiring, src, dst, size) -> Routes:
-        return wired.routes(src, dst, size)
-
-    return _Wired(hardware, None, wired.network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
+    flows = lower(graph, config, gpu // hardware.server.gpus_per_server, case.network.nic_gbps)
+    return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), Wirings([wired]))
 
 
-def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
+def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     """The fabric of a case, with circuits for the graph where it has any."""
     on, nic_gbps, seed = fabric.get(case.network.fabric), case.network.nic_gbps, case.run.seed
     per_server = on.gpus_of(gpu_of(case))
@@ -216,20 +176,17 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
     def form(circuits: Callable[..., np.ndarray]) -> Cluster:
         return formed_cluster(hardware, shape, circuits)
 
-    def wirings(*clusters: Cluster) -> Wirings:
-        return Wirings(clusters, case.network.paths.name, seed)
-
     if on.reconfigures and config.circuits_for == "all-to-all":
         alone_s = flows.seconds + flows.bytes / units.gbps(nic_gbps)
         phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), shape.servers_per_region)
-        _check_turns(phases)
-        own = _each_own(between, phases, choose, form, shape.servers_per_region)
-        cluster, wired = own.clusters[0], wirings(*own.clusters)
-        flows, wiring = _turning(config, between, phases, own, wired, hardware.delay_s)
+        own = _each_own(between.servers, phases, choose, form, shape.servers_per_region)
+        clusters = own.clusters
+        flows, wiring = _turning(config, between, phases, own, hardware.delay_s)
     else:
-        cluster = form(lambda *degree: choose(shape.regions(between.bytes(flows.transfers)), *degree))
-        wired, wiring = wirings(cluster), np.zeros(flows.flows, int)
-    return _Wired(hardware, cluster, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
+        clusters = [form(lambda *degree: choose(shape.regions(between.bytes(flows.transfers)), *degree))]
+        wiring = np.zeros(flows.flows, int)
+    wirings = Wirings([wired_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
+    return _Placed(hardware, clusters[0], gpu, flows, wiring, wirings)
 
 
 class _Between(NamedTuple):
@@ -254,44 +211,43 @@ class _Between(NamedTuple):
         return total
 
 
-def _check_turns(phases: Phases) -> None:
+class _EachOwn(NamedTuple):
+    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: which of `clusters` has them; the first has none."""
+
+    circuits: np.ndarray
+    wiring: np.ndarray
+    clusters: list[Cluster]
+
+
+def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
+    """Circuits for every all-to-all."""
     if not phases.demand.any():
         raise InputError(
             "circuits_for 'all-to-all' needs all-to-alls between servers of a region, of which the graph has none; "
             "choose 'run'."
         )
-
-
-class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: which set each has, from 1 on; `clusters`: the one
-    without circuits, then one for each set."""
-
-    circuits: np.ndarray
-    wiring: np.ndarray
-    clusters: tuple[Cluster, ...]
-
-
-def _each_own(between: _Between, phases: Phases, choose, form, size: int) -> _EachOwn:
-    """Circuits for every all-to-all."""
     chosen: list[np.ndarray] = []
 
     def none_yet(degree: int, policy: str | None = None) -> np.ndarray:
         chosen.append(circuits_of_each(phases.demand, size, lambda demand: choose(demand, degree, policy)))
-        return np.zeros((1, between.servers, between.servers), np.int64)
+        return np.zeros((1, servers, servers), np.int64)
 
     bare = form(none_yet)
     (circuits,) = chosen
     known: dict[bytes, int] = {}
     wiring = np.array([known.setdefault(one.tobytes(), len(known) + 1) for one in circuits], np.int64)
     _, first = np.unique(wiring, return_index=True)
-    return _EachOwn(circuits, wiring, (bare, *(bare.with_circuits(circuits[place][None]) for place in first)))
+    return _EachOwn(circuits, wiring, [bare, *(bare.with_circuits(circuits[place][None]) for place in first)])
 
 
 def _turning(
-    config: Replay, between: _Between, phases: Phases, own: _EachOwn, wired: Wirings, delay_s: float
+    config: Replay, between: _Between, phases: Phases, own: _EachOwn, delay_s: float
 ) -> tuple[Flows, np.ndarray]:
     """The flows with turns of the switch, and the set of circuits that each finds [F]."""
     wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
-    optical = between.flows.transfers & wired.direct(wiring, *between.ends)
+    optical, (src, dst) = np.zeros(len(wiring), bool), between.ends
+    for one in np.unique(wiring).tolist():
+        mine = between.flows.transfers & (wiring == one)
+        optical[mine] = own.clusters[one].circuits.find(src[mine], dst[mine]) >= 0
     flows = with_turns(between.flows, phases, own.circuits, optical, delay_s, ahead=config.first == "ahead")
     return flows, np.pad(wiring, (0, flows.flows - len(wiring)))
