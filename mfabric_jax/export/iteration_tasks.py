@@ -11,13 +11,14 @@ from jax import lax
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits
+from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import Ways, ways_of
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
-from mfabric_jax.timing._site import BARRIERS, Sent
+from mfabric_jax.timing._site import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
@@ -48,28 +49,26 @@ class SentAllToAlls:
             moe = np.broadcast_to((where.layer >= 0)[..., None], self.count.shape[:4])
             self.which, self.ways = self._ways(one, moe)
 
-    def sent(self, at: tuple[int, int, int], which: int) -> Sent:
+    def sent(self, at: tuple[int, int, int], which: int) -> Flows:
         """One of the two of a block, as dispatch sends it; combine moves elements of its own size."""
         combine = bool(self.backward[at]) != bool(which)
         scale = self.ratio if combine else 1.0
         if self.ways is None:
             return self._direct(at, which, scale)
         optical, optical_rate, electrical, rest = (part[self.which[(*at, which)]] for part in self.ways)
-        parts = []
-        for size, rate, private in ((optical, optical_rate, True), (electrical, rest, False)):
-            src, dst = np.nonzero(size)
-            rates = rate[src, dst] * self.nic_Bps
-            parts.append(Sent(src, dst, size[src, dst] * scale, rates, np.full(len(src), private)))
-        return Sent(*(np.concatenate(both) for both in zip(*parts, strict=True)))
+        way, src, dst = np.nonzero(np.stack([optical, electrical]))
+        size, rate = (np.stack(both)[way, src, dst] for both in ((optical, electrical), (optical_rate, rest)))
+        task = np.array([CIRCUITS, PACKETS])[way]
+        return flows_of(src, dst, size * scale, cap=rate * self.nic_Bps, task=task)
 
-    def _direct(self, at: tuple[int, int, int], which: int, scale: float) -> Sent:
+    def _direct(self, at: tuple[int, int, int], which: int, scale: float) -> Flows:
         """A message for each pair of ends, on circuits where their servers have some."""
         demand = self.demand[self.number[at]] * scale
         src, dst = np.nonzero(demand)
         server = src // self.per_server, dst // self.per_server
         circuits = np.zeros(len(src)) if self.count is None else self.count[(*at, which)][server]
         cap = np.where(circuits > 0, circuits * self.nic_Bps / self.slices, np.inf)
-        return Sent(src, dst, demand[src, dst], cap, circuits > 0)
+        return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
     def _ways(self, one: Scenario, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Which of the different all-to-alls each slot has [P Q L 2], and the `Ways` of all of these [N S S]."""

@@ -11,6 +11,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
 
 USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # of what is not named
+COLUMNS = ("src", "dst", "size", *USUAL, "cap")
 Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (src, dst) [F] -> seconds [F]
 
 
@@ -23,7 +24,7 @@ class Flows:
     - `start` [F]: not before [s].   - `lag` [F] [s] behind that and the last end waited for: latency goes here.
     - `latency` [F] [s]: the part of `lag` that a message is on its way: `message` [F], of a transfer itself, of a
       marker one that it waits for; -1: none.
-    - `weight` [F]: in max-min sharing.
+    - `weight` [F]: in max-min sharing.   - `cap` [F]: no faster than that [bytes/s], of a computation 1.
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`.
     - `task` [F]: what the flow is a part of: a task of a graph, which ends with its last flow, or one of `labels`.
     """
@@ -36,6 +37,7 @@ class Flows:
     latency: np.ndarray
     message: np.ndarray
     weight: np.ndarray
+    cap: np.ndarray
     task: np.ndarray
     after: np.ndarray
     labels: tuple[str, ...] = ()
@@ -78,6 +80,15 @@ class Flows:
         seconds[late] = latency(*(end[self.message[late]] for end in (self.src, self.dst)))
         return replace(self, lag=self.lag + seconds, latency=seconds)
 
+    def back(self) -> "Flows":
+        """The same the other way."""
+        return replace(self, src=self.dst, dst=self.src)
+
+    def only(self, which: np.ndarray) -> "Flows":
+        """Those under a mask [F]; what waits for what is left out."""
+        columns = {name: getattr(self, name)[which] for name in COLUMNS}
+        return flows_of(**columns, labels=self.labels)
+
     def of(self, label: str) -> np.ndarray:
         """[F] mask: the flows of one label. `InputError` for an unknown one."""
         return self.task == self.labels.index(one_of("label", label, self.labels))
@@ -87,5 +98,6 @@ def flows_of(
     src: np.ndarray, dst: np.ndarray, size: np.ndarray, *, after: ArrayLike = (), labels=(), **columns: Any
 ) -> Flows:
     """Flows of these columns; one number stands for all."""
-    every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (USUAL | columns).items()}
+    usual = USUAL | {"cap": np.where(np.asarray(dst) >= 0, np.inf, 1.0)}
+    every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()}
     return Flows(src, dst, size, **every, after=checked_after(after, len(src)), labels=labels)

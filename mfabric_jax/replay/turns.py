@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import successors
-from mfabric_jax.flows.flows import USUAL, Flows, flows_of
+from mfabric_jax.flows.flows import COLUMNS, Flows, flows_of
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
 
 TURN = -1  # `task` of the flows that stand for the switch
@@ -182,6 +182,5 @@ def _more(flows: Flows, lag: np.ndarray, pairs: np.ndarray) -> Flows:
     """With markers of so much lag behind the flows, and more pairs of what waits for what."""
     nobody = np.full(len(lag), -1)
     added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=TURN)
-    columns = ("src", "dst", "size", *USUAL)
-    arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in columns}
+    arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in COLUMNS}
     return flows_of(**arrays, after=np.concatenate([flows.after, pairs]))

@@ -72,9 +72,8 @@ class Routed(NamedTuple):
     routes: Routes
 
     def problem(self, capacity: np.ndarray, dtype: Any = "float32") -> FlowProblem:
-        """The max-min problem on links [L bytes/s]; computations have a cap of one second a second and no link."""
-        cap = np.where(self.flows.transfers, np.inf, 1.0)
-        return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=cap)
+        """The max-min problem on links [L bytes/s]."""
+        return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
         """When every flow begins and ends; `size`, `start`, `lag` [F]: None: those of the flows.

@@ -4,32 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.tasks.graph import Op, TaskColumns, TaskKind
 
 Ready = np.ndarray  # [K N]: the tasks that each of N ends waits for
+PACKETS, CIRCUITS = 0, 1  # `task` of the flows of an all-to-all between ends of a group; circuits no other pair shares
 BARRIERS = {
     "collective": "nobody goes on before an all-to-all of its group is over, which is a BARRIER of all",
     "marker": "the same, by a task that is nobody's",
     "none": "an end goes on once it has sent and received what is its own",
 }
-
-
-class Sent(NamedTuple):
-    """One all-to-all between the ends of a group: who sends what to whom, and how.
-
-    - `src`, `dst` [F]: ends of the group.   - `bytes` [F].
-    - `cap` [F] bytes/s: no faster than that.   - `private` [F]: on circuits, which no other pair shares.
-    """
-
-    src: np.ndarray
-    dst: np.ndarray
-    bytes: np.ndarray
-    cap: np.ndarray
-    private: np.ndarray
-
-    def back(self) -> "Sent":
-        """The same the other way."""
-        return self._replace(src=self.dst, dst=self.src)
 
 
 class Reduced(NamedTuple):
@@ -84,15 +68,15 @@ class Site:
         told = [one for one in told if one is not None]
         self.turned = self.after_all(told, delay_s, "the switch turns") if told else None
 
-    def all_to_all(self, ready: Ready, sent: Sent, inside_s: float, name: str, *, packets_wait: bool) -> Ready:
+    def all_to_all(self, ready: Ready, sent: Flows, inside_s: float, name: str, *, packets_wait: bool) -> Ready:
         """One all-to-all, and beside it so many seconds on the NVSwitches."""
         waits, out, into = [ready], [], []
         behind = [ready] if self.turned is None else [ready, self.turned]
         for private in (False, True):
-            some = sent.private == private
+            some = (sent.task == CIRCUITS) == private
             if some.any():
                 waits = behind if private or packets_wait else [ready]
-                one = Sent(*(column[some] for column in sent))
+                one = sent.only(some)
                 begun, ended = self.messages(waits, one, name)
                 out.append((begun, one.src))
                 into.append((ended, one.dst))
@@ -100,7 +84,7 @@ class Site:
         self.quiet = self._joined(out, into, here or [ready], name)
         return self.quiet[None]
 
-    def messages(self, waits: list, sent: Sent, name: str, traffic: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def messages(self, waits: list, sent: Flows, name: str, traffic: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Messages between ends: the tasks that send them, and those that have received them."""
         waits = [one[..., sent.src] for one in waits]
         return send(self.tasks, self.ends, waits, sent, name, traffic, receives=self.receives)
@@ -132,17 +116,18 @@ def gathered(tasks: TaskColumns, ends: np.ndarray, waits: list, group: int, name
 
 
 def send(
-    tasks: TaskColumns, ends: np.ndarray, waits: list, sent: Sent, name: str, traffic: int, *, receives: bool
+    tasks: TaskColumns, ends: np.ndarray, waits: list, sent: Flows, name: str, traffic: int, *, receives: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Messages between `ends`, waiting for tasks [F] or [K F]: the tasks that send them, and those that have received
     them, the same unless receiving is a task of its own."""
     src, dst = ends[sent.src], ends[sent.dst]
     match = tasks.matched(len(src)) if receives else -1
-    rest = {"bytes": sent.bytes, "cap": sent.cap, "private": sent.private, "traffic": traffic}
+    private = sent.task == CIRCUITS
+    rest = {"bytes": sent.size, "cap": sent.cap, "private": private, "traffic": traffic}
     sending = tasks.add(TaskKind.SEND, src, name, waits, peer=dst, match=match, **rest)
     if not receives:
         return sending, sending
-    return sending, tasks.add(TaskKind.RECV, dst, name, peer=src, match=match, bytes=sent.bytes)
+    return sending, tasks.add(TaskKind.RECV, dst, name, peer=src, match=match, bytes=sent.size)
 
 
 def all_reduced(

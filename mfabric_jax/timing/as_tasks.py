@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.rings import onward
 from mfabric_jax.tasks.graph import TaskColumns, TaskKind
 from mfabric_jax.timing import block_ops as ops
 from mfabric_jax.timing._order import FORWARD, order_of
-from mfabric_jax.timing._site import Ready, Reduced, Sent, Site, all_reduced, gathered, send
+from mfabric_jax.timing._site import Ready, Reduced, Site, all_reduced, gathered, send
 from mfabric_jax.timing.block_tasks import Lanes, Replica, RunningBlocks, Switch, add_blocks
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import FabricRates
@@ -121,7 +122,7 @@ class _Writer:
         src, dst = sites[need // self.order.kind.shape[1]].ends, site.ends
         every, count = np.arange(len(src)), len(src)
         size = np.full(count, pp_bytes(self.workload) * self.ends.ranks)
-        sent = Sent(every, every + count, size, np.full(count, np.inf), np.zeros(count, bool))
+        sent = flows_of(every, every + count, size)
         both = np.concatenate([src, dst])
         name = f"{self._name(n)}: input"
         return send(self.tasks, both, [ended[need]], sent, name, TRAFFIC.index("PP"), receives=self.receives)[1][None]
@@ -210,7 +211,7 @@ class _Writer:
             return self.tasks.add(TaskKind.COMPUTE, ends, "gradients", waits, seconds=seconds)[None]
         every = np.arange(len(ends))
         onto = onward(every.reshape(servers, -1), axis=0).ravel()
-        sent = Sent(every, onto, np.full(len(ends), size), np.full(len(ends), np.inf), np.zeros(len(ends), bool))
+        sent = flows_of(every, onto, np.full(len(ends), size))
         traffic = TRAFFIC.index("DP")
         sends, receipts = send(self.tasks, ends, waits, sent, "gradients", traffic, receives=self.receives)
         return np.stack([sends, receipts[np.argsort(onto)]])

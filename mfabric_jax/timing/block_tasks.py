@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.flows import Flows
 from mfabric_jax.timing import block_ops as ops
 from mfabric_jax.timing._order import BACKWARD, FORWARD, order_of
-from mfabric_jax.timing._site import Ready, Sent, Site
+from mfabric_jax.timing._site import Ready, Site
 from mfabric_jax.timing.block_table import rows_of
 from mfabric_jax.timing.blocks import Rules, in_float64
 from mfabric_jax.timing.iteration import Walked
@@ -24,7 +25,7 @@ class Replica(NamedTuple):
 
     walked: Walked
     delay_s: np.ndarray
-    sent: Callable[[tuple[int, int, int], int], Sent]
+    sent: Callable[[tuple[int, int, int], int], Flows]
 
 
 class Block(NamedTuple):
@@ -38,7 +39,7 @@ class Block(NamedTuple):
     name: str
     seconds: dict[str, float]
     beside: dict[str, np.ndarray]
-    sent: tuple[Sent, Sent] | None
+    sent: tuple[Flows, Flows] | None
     inside_s: np.ndarray
     switch: np.ndarray
     delay_s: np.ndarray
