@@ -4,15 +4,14 @@ import time
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
-from mfabric_jax.export.contention import latency_of, links_of_iteration
+from mfabric_jax.export.contention import over_ports
 from mfabric_jax.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times
+from mfabric_jax.flows import Outcome
 from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import check_dtype
@@ -90,12 +89,8 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
     began, dtype = time.perf_counter(), one.one.settings.dtype
     flows = lowered(one.graph, lanes="free")
-    crossed = links_of_iteration(one, flows, contention)
-    arrays = [jnp.asarray(x, dtype) for x in (flows.size, flows.start, flows.lag + latency_of(one, flows))]
-    hops = jnp.asarray(crossed.hops, jnp.int32)
-    problem = FlowProblem(jnp.asarray(crossed.capacity, dtype), hops, cap=jnp.asarray(crossed.cap, dtype))
-    size, start, lag = arrays
-    found = jax.block_until_ready(completion_times(problem, size, start, after=flows.after, lag=lag))
+    capacity, routed = over_ports(one, flows, contention)
+    found = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))
     if found.outcome != Outcome.solved:
         raise InputError(f"the iteration does not end: {Outcome[found.outcome]}")
     finish = np.asarray(found.finish, float)[: one.graph.tasks]

@@ -1,12 +1,14 @@
 """What the flows of an iteration cross: every kind of traffic links of its own, or some, or all, the same."""
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.export.iteration_tasks import IterationGraph
 from mfabric_jax.flows.flows import Flows
+from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.transfers import Routed
 from mfabric_jax.timing.as_tasks import TRAFFIC
 from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
@@ -23,16 +25,9 @@ CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the 
 PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
 
 
-class CrossedPorts(NamedTuple):
-    """What the flows of an iteration cross: `capacity` [L] bytes/s; `hops` [F H], -1 pads; `cap` [F] bytes/s."""
-
-    capacity: np.ndarray
-    hops: np.ndarray
-    cap: np.ndarray
-
-
-def links_of_iteration(one: IterationGraph, flows: Flows, contention: str) -> CrossedPorts:
-    """The ports of every end, up and down, behind them those of its server where the edge is oversubscribed.
+def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.ndarray, Routed]:
+    """Capacities [L bytes/s], and the flows of an iteration over them, as fast as they may be and with their latency:
+    the ports of every end, up and down, behind them those of its server where the edge is oversubscribed.
 
     - `contention`, of `CONTENTION`: the kinds that share them. All-to-alls and gradients that do not have ports of
       their own, and sends between stages that do not cross none, at the speed of a port, as `iterate` has them.
@@ -54,10 +49,11 @@ def links_of_iteration(one: IterationGraph, flows: Flows, contention: str) -> Cr
     copy = np.where(shared[traffic], 0, np.where(traffic == DP, 2, 1))
     hops = np.where(crosses[:, None], hops + copy[:, None] * first[-1], -1)
     cap = np.where(flows.transfers, np.where(sends, beyond / per_server, one.cap[flows.task]), 1.0)
-    return CrossedPorts(np.tile(np.concatenate(ports), 3), hops, cap)
+    flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
+    return np.tile(np.concatenate(ports), 3), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 
 
-def latency_of(one: IterationGraph, flows: Flows) -> np.ndarray:
+def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
     """Of every flow [F] s: propagation between servers; of gradients, which may be reduced in parts, those of a stage
     together once for every step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).latency_s)

@@ -235,12 +235,12 @@ def _words(sends: Bool[Array, "N N"]) -> Words:
 
 def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"]:
     """For every port, how many of its flows go to ports of the mask."""
-    found = []
+    common = []
     for at, word in enumerate(words):
         own = jnp.where(mask, _bit(word.shape[1], at), jnp.int32(0)).sum(1, dtype=jnp.int32)
         opposite = own.sum(dtype=jnp.int32) - own
-        found.append(word & lax.broadcast_in_dim(opposite, word.shape, (0,)))
-    return _degree(tuple(found), dtype)
+        common.append(word & lax.broadcast_in_dim(opposite, word.shape, (0,)))
+    return _degree(tuple(common), dtype)
 
 
 def _degree(words: Words, dtype) -> Float[Array, "2 N"]:

@@ -111,11 +111,11 @@ def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001)
     """
     link = _link(circles, capacity, tick_s)
     before, turns = link.excess([0] * len(circles)), _best_turns(link)
-    found = link.excess(turns)
-    if found >= before - GAIN:
-        found, turns = before, [0] * len(circles)
+    excess = link.excess(turns)
+    if excess >= before - GAIN:
+        excess, turns = before, [0] * len(circles)
     cut = zip(circles, link.periods, turns, strict=True)
-    return Rotations(1 - found, 1 - before, tuple(turn * (one.period_s / ticks) for one, ticks, turn in cut))
+    return Rotations(1 - excess, 1 - before, tuple(turn * (one.period_s / ticks) for one, ticks, turn in cut))
 
 
 def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
@@ -130,9 +130,9 @@ def _best_turns(link: _Link) -> list[int]:
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
-        turns, found = _turned(link, order)
-        if found < least - GAIN:
-            best, least = turns, found
+        turns, excess = _turned(link, order)
+        if excess < least - GAIN:
+            best, least = turns, excess
         if least < GAIN:
             break
     return [(turn - best[0]) % period for turn, period in zip(best, link.periods, strict=True)]
@@ -143,15 +143,15 @@ def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
     for job in order[1:]:
         turns[job] = _turn(placed, link.demand[job], link.periods[job])
         placed = placed + np.roll(link.demand[job], turns[job])
-    found, last = _above(placed), np.inf
-    while found < last - GAIN:
-        last = found
+    excess, last = _above(placed), np.inf
+    while excess < last - GAIN:
+        last = excess
         for job in order[1:]:
             rest = placed - np.roll(link.demand[job], turns[job])
             turns[job] = _turn(rest, link.demand[job], link.periods[job])
             placed = rest + np.roll(link.demand[job], turns[job])
-        found = _above(placed)
-    return turns, found
+        excess = _above(placed)
+    return turns, excess
 
 
 def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:

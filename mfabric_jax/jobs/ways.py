@@ -90,8 +90,8 @@ def _shifts(scene: Scene, study: JobsStudy) -> Shifts:
 
 
 def _cassini(scene: Scene, study: JobsStudy) -> Handled:
-    found = _shifts(scene, study)
-    return Handled(scene.patterns, found.shift_s, found.score, study.adjust)
+    shifts = _shifts(scene, study)
+    return Handled(scene.patterns, shifts.shift_s, shifts.score, study.adjust)
 
 
 def _best(scene: Scene, study: JobsStudy) -> Handled:
@@ -175,8 +175,8 @@ def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.nda
         done, waited = solve_jobs(flows, scene.capacity, start=start, lag=lag), False
         for run, seen in enumerate(runs):
             ends = np.where(more, done.finish[run, flows.end], np.inf)
-            if (found := seen.first_early(ends, job, scene.alone_s, handled)) is not None:
-                end, wait = found
+            if (early := seen.first_early(ends, job, scene.alone_s, handled)) is not None:
+                end, wait = early
                 lag[run, flows.first & (flows.job == job[end]) & (flows.iteration == turn[end] + 1)] += wait
                 waited = True
         if not waited:

@@ -48,12 +48,12 @@ def _read(path: str, ranks: int, gpus: int) -> np.ndarray:
     data = read_mapping(path, "the GPUs of ranks", ".json")
     for name in data:
         one_of(f"field of {path!r}", name, ("gpus",))
-    found = data.get("gpus")
-    if not isinstance(found, list) or not all(type(gpu) is int and 0 <= gpu < gpus for gpu in found):
-        raise InputError(f"gpus of {path!r} must be a list of whole numbers from 0 to {gpus - 1}, got {found!r:.80}.")
-    if len(found) != ranks or len(set(found)) < ranks:
-        raise InputError(f"gpus of {path!r} must be {ranks} different ones, a rank each, got {len(found)}.")
-    return np.array(found, np.int64)
+    listed = data.get("gpus")
+    if not isinstance(listed, list) or not all(type(gpu) is int and 0 <= gpu < gpus for gpu in listed):
+        raise InputError(f"gpus of {path!r} must be a list of whole numbers from 0 to {gpus - 1}, got {listed!r:.80}.")
+    if len(listed) != ranks or len(set(listed)) < ranks:
+        raise InputError(f"gpus of {path!r} must be {ranks} different ones, a rank each, got {len(listed)}.")
+    return np.array(listed, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -94,11 +94,11 @@ def gains(done: Replayed) -> Gains:
         return prepared.completion(changed, size=size, lag=lag, start=start).finish.max()
 
     given = (jnp.asarray(x, DTYPE) for x in (prepared.flows.size, prepared.flows.lag, prepared.flows.start))
-    found = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
-    return Gains(*(np.asarray(part, float) for part in found))
+    slopes = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
+    return Gains(*(np.asarray(part, float) for part in slopes))
 
 
-def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
+def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
     """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions,
     where both hold something: which of them does is often a tie), for computation, latency, lags of tasks, the switch
     and starts.
@@ -111,7 +111,7 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
     prepared = done.prepared
     network = prepared.network
     kinds = network.kind_of_links()
-    held = -network.capacity * found.capacity
+    held = -network.capacity * slopes.capacity
     rows: list[dict[str, Any]] = []
     for kind, (name, count) in enumerate(network.links):
         mine = kinds == kind
@@ -121,20 +121,20 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
         saved = float(np.sum(held[mine] * units.gbps(STEP_GBPS) / np.where(own_Bps > 0, own_Bps, np.inf)))
         rows.append({"what": name, "links": count} | _gain(float(held[mine].sum())) | {"saved_per_100_gbps_s": saved})
     rows = _both_ways_together([row for row in rows if abs(row["holds_s"]) > _noise_s(done)])
-    beside = {name: amount * getattr(found, of) for name, (of, amount) in _amounts(done).items()}
+    beside = {name: amount * getattr(slopes, of) for name, (of, amount) in _amounts(done).items()}
     rows += [{"what": name, "links": None} | _gain(float(part.sum())) for name, part in beside.items()]
     return [row for row in rows if abs(row["holds_s"]) > _noise_s(done)]
 
 
 def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With one row for "nic up" and "nic down"."""
-    found: dict[str, dict[str, Any]] = {}
+    together: dict[str, dict[str, Any]] = {}
     for row in rows:
         stem = _both_ways(row["what"])
-        if (first := found.get(stem)) is not None:
+        if (first := together.get(stem)) is not None:
             row = {"what": f"{stem} up and down"} | {name: first[name] + row[name] for name in row if name != "what"}
-        found[stem] = row
-    return list(found.values())
+        together[stem] = row
+    return list(together.values())
 
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
@@ -238,7 +238,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
 
 
-def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, Any]]:
+def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
     """A row for every link that carries something: its ends, capacity, bytes, use until the job ends, and what the
     makespan owes it."""
     prepared = done.prepared
@@ -248,14 +248,14 @@ def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, A
     part = np.zeros(len(carried))
     part[used] = carried[used] / network.capacity[used] / done.makespan_s
     rows = use_of_links(network, used.tolist(), carried, part)
-    if found is None:
+    if slopes is None:
         return rows
-    held_s = -network.capacity[used] * found.capacity[used]
+    held_s = -network.capacity[used] * slopes.capacity[used]
     held_s = np.where(np.abs(held_s) > _noise_s(done), held_s, 0.0).tolist()
     return [row | {"holds_s": seconds} for row, seconds in zip(rows, held_s, strict=True)]
 
 
-def replay_row(done: Replayed, found: Gains | None = None) -> dict[str, Any]:
+def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
     """One row of what came out: the makespan, what ranks spend it on, on average, and what holds most of it."""
     prepared, parts = done.prepared, spent(done)
     flows = prepared.flows
@@ -270,15 +270,15 @@ def replay_row(done: Replayed, found: Gains | None = None) -> dict[str, Any]:
         "bytes": float(flows.bytes[flows.transfers].sum()),
         "makespan_s": done.makespan_s,
         **{name: float(seconds.mean()) for name, seconds in parts._asdict().items()},
-        **({} if found is None else _most_held(done, found)),
+        **({} if slopes is None else _most_held(done, slopes)),
         "events": done.events,
         "build_s": done.build_s,
         "solve_s": done.solve_s,
     }
 
 
-def _most_held(done: Replayed, found: Gains) -> dict[str, Any]:
-    most = max(gain_rows(done, found), key=lambda row: row["holds_s"], default=None)
+def _most_held(done: Replayed, slopes: Gains) -> dict[str, Any]:
+    most = max(gain_rows(done, slopes), key=lambda row: row["holds_s"], default=None)
     if most is None:
         return {"held_by": None, "held_share": None}
     return {"held_by": most["what"], "held_share": most["holds_s"] / done.makespan_s}
@@ -289,19 +289,19 @@ def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str
 
     - `ranks`: None: all of them.
     """
-    flows, found = done.prepared.flows, []
+    flows, bars = done.prepared.flows, []
     own = np.full(done.prepared.graph.ranks, ranks is None)
     own[[*(ranks or ())]] = True
     for flow in np.flatnonzero((done.finish > done.begin) & ~flows.transfers & own[flows.src]).tolist():
         when = {"begin_s": float(done.begin[flow]), "end_s": float(done.finish[flow])}
         name = _name(done, flow) or COMPUTATION
-        found.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
+        bars.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
     sent = under_way(done)
     there = own[sent.src] | own[sent.dst]
     for one in zip(*(column[there].tolist() for column in sent), strict=True):
-        found += [row for row in _message_spans(done, *one) if own[row["rank"]]]
-    found.sort(key=lambda one: one["begin_s"])
-    return found + path_spans(done)
+        bars += [row for row in _message_spans(done, *one) if own[row["rank"]]]
+    bars.sort(key=lambda one: one["begin_s"])
+    return bars + path_spans(done)
 
 
 def path_spans(done: Replayed) -> list[dict[str, Any]]:

@@ -55,15 +55,15 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
     for all of which one BARRIER of that group waits."""
     tasks = np.arange(graph.tasks)
     one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
-    found = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
+    exchange = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
     before, then = graph.after.T
     joined = graph.of(TaskKind.SEND)[before] & graph.of(TaskKind.COLLECTIVE, Op.BARRIER)[then]
     before, then = before[joined], then[joined]
     members = [frozenset(group) for group in graph.groups]
     both = zip(graph.peer[before].tolist(), graph.group[then].tolist(), strict=True)
     inside = np.array([peer in members[group] for peer, group in both], bool)
-    found[before[inside]] = one.max(initial=0) + 1 + one[then[inside]]
-    return found
+    exchange[before[inside]] = one.max(initial=0) + 1 + one[then[inside]]
+    return exchange
 
 
 def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def inside_regions(phases: Phases, size: int) -> Phases:
 def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Circuits [P S S] of all-to-alls, each between its own servers of a region of `size`; `choose`: of demands [N s s]
     of one size."""
-    found = np.zeros(demand.shape, np.int64)
+    circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
     for phase, one in enumerate(demand):
         servers = np.flatnonzero(_busy(one))
@@ -119,8 +119,8 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
     for those in busy.values():
         count = choose(np.array([demand[phase][np.ix_(mine, mine)] for phase, mine in those]))
         for (phase, mine), one in zip(those, count, strict=True):
-            found[phase][np.ix_(mine, mine)] = one
-    return found
+            circuits[phase][np.ix_(mine, mine)] = one
+    return circuits
 
 
 def with_turns(

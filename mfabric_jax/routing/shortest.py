@@ -217,16 +217,16 @@ def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Route
 def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, ...]:
     """Split by `weight` [L] at every node: (row, link, share) of every hop, nearest to the source first."""
     row = np.flatnonzero(dag.distance[to, src] > 0)
-    node, share, found = src[row], np.ones(len(row)), [(row[:0], row[:0], np.zeros(0))]
+    node, share, crossed = src[row], np.ones(len(row)), [(row[:0], row[:0], np.zeros(0))]
     while row.size:
         owner, link = dag.next(to[row], node)
         part = share[owner] * weight[link] / np.bincount(owner, weight[link])[owner]
-        found.append((row[owner], link, part))
+        crossed.append((row[owner], link, part))
         arrived, place = np.unique(row[owner] * dag.network.size + dag.network.head[link], return_inverse=True)
         (row, node), share = np.divmod(arrived, dag.network.size), np.bincount(place, part)
         going = dag.distance[to[row], node] > 0
         row, node, share = row[going], node[going], share[going]
-    return tuple(np.concatenate(column) for column in zip(*found, strict=True))
+    return tuple(np.concatenate(column) for column in zip(*crossed, strict=True))
 
 
 def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> Routes:

@@ -5,7 +5,7 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.export import timed_iteration
-from mfabric_jax.export.contention import latency_of, links_of_iteration
+from mfabric_jax.export.contention import over_ports
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
@@ -29,18 +29,15 @@ def tiny(fabric, changes=None):
 
 def finish(one, contention="none", **lower):
     """The last end, by the plain simulation."""
-    flows = lowered(one.graph, **lower)
-    links = links_of_iteration(one, flows, contention)
-    paths = [[(int(hop), 1) for hop in row if hop >= 0] for row in links.hops]
-    lag = flows.lag + latency_of(one, flows)
+    capacity, (flows, routes) = over_ports(one, lowered(one.graph, **lower), contention)
     _, ends = oracle.run(
-        links.capacity.tolist(),
-        paths,
+        capacity.tolist(),
+        [[(int(hop), 1) for hop in row if hop >= 0] for row in routes.hops],
         flows.size.tolist(),
         [tuple(pair) for pair in flows.after.tolist()],
         flows.start.tolist(),
-        lag.tolist(),
-        cap=links.cap.tolist(),
+        flows.lag.tolist(),
+        cap=flows.cap.tolist(),
     )
     return float(max(ends))
 
