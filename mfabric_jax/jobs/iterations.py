@@ -226,7 +226,11 @@ def scene_of(
 ) -> Scene:
     """The scene, with every job run by itself."""
     jobs, count = len(names), len(links)
-    apart = [_moved(pattern, job * count) for job, pattern in enumerate(patterns)]
+    apart = []  # every job on links of its own
+    for job, pattern in enumerate(patterns):
+        hops, share = pattern.routes
+        moved = np.where(hops >= 0, hops + job * count, -1)
+        apart.append(pattern._replace(routes=Routes(moved, share)))
     alone = repeated(apart, [ALONE] * jobs, [0.0] * jobs)
     done = solve_jobs(alone, np.tile(capacity, jobs))
     ends = done.finish[alone.end].reshape(jobs, ALONE)
@@ -236,11 +240,6 @@ def scene_of(
         busy.append(_arcs(alone.routed, own, done, job * count))
     facts = tuple(names), tuple(patterns), tuple(iterations), tuple(arrival_s), tuple(links)
     return Scene(*facts, np.asarray(capacity, float), np.diff(ends, axis=1)[:, 0], tuple(busy))
-
-
-def _moved(pattern: Routed, by: int) -> Routed:
-    hops, share = pattern.routes
-    return pattern._replace(routes=Routes(np.where(hops >= 0, hops + by, -1), share))
 
 
 def _arcs(routed: Routed, flows: np.ndarray, done: JobTimes, first_link: int) -> dict:

@@ -53,11 +53,6 @@ def endpoints_of(table: FabricTable) -> int:
     return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
 
 
-def nic_part(table: FabricTable) -> float:
-    """What of its NICs' bandwidth is payload."""
-    return 1.0 if table.own else hardware_of(table.case, table.servers).goodput
-
-
 def place_of(table: FabricTable, demand: np.ndarray) -> Place:
     """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
     paths = table.case.network.paths.name
@@ -264,8 +259,8 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
         graph, gbps = read_tasks(job.graph), GUESSED_GBPS if table.graph is not None else table.case.network.nic_gbps
         server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
         return _GraphMoves(lowered(graph, server=server, lane_gbps=gbps), server, turn)
-    phases = []
-    for phase in _phases(job, endpoints_of(table) * nic_part(table)):
+    phases, payload = [], 1.0 if table.own else hardware_of(table.case, table.servers).goodput
+    for phase in _phases(job, endpoints_of(table) * payload):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)
         src, dst = TRAFFIC[phase.traffic](own)
         phases.append((phase.compute_s, src, dst, units.gigabytes(phase.gigabytes) * len(own) / max(1, len(src))))
