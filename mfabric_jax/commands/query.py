@@ -42,7 +42,7 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
-    from mfabric_jax.report._query import COUNT, notes, without_values
+    from mfabric_jax.report.query import COUNT, notes, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -77,7 +77,7 @@ def run(options: Options) -> None:
 def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:
     """What the columns of conditions hold, where they hold names."""
     from mfabric_jax import report
-    from mfabric_jax.report._query import CONDITION
+    from mfabric_jax.report.query import CONDITION
 
     for name in dict.fromkeys(found[1] for text in conditions if (found := CONDITION.fullmatch(text))):
         rows, _ = report.query(paths, report.Asked(by=(name,), sort=name))

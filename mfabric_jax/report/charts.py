@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.fronts import Point, front
+from mfabric_jax.report.grid import Point, front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,14 +8,15 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.compared import FRONT
-from mfabric_jax.report.fronts import Point, front
 from mfabric_jax.report.grid import (
     CLUSTER,
     COST,
     NUMBER,
     TIME,
+    Point,
     Rows,
     combinations,
+    front,
     grouped,
     independent,
     lacks,

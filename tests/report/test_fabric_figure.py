@@ -11,7 +11,6 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.tree import Tree
@@ -209,12 +208,10 @@ def test_graphs_are_readable_and_show_every_node_and_pair():
         assert f"{drawn.size:,} nodes, {len(drawn.tail):,} links" in " ".join(words(figure))
 
 
-def test_names_without_room_are_left_out_and_this_is_said_and_what_is_too_large_is_refused():
+def test_names_without_room_are_left_out_and_this_is_said():
     figure = build_graph(random_graph(200, 4, 0))
     assert "names have no room" in " ".join(words(figure))
     assert len(words(figure)) <= 3
-    with pytest.raises(InputError, match=r"network must have 1 to 500 nodes to be drawn, got 1,280\."):
-        build_graph(made("topoopt", 128).network)
 
 
 def test_lines_of_a_graph_carry_what_they_can():

@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, read_rows
-from mfabric_jax.report._query import notes
+from mfabric_jax.report.query import notes
 from mfabric_jax.report.rows import Kept, journal_of, jsonable, keeping, opened_journal
 from tests.mistakes import check_refused
 

@@ -116,13 +116,3 @@ def test_a_heading_says_how_many_servers_regions_have():
     assert ", regions of 2 servers, 8 micro-batches, " in comparison(rows).splitlines()[0]
     inside = [{**row, "region_servers": 1} if row["fabric"] == "fat-tree" else row for row in rows]
     assert ", regions of 1 and 2 servers, " in comparison(inside).splitlines()[0]
-
-
-def test_wrong_rows_are_a_sentence():
-    rows = synthetic.rows(models=["llama-moe"])
-    for made, sentence in (
-        ([], "at least one row"),
-        (rows + rows[:1], "two results for llama-moe on fat-tree at 100 Gbps"),
-        ([{"model": "llama-moe", "fabric": "mfabric", "nic_gbps": 400}], "the rows have no column iteration_s"),
-    ):
-        check_refused(sentence, comparison, made)
