@@ -13,7 +13,7 @@ from mfabric_jax.flows import kernels
 from mfabric_jax.flows.kernels import chosen_kernel, usual
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.tuning import _doctor, _measure
-from tests.command_line import mistake, status
+from tests.command_line import status
 from tests.flows.test_star import lowered
 from tests.mistakes import refused
 from tests.small import configured
@@ -141,19 +141,13 @@ def test_the_fastest_is_kept_unless_the_usual_one_is_hardly_slower():
     assert fastest((None, "inexact"), (None, "inexact")) == []
 
 
-def test_errors_are_relative_and_no_flow_may_be_missing():
+def test_errors_candidates_and_batches():
     exact = np.array([[[0.0, 1.0]]])
     assert _measure._error(np.array([[[0.0, 1.5]]]), exact) == 0.5
-    assert _measure._error(np.array([[[0.0, np.nan]]]), exact) is None
-    assert _measure._error(np.array([[[0.0, np.inf]]]), exact) is None
-    assert _measure._error(np.array([[[1.0, 1.0]]]), exact) is None
-
-
-def test_candidates_and_batches():
+    for wrong in ([0.0, np.nan], [0.0, np.inf], [1.0, 1.0]):  # no flow may be missing, or be there
+        assert _measure._error(np.array([[wrong]]), exact) is None
     assert _measure.candidates("cpu", 8, 100) == ["xla:256", "xla:16", "xla:32", "xla:64"]
     assert _measure.candidates("gpu", 64, 9) == ["fused:4", "fused:1", "fused:2", "fused:8", "xla:0"]
-    assert _measure.candidates("gpu", 65, 9) == ["xla:0"]
-    assert [_measure.usual_batch("cpu", n) for n in (8, 32, 64)] == [4096, 256, 64]
     assert [_measure.usual_batch("gpu", n) for n in (8, 32, 64)] == [65536, 16384, 1024]
 
 
@@ -198,15 +192,6 @@ def test_without_a_home_nothing_was_tuned(monkeypatch):
     assert chosen_kernel("cpu", 8) == usual("cpu", 8)
     with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
         tuned_file.cache_folder()
-
-
-def test_the_file_is_read_once(tuned, monkeypatch):
-    tuned_file.keep_tuned(HERE, {8: "xla:32"}, [])
-    chosen_kernel("cpu", 8)
-    tuned.unlink()
-    assert str(chosen_kernel("cpu", 8)) == "xla:32"
-    tuned_file.forget()
-    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
 
 
 def test_doctor_says_what_is_slow(monkeypatch, tmp_path):
@@ -296,5 +281,3 @@ def test_the_commands(quick, command_line, capsys, tmp_path, tuned):
     assert {line[begins - 2 : begins] for line in lines} == {"  "}
     assert not any(line[begins] == " " for line in lines)
     assert any(line.startswith("tuned file  ") and line.endswith(str(tuned)) for line in lines)
-    assert mistake(capsys, "tune", "--sizes", "8,x") == "sizes must be whole numbers separated by commas, got 'x'."
-    assert mistake(capsys, "doctor", "--sizes", "8").startswith("option '--sizes' is unknown")

@@ -156,7 +156,11 @@ def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
             there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
         if not there:
             tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
-            rest = f"give one of its files, {', '.join(tables)}." if tables else "give a folder that a sweep has written to."
+            rest = (
+                f"give one of its files, {', '.join(tables)}."
+                if tables
+                else "give a folder that a sweep has written to."
+            )
             raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
         yield from there
 

@@ -140,7 +140,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
             tips = [_told(row, chosen, point) for row, point in zip(some, points, strict=True)]
             curves += [Curve(look, points, tips, joined=False)] if some else []
         panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
-    note = f"A point for each row; {FRONT}"
+    note = f"A point for each row. {FRONT}"
     note += f" {left_out:,} of {len(placed):,} points are left out: slow ones, or many behind it." if left_out else ""
     return Chart(f"{what[0].upper()}{what[1:]} against iteration time", note, list(looks.values()), panels)
 

@@ -121,7 +121,7 @@ def test_the_table_holds_every_fabric_at_its_best_bandwidth_and_five_at_most():
     assert [line["$/Mtok"] for line in lines] == sorted(line["$/Mtok"] for line in lines)
     text = comparison(rows)
     assert max(map(len, text.splitlines())) <= 100
-    assert re.search(r"^fat-tree, 400 Gbps .* \+9\.4%$", text, re.M)
+    assert re.search(r"^fat-tree, 400 Gbps +\+9\.4% ", text, re.M)
     # At 400 Gbps: 4.5 x 64 x 460 = 0.132 M$ of network and 50,000 x 64 more; 1.0945 s against 1.05325 s and 3.524 M$.
     table = [line.split() for line in text.splitlines() if line.startswith("mfabric ")]
     assert table[-1] == ["mfabric", "64.0", "0.00365", "3.33", "1.02x", "6.40", "0.132", "2.35x"]

@@ -75,7 +75,6 @@ def _svg(panel: Panel, width: int) -> str:
     axes.patch.set_visible(False)
     figure.patch.set_visible(False)
     figure.draw_without_rendering()  # from here on the panel stays where it is
-    charts.label(axes, panel)
     scale, tips = 72 / figure.dpi, []
     for tip, area in charts.areas(axes, panel):
         x, y, wide, high = (scale * value for value in area)
