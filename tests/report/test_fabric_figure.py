@@ -209,7 +209,7 @@ def test_graphs_are_readable_and_show_every_node_and_pair():
 
 
 def test_names_without_room_are_left_out_and_this_is_said():
-    figure = build_graph(random_graph(200, 4, 0))
+    figure = build_graph(random_graph(151, 3, 0))
     assert "names have no room" in " ".join(words(figure))
     assert len(words(figure)) <= 3
 

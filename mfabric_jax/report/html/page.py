@@ -96,8 +96,10 @@ def _page(
     if folder is not None:
         sections.append(_section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")))
     sections.append(_section("Rows", _table(rows), class_="rows"))
-    folded = _fold("Effective configuration", effective) if effective else unknown
-    sections.append(_section("Configuration", folded))
+    plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
+    held = tag("pre", words(json.dumps(effective, indent=2, default=plain)))
+    folded = tag("details", tag("summary", "Effective configuration"), held, class_="configuration")
+    sections.append(_section("Configuration", folded if effective else unknown))
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
     body = tag(
         "body",
@@ -257,25 +259,3 @@ def _picture(path: Path) -> str:
 
 def _unread(path: Path, error: OSError) -> InputError:
     return InputError(f"cannot read {str(path)!r} ({error.strerror or error}); give a folder that can be read.")
-
-
-# -- the configuration, folded: a line for each value, a fold for each part of it
-
-
-def _fold(name: str, part: Mapping[str, Any]) -> str:
-    parts = {key: value for key, value in part.items() if isinstance(value, Mapping) and value}
-    lines = [
-        tag("tr", tag("th", words(key), scope="row"), tag("td", words(_value(value))))
-        for key, value in part.items()
-        if key not in parts
-    ]
-    held = tag("table", tag("tbody", *lines)) if lines else ""
-    folds = [_fold(str(key), value) for key, value in parts.items()]
-    return tag("details", tag("summary", words(name)), held, *folds, class_="configuration")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    plain = lambda own: own.tolist() if hasattr(own, "tolist") else str(own)  # noqa: E731
-    return "none" if value is None else json.dumps(value, default=plain)
