@@ -136,12 +136,6 @@ def test_a_number_that_was_varied_has_a_chart_and_repeats_are_averaged(page):
     assert "mFabric, delay_s 0.1: 1.335" in said[2]
     assert "No charts of a comparison: rows hold two results for m on topoopt" in plain_words(text)
     assert "A line for each fabric." in text
-    varied = itertools.product("ab", (8, 16), (0, 1))
-    text = page([{"policy": p, "servers": n, "sample": s, "mean": 1.00001 * n + s} for p, n, s in varied])
-    assert set(tips(charts(text)["Sensitivity: mean against servers"])) == {
-        f"a, servers {n}: {mean}\nb, servers {n}: {mean}" for n, mean in ((8, "8.500"), (16, "16.50"))
-    }
-    assert "A point is the mean of up to 2 rows." in plain_words(text)
 
 
 def test_any_rows_have_a_chart(page):

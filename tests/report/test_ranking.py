@@ -1,14 +1,11 @@
 """Which design is ranked first, against what rows say: cheapest tokens, then the network's worth, then time."""
 
-import itertools
 import re
 
 import pytest
 
 from mfabric_jax.report import comparison, html_report
-from mfabric_jax.report.html.panels import _GLYPHS
 from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings, token_prices
-from mfabric_jax.report.style import FABRICS
 from tests.report import synthetic
 
 MILLION = 1e6
@@ -146,8 +143,3 @@ def test_a_page_begins_with_the_ranking_and_the_price_of_tokens(tmp_path):
     ]
     text = html_report(without, {}, tmp_path / "a.html").read_text()
     assert re.findall("<h3>(.*?)</h3>", text)[1] == "Network cost against iteration time"
-
-
-def test_every_marker_of_a_fabric_has_its_sign_on_a_page():
-    signs = [_GLYPHS[look.marker][look.hollow] for look in FABRICS.values()]
-    assert all(a != b for a, b in itertools.combinations(signs, 2))
