@@ -59,7 +59,7 @@ class Bar:
 class Panel:
     """One pair of axes; curves, or rows that `names` name, with bars, points (value, row) or both.
 
-    - `totals`: behind the bars, (end of the row, text).   - `whiskers`: thin lines in a row, (row, from, to).
+    - `totals`: behind the bars, (end of the row, text).
     - `columns`: names of 0, 1, .. along the lower axis.   - `stairs`: the Pareto front of all points is drawn.
     - `percent`: values are parts, written as percent.
     """
@@ -71,7 +71,6 @@ class Panel:
     bars: Sequence[Bar] = ()
     names: Sequence[str] = ()
     totals: Sequence[tuple[float, str]] = ()
-    whiskers: Sequence[tuple[int, float, float]] = ()
     columns: Sequence[str] = ()
     stairs: bool = False
     percent: bool = False
@@ -240,7 +239,7 @@ def _nearby(axes: Axes, point: Point) -> Point:
 def _draw_rows(axes: Axes, panel: Panel) -> None:
     """The rows' names and scale, their bars and what stands in and behind them."""
     values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
-    scale(axes, "x", [*values, *(end for _, *ends in panel.whiskers for end in ends)], zero=bool(panel.bars))
+    scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
     letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
     span = (high - low) / (1 - min(0.6, letter * max((len(text) for _, text in panel.totals), default=0)))
@@ -252,8 +251,6 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
         if bar.text and width > letter * len(bar.text) * span:
             inside = {"ha": "center", "va": "center", "fontsize": small, "color": style.ink_on(bar.look.colour)}
             axes.text(bar.start + width / 2, bar.place, bar.text, **inside)
-    for place, start, end in panel.whiskers:
-        axes.plot([start, end], [place, place], color=style.INK, linewidth=1.5)
     for place, (end, text) in enumerate(panel.totals):
         axes.text(end + 0.012 * span, place, text, va="center", fontsize=small, fontweight="bold")
     axes.set_yticks(range(len(panel.names)), list(panel.names))
