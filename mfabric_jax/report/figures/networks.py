@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -58,47 +58,39 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
 
 
 @dataclass
-class _Pairs:
-    """Nodes that are joined [P 2], lower number first; what leads there and back.
+class _Pair:
+    """Two joined nodes, the lower number first; `gbps` there and back, in which `ways` links lead, and which links."""
 
-    - `gbps`, `exists` [P 2]: in each direction.   - `kind` [P]: of the links.   - `links`: of each pair.
-    """
-
-    ends: np.ndarray
-    gbps: np.ndarray
-    exists: np.ndarray
-    kind: list[str]
-    links: list[np.ndarray]
+    ends: tuple[int, int]
+    kind: str
+    gbps: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ways: set[bool] = field(default_factory=set)
+    links: list[int] = field(default_factory=list)
 
     @property
-    def rate(self) -> np.ndarray:
-        """[P] Gbps in the direction that has more."""
-        return self.gbps.max(axis=1)
-
-    @property
-    def rates(self) -> list[float]:
-        """What rates there are, each once, the largest first."""
-        return sorted({float(f"{rate:.4g}") for rate in self.rate}, reverse=True)
-
-    def label(self, pair: int) -> str:
+    def label(self) -> str:
         """ "400", or "400/100" where the directions differ."""
-        there, back = self.gbps[pair]
-        return f"{there:.4g}/{back:.4g}" if self.exists[pair].all() and there != back else f"{max(there, back):.4g}"
+        there, back = self.gbps
+        return f"{there:.4g}/{back:.4g}" if len(self.ways) == 2 and there != back else f"{max(there, back):.4g}"
 
 
-def _joined(network: Any) -> _Pairs:
-    link = np.flatnonzero(network.tail != network.head)
-    both = np.stack([network.tail, network.head], axis=1)[link]
-    ends, pair = np.unique(np.sort(both, axis=1), axis=0, return_inverse=True)
-    pair, back = pair.reshape(-1), (both[:, 0] > both[:, 1]).astype(int)
-    gbps, exists = np.zeros((len(ends), 2)), np.zeros((len(ends), 2), bool)
-    np.add.at(gbps, (pair, back), units.to_gbps(network.capacity[link].astype(float)))
-    exists[pair, back] = True
-    kinds = [kind.removesuffix(" up").removesuffix(" down") for kind, _ in network.links]
-    order = np.argsort(pair, kind="stable")
-    links = np.split(link[order], np.flatnonzero(np.diff(pair[order])) + 1) if len(link) else []
-    of_link = network.kind_of_links()
-    return _Pairs(ends, gbps, exists, [kinds[of_link[own[0]]] for own in links], links)
+def _joined(network: Any) -> list[_Pair]:
+    found: dict[tuple[int, int], _Pair] = {}
+    kinds = [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
+    gbps = units.to_gbps(network.capacity.astype(float)).tolist()
+    for link, (tail, head) in enumerate(zip(network.tail.tolist(), network.head.tolist(), strict=True)):
+        if tail != head:
+            ends = min(tail, head), max(tail, head)
+            pair = found.setdefault(ends, _Pair(ends, kinds[link]))
+            pair.gbps[tail > head] += gbps[link]
+            pair.ways.add(tail > head)
+            pair.links.append(link)
+    return [found[ends] for ends in sorted(found)]
+
+
+def _rates(pairs: Sequence[_Pair]) -> list[float]:
+    """What rates there are, each once, the largest first."""
+    return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)
 
 
 def build_graph(network: Any, *, utilisation: Any = None, title: str = "", places: Any = None) -> Figure:
@@ -110,8 +102,8 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     names = [str(i) for _, count in network.nodes for i in range(count)]
     names = names if network.names is None else [str(name) for name in network.names]
     pairs = _joined(network)
-    placed, layered = placed_boxes(kinds, names, pairs.ends, places)
-    paths = [_path(placed, start, end, layered, places is not None) for start, end in pairs.ends]
+    placed, layered = placed_boxes(kinds, names, [pair.ends for pair in pairs], places)
+    paths = [_path(placed, *pair.ends, layered, places is not None) for pair in pairs]
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
@@ -123,7 +115,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
     axes.set_axis_off()
     _draw_lines(axes, pairs, paths, busy)
-    if len(paths) <= _LABELLED and len(pairs.rates) > 1:
+    if len(paths) <= _LABELLED and len(_rates(pairs)) > 1:
         _draw_rates(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
@@ -163,42 +155,36 @@ def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> n
     return np.stack([start + rise, end - rise])
 
 
-def _line_colours(pairs: _Pairs) -> dict[str, str]:
+def _line_colours(pairs: Sequence[_Pair]) -> dict[str, str]:
     """A colour for each kind of link."""
-    return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pairs.kind))}
+    return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
 
 
-def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: LinkHeat | None) -> None:
-    if not paths:
-        return
-    most, crowd = float(pairs.rate.max()), min(1.0, math.sqrt(120 / len(paths)))
-    thick = 0.7 + 2.0 * np.sqrt(pairs.rate / most) if most > 0 and len(pairs.rates) > 1 else np.ones(len(paths))
-    look_of = _line_colours(pairs)
-    colours = [busy.of(links) for links in pairs.links] if busy else [look_of[kind] for kind in pairs.kind]
-    dashes = ["-" if rate > 0 else (0, (3, 3)) for rate in pairs.rate]
-    draw_segments(axes, paths, colours, crowd * thick, linestyles=dashes)
-    for pair in np.flatnonzero(~pairs.exists.all(axis=1)):
-        _arrow(axes, paths[pair][:: 1 if pairs.exists[pair, 0] else -1], colours[pair])
+def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], busy: LinkHeat | None) -> None:
+    """A line for each pair, thicker for more Gbps, dashed for none; an arrow where links lead one way."""
+    rates, crowd, look_of = _rates(pairs), min(1.0, math.sqrt(120 / max(len(paths), 1))), _line_colours(pairs)
+    colours = [busy.of(pair.links) if busy else look_of[pair.kind] for pair in pairs]
+    thick = [0.7 + 2.0 * math.sqrt(max(pair.gbps) / rates[0]) if len(rates) > 1 else 1.0 for pair in pairs]
+    dashes = ["-" if max(pair.gbps) > 0 else (0, (3, 3)) for pair in pairs]
+    draw_segments(axes, paths, colours, [crowd * width for width in thick], linestyles=dashes)
+    for pair, path, colour in zip(pairs, paths, colours, strict=True):
+        if len(pair.ways) == 1:
+            start, end = (
+                path[len(path) // 2 - 1 :][:2] if pair.ways == {False} else path[::-1][len(path) // 2 - 1 :][:2]
+            )
+            tip = start + 0.72 * (end - start) if len(path) == 2 else end
+            arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
+            axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
 
 
-def _arrow(axes: Axes, path: np.ndarray, colour: str) -> None:
-    """A head on the middle of a line that leads one way."""
-    middle = len(path) // 2
-    start, end = path[middle - 1], path[middle]
-    tip = start + 0.72 * (end - start) if len(path) == 2 else end
-    arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-    axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
-
-
-def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Placed) -> None:
+def _draw_rates(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], placed: Placed) -> None:
     """Gbps on each line, where it covers nothing."""
     taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
-    for pair, path in enumerate(paths):
-        text = pairs.label(pair)
-        width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
+    for pair, path in zip(pairs, paths, strict=True):
+        width, height = (0.62 * len(pair.label) * 7 + 3) / 72, 0.14
         if free := style.free_place(places_on(path), width, height, taken):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            write(axes, *free, text, 7, zorder=2.5, bbox=box, color="#444444")
+            write(axes, *free, pair.label, 7, zorder=2.5, bbox=box, color="#444444")
 
 
 # -- where nodes stand: in layers if the graph is a hierarchy, else as far apart as their links say
@@ -224,7 +210,7 @@ class Placed:
 
 
 def placed_boxes(
-    kinds: list[str], names: list[str], ends: np.ndarray, places: np.ndarray | None = None
+    kinds: list[str], names: list[str], pairs: list[tuple[int, int]], places: np.ndarray | None = None
 ) -> tuple[Placed, bool]:
     """Boxes with the largest font with which they fit, and whether they stand in layers.
 
@@ -232,6 +218,7 @@ def placed_boxes(
     """
     with extra("plot", "drawing figures"):
         import networkx as nx
+    ends = np.array(pairs, int).reshape(-1, 2)
     if places is not None:
         own = np.asarray(places, dtype=float)
         flat = own[:, :2]
@@ -241,7 +228,7 @@ def placed_boxes(
         return _spread(flat, names, ends, _STEP / between[between > 0].min(initial=1.0)), False
     graph = nx.Graph()
     graph.add_nodes_from(range(len(kinds)))
-    graph.add_edges_from(ends.tolist())
+    graph.add_edges_from(pairs)
     if rows := layers(graph, kinds):
         return _in_rows(rows, names), True
     far = dict(nx.all_pairs_shortest_path_length(graph))
@@ -341,7 +328,7 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
             write(axes, x, y, name, placed.font, parse_math=False, **turned)
 
 
-def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: LinkHeat | None) -> list[Any]:
+def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat | None) -> list[Any]:
     """What the colours of boxes and lines mean, where there are several kinds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -354,16 +341,16 @@ def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: LinkHeat | None) 
     return (nodes if len(nodes) > 1 else []) + (lines if len(lines) > 1 and busy is None else [])
 
 
-def _words(network: Any, pairs: _Pairs, named: bool, broad: float) -> list[str]:
+def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> list[str]:
     """What the boxes and lines do not say by themselves."""
-    rates, words = pairs.rates, f"{network.size:,} nodes, {len(network.tail):,} links"
+    rates, words = _rates(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
         words += f"; {rates[0]:g} Gbps between joined nodes"
     elif rates:
         *others, last = [f"{rate:g}" for rate in reversed(rates)]
         several = f"{rates[-1]:g} to {rates[0]:g}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
         words += f"; {several} Gbps between joined nodes"
-        words += " (numbers on lines)" if len(pairs.ends) <= _LABELLED else " (thicker lines: more)"
+        words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
     return wrap(words if named else words + "; names have no room", int((broad - 0.2) / 0.065))
 
 
