@@ -129,7 +129,7 @@ def _where(fabric: Any, ocs: Any) -> str:
 
 def _switches(rows: Rows) -> Iterator[str]:
     """Where switching takes most of an iteration, or is asked for too often; and where circuits never change."""
-    wanted = [{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows]
+    wanted: list[Row] = [{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows]
     places = grouped(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():

@@ -56,7 +56,6 @@ def html_report(
 
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
     """Say before rows are read that a page could not be written there or that there are no such pictures."""
-    suffix("report", path, EXTENSIONS)
     if pictures is not None:
         _found_in(pictures)
     check_file("report", path, EXTENSIONS)
