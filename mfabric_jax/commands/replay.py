@@ -147,9 +147,10 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     """What is printed: a line for every run, what they assume, the first one in detail."""
     from mfabric_jax.replay import replayed as found
     from mfabric_jax.report import replay_text as text
+    from mfabric_jax.report.numerals import many
 
     rows, done = runs.rows, runs.first
-    parts = ", ".join(text.how_many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
+    parts = ", ".join(many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
     print(f"{title}: {parts}")
     print(text.runs_text(rows))
     print("\n".join([text.assumptions_text(runs.assumed), *remarks]))

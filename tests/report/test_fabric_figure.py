@@ -81,7 +81,7 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
     """Pairs are those of the network, a GPU being the server that it is in."""
     for servers in (4, 128) if name in NAMES else (0,):
         drawn = made(name, servers) if servers else ODD[name]()
-        figure, (rows, _) = build_fabric(drawn), layout(drawn)
+        figure, (_, rows, _) = build_fabric(drawn), layout(drawn)
         told, place = " | ".join(words(figure)), "domains" if name in ("nvl72", "mfabric-cpo") else "servers"
         assert f"{drawn.servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
         numbers = Counter(str(number) for row in rows for number in row.at)

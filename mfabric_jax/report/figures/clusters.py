@@ -26,6 +26,7 @@ from mfabric_jax.report.figures.networks import (
     utilisation_bar,
     write,
 )
+from mfabric_jax.report.numerals import many
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     return tiers
 
 
-def layout(cluster: Any) -> tuple[list[Row], list[tuple[int, float, float]]]:
-    """Servers, then tiers of switches from below; intervals (number, left, right) of the regions that are shown."""
+def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float]]]:
+    """The width; servers, then tiers of switches; intervals (number, left, right) of the regions that are shown."""
     sections, numbers = [few(range(cluster.servers), _MOST)], [0]
     if cluster.regions is not None and len(cluster.regions) > 1:
         size = cluster.regions.shape[1]
@@ -134,7 +135,7 @@ def layout(cluster: Any) -> tuple[list[Row], list[tuple[int, float, float]]]:
             _row([_gapped(node for group in groups for node in few(group, each) if node is not None)], width)[0]
         )
     regions = [(r, *span) for r, span in zip(numbers, spans, strict=True) if r >= 0]
-    return rows, [] if cluster.regions is None else regions
+    return width, rows, [] if cluster.regions is None else regions
 
 
 def _gapped(items: Iterable[int]) -> Tokens:
@@ -173,8 +174,7 @@ class _Picture:
 
     def __init__(self, cluster: Any, busy: LinkHeat | None):
         self.cluster, self.busy = cluster, busy
-        self.rows, self.regions = layout(cluster)
-        self.width = _WIDTH if cluster.tree or cluster.regions is not None else max(2.0, 0.5 * len(self.rows[0].at))
+        self.width, self.rows, self.regions = layout(cluster)
         self.bottom = 0.25 + (0.5 if busy else 0.0)
         self.panel = self._panel_height()
         self.optical = CIRCUIT if busy is None else style.FAINT  # of frames and fibres: no colour that means a load
@@ -332,11 +332,6 @@ class _Picture:
         words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
         head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"
         return head, words + (self._load("circuit") if total else [])
-
-
-def many(count: int, singular: str, plural: str = "") -> str:
-    """ "1 switch", "2 switches"."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def noun(cluster: Any) -> str:

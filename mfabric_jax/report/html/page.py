@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows, grouped, numeric, textual, unround, values_in
 from mfabric_jax.report.html import panels
-from mfabric_jax.report.html.panels import bullets, counted, enumerated, tag, words
+from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells
@@ -161,7 +161,9 @@ def _held(rows: Rows) -> str:
     for name in textual(rows):
         if len(values := values_in(rows, name)) > 1:
             lines.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
-    return tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
+    return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + (
+        tag("ul", *lines) if lines else ""
+    )
 
 
 def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
@@ -191,7 +193,7 @@ def _table(rows: Rows) -> str:
     body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
     head = tag("tr", *(_heading(name, name in numbers) for name in shown))
     field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
-    count = tag("output", counted(rows), id="count")
+    count = tag("output", numerals.many(len(rows), "row"), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
     tools = tag("div", field, count, class_="tools")
     return _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")

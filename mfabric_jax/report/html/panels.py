@@ -154,11 +154,6 @@ def bullets(lines: Sequence[str]) -> str:
     return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
 
 
-def counted(rows: Sequence[Any]) -> str:
-    """1 row, 2 rows."""
-    return f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
-
-
 def enumerated(names: Sequence[Any], last: str = "and") -> str:
     """a, b and c; many are cut short."""
     every = [str(name) for name in names]
