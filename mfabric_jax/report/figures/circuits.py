@@ -60,9 +60,9 @@ def ring(
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
     """The number of parallel circuits on a line, if not one, wherever it covers nothing."""
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
-        text = f"{count:.3g}"
+        text, (middle, *places) = f"{count:.3g}", places_on(path)  # many lines cross in their middle
         wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
-        if count != 1 and (free := style.free_place(places_on(path), wide, wide, taken)):
+        if count != 1 and (free := style.free_place([*places, middle], wide, wide, taken)):
             box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
             write(axes, *free, text, 6.5, bbox=box, zorder=4)
 
