@@ -98,7 +98,7 @@ def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
 def check_size(field: str, value: float) -> None:
     """`InputError` for one number too large or too small to mean anything."""
     sizes = _sizes(field)
-    if abs(value) > sizes.most or (value != 0 and abs(value) < sizes.least):
+    if value != 0 and not sizes.least <= abs(value) <= sizes.most:
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
 
 

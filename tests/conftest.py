@@ -21,6 +21,8 @@ jax.config.update("jax_disable_most_optimizations", True)  # compiling is most o
 # is cutting a program into parts that compile side by side, which busy cores cannot use. XLA_FLAGS= keeps both.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
+os.environ["COLUMNS"] = "200"  # tables are as wide as they like to be
+
 gc.set_threshold(50_000, 20, 100)  # going through all the objects that JAX keeps took a tenth of the time
 
 # A program that one worker has compiled the other reads, and so does every test after programs were dropped.

@@ -17,9 +17,8 @@ from mfabric_jax.case import Case, presets
 from mfabric_jax.case.layers import load
 from mfabric_jax.case.old import GONE, WHERE
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
-from mfabric_jax.case.values import AUTO, words
 from mfabric_jax.commands import COMMANDS
-from mfabric_jax.commands.help import groups
+from mfabric_jax.commands.help import default_text, groups, kind_words
 from mfabric_jax.commands.words import OF_CASES
 from tests.docs_tables import ROOT
 
@@ -38,25 +37,9 @@ VALUES: dict[str, dict[Any, Any]] = {  # by option, where they have other names
 }
 
 
-def text(value: Any) -> str:
-    """A value as a file has it."""
-    if value is None:
-        return AUTO
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def cell(said: Any) -> str:
     """Text that may stand in a table."""
     return str(said).replace("|", "\\|")
-
-
-def kind(one: Leaf | Choice) -> str:
-    """What a setting takes."""
-    if isinstance(one, Choice):
-        return ", ".join(one.alternatives) + (f", or {AUTO}" if one.open else "")
-    return words(one.kind)
 
 
 def the_tree() -> Iterator[str]:
@@ -71,7 +54,8 @@ def the_tree() -> Iterator[str]:
         for one in settings().values():
             if one.path.startswith(name + "."):
                 mark = " ~" if one.traced else ""
-                yield f"| `{one.path}`{mark} | {cell(kind(one))} | {cell(text(one.default))} | {cell(one.doc)} |"
+                cells = (cell(kind_words(one)), cell(default_text(one.default)), cell(one.doc))
+                yield f"| `{one.path}`{mark} | {' | '.join(cells)} |"
         yield ""
 
 
@@ -110,10 +94,10 @@ def the_defaults() -> Iterator[str]:
     for path in usual:
         if path in ("network.fabric", "network.nic_use", "network.nic_gbps", "model.name"):
             continue  # those of as-0.1 are a tour of them
-        every = [list(dict.fromkeys(text(one.get(path)) for one in other if path in one)) for other in others]
-        if any(some and some != [text(usual[path])] for some in every) and path in settings():
+        every = [list(dict.fromkeys(default_text(one.get(path)) for one in other if path in one)) for other in others]
+        if any(some and some != [default_text(usual[path])] for some in every) and path in settings():
             said = [", ".join(some) or "-" for some in every]
-            yield f"| `{path}` | {text(usual[path])} | {' | '.join(said)} |"
+            yield f"| `{path}` | {default_text(usual[path])} | {' | '.join(said)} |"
 
 
 def _several(name: str) -> list[Case]:
@@ -126,7 +110,9 @@ def the_old_names() -> Iterator[str]:
     yield "| 0.1 | now | values that are called otherwise |"
     yield "|---|---|---|"
     for option, path in sorted(WHERE.items()):
-        values = ", ".join(f"{text(old)}: {text(new)}" for old, new in VALUES.get(option, {}).items() if old != new)
+        values = ", ".join(
+            f"{default_text(old)}: {default_text(new)}" for old, new in VALUES.get(option, {}).items() if old != new
+        )
         yield f"| `{option}` | `{path}` | {values} |"
 
 

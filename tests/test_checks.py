@@ -186,27 +186,26 @@ def test_a_sweep_of_a_list(text, tmp_path):
 NAN, INF = float("nan"), float("inf")
 
 
-def test_right_numbers_come_back_and_zero_is_not_negative():
+def test_right_numbers_come_back():
     for value in (1, 0.5, np.float32(2), np.asarray([1.0, 2.0]), jnp.asarray([3, 4])):
         assert positive("field", value) is value
         assert not_negative("field", value) is value
     assert not_negative("field", 0) == 0
-    assert not_negative("field", np.zeros(2)).shape == (2,)
-    check_refused(r"^field must be finite and above 0, got 0\.$", positive, "field", 0)
+    assert part("field", 1) == number("field", np.float32(1)) == 1
+    assert (whole("field", 0, at_least=0), type(whole("field", np.int32(7)))) == (0, int)
 
 
-def test_wrong_numbers():
-    for value in (-1, NAN, INF, -INF, np.float32(-2.5)):
-        check_refused(rf"^field must be finite and above 0, got {float(value):g}", positive, "field", value)
-        check_refused(rf"^field must be finite and not negative, got {float(value):g}", not_negative, "field", value)
-    with pytest.raises(InputError, match=r"^field must be finite and not negative, got \[1.0, -1.0\]\.$"):
-        not_negative("field", jnp.asarray([1.0, -1.0]))
+WRONG = [(positive, value, "finite and above 0") for value in (0, -1, NAN, -INF, np.float32(-2.5))]
+WRONG += [(not_negative, value, "finite and not negative") for value in (-1, INF, [1.0, -1.0])]
+WRONG += [(check, value, "a number") for check in (positive, number) for value in ("1", None, True, [1, "x"], 1j)]
+WRONG += [(part, value, "above 0 and at most 1") for value in (0, 1.5, NAN)]
+WRONG += [(number, value, "a number") for value in ([1, 2], np.ones(2), [1, [2, 3]])]
+WRONG += [(whole, value, "a whole number of at least 1") for value in (0, -1, 1.0, "1", None, True, NAN)]
 
 
-def test_not_a_number():
-    for value in ("1", None, True, [1, "x"], 1j, object()):
-        for check in (positive, not_negative):
-            check_refused(r"^field must be a number, got ", check, "field", value)
+@pytest.mark.parametrize(("check", "value", "words"), WRONG)
+def test_wrong_numbers(check, value, words):
+    assert refused(check, "field", value).startswith(f"field must be {words}, got ")
 
 
 def test_traced_values_pass():
@@ -215,31 +214,12 @@ def test_traced_values_pass():
     np.testing.assert_array_equal(jax.vmap(lambda x: positive("field", x))(jnp.asarray([-1.0, 1.0])), [-1, 1])
 
 
-def test_whole():
-    assert whole("field", 1) == 1
-    assert whole("field", 0, at_least=0) == 0
-    got = whole("field", np.int32(7))
-    assert (got, type(got)) == (7, int)
-    for value in (0, -1, 1.0, "1", None, True, NAN, np.float64(2)):
-        with pytest.raises(InputError, match=r"^field must be a whole number of at least 1, got ") as caught:
-            whole("field", value)
-        assert repr(value) in str(caught.value)
-    check_refused("at least 3, got 2", whole, "field", 2, at_least=3)
-
-
 def test_one_of():
     assert issubclass(InputError, ValueError)
-    assert one_of("colour", "red", ["red", "green"]) == "red"
     assert one_of("colour", "red", {"red": 1}) == "red"
-    with pytest.raises(InputError) as caught:
-        one_of("colour", "gren", (name for name in ("red", "green")))
-    assert str(caught.value) == "colour 'gren' is unknown (did you mean 'green'?); allowed: red, green."
-    with pytest.raises(InputError) as caught:
-        one_of("colour", "mauve", ["red", "green"])
-    assert str(caught.value) == "colour 'mauve' is unknown; allowed: red, green."
-    for value in (None, 3, ""):
-        with pytest.raises(InputError, match=r"colour .* is unknown; allowed: red, green\.$"):
-            one_of("colour", value, ["red", "green"])  # type: ignore[arg-type]
+    for value, hint in (("gren", " (did you mean 'green'?)"), ("mauve", ""), (None, ""), (3, "")):
+        said = refused(one_of, "colour", value, (name for name in ("red", "green")))
+        assert said == f"colour {value!r} is unknown{hint}; allowed: red, green."
 
 
 def test_what_is_sensible_is_told_by_the_name_of_the_field():
@@ -272,14 +252,6 @@ def test_counts_have_a_most():
             assert refused(whole, field, value).startswith(f"{field} must be at most {most:,}, got {value!r:.80}")
 
 
-def test_parts_and_single_numbers():
-    for value in (0, 1.5, -1, NAN, INF):
-        check_refused("^field must be above 0 and at most 1, got ", part, "field", value)
-    assert number("field", np.float32(1)) == 1
-    for value in ([1, 2], np.ones(2), [1, [2, 3]], "1", True):
-        check_refused("^field must be a number, got ", number, "field", value)
-
-
 FACTOR = {
     "gbps": 1e9 / 8,
     "tbps": 1e12 / 8,
@@ -298,31 +270,15 @@ FACTOR = {
 }
 
 
-def test_every_conversion_is_here():
+def test_every_conversion_holds_for_numbers_arrays_and_traced_ones():
     public = [name for name, value in vars(units).items() if callable(value) and name.islower()]
     assert sorted(public) == sorted(FACTOR)
-
-
-def test_numbers_and_arrays():
+    traced = jax.jit(lambda x: {name: getattr(units, name)(x) for name in FACTOR})(jnp.asarray([1.0, 2.0], jnp.float32))
     for name, factor in FACTOR.items():
         convert = getattr(units, name)
-        got = convert(3.0)
-        assert type(got) is float
-        assert got == pytest.approx(3 * factor, rel=1e-15)
-        assert convert(0) == 0
+        assert type(convert(3.0)) is float
+        assert convert(3.0) == pytest.approx(3 * factor, rel=1e-15)
         np.testing.assert_allclose(convert(np.asarray([1.0, 2.0])), [factor, 2 * factor], rtol=1e-15)
-
-
-def test_whole_gigabytes_come_back_whole():
+        assert traced[name].dtype == jnp.float32
+        np.testing.assert_allclose(traced[name], [factor, 2 * factor], rtol=1e-6)
     assert [units.to_gigabytes(units.gigabytes(size)) for size in range(1, 2000)] == [*range(1, 2000)]
-
-
-def test_traced_arrays():
-    for dtype in (jnp.float32, jnp.float64):
-        arrays = jax.jit(lambda x: {name: getattr(units, name)(x) for name in FACTOR})(jnp.asarray([1.0, 2.0], dtype))
-        for name, array in arrays.items():
-            assert array.dtype == dtype
-            np.testing.assert_allclose(array, [FACTOR[name], 2 * FACTOR[name]], rtol=1e-6)
-    slopes = jax.jit(jax.jacfwd(lambda x: {name: getattr(units, name)(x) for name in FACTOR}))(2.0)
-    for name, slope in slopes.items():
-        np.testing.assert_allclose(slope, FACTOR[name], rtol=1e-15)

@@ -1,7 +1,6 @@
 """`mfabric traces`: what it prints and writes about a recording, what it fits, one sentence for every mistake."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -64,7 +63,7 @@ def test_info_says_how_many_ranks_a_server_was_taken_to_hold(capsys, run):
     assert said in capsys.readouterr().out
 
 
-def test_rows_and_pictures_are_written(capsys, run, tmp_path):
+def test_rows_are_written(capsys, run, tmp_path):
     (recording,) = open_trace(run)
     want = survey.statistics_by_layer(recording.chosen((1, 2)))
     for name in ("rows.csv", "rows.parquet"):
@@ -76,22 +75,16 @@ def test_rows_and_pictures_are_written(capsys, run, tmp_path):
             for title in survey.TITLES:
                 assert got[title] == (None if row[title] is None else pytest.approx(row[title], rel=1e-12))
         assert (config["command"], config["path"], config["records"]) == ("traces info", str(run), "1-2")
-    assert status("info", run, "--figures", tmp_path / "drawn") == 0
-    written = [str(tmp_path / "drawn" / f"trace_{what}.png") for what in ("load", "pairs")]
-    assert capsys.readouterr().err.splitlines() == written
-    assert sorted(os.listdir(tmp_path / "drawn")) == ["trace_load.png", "trace_pairs.png"]
 
 
 def test_several_recordings(capsys, tmp_path):
     counts = {f"{name}_topk": np.ones((5, 3, experts)) for name, experts in (("olmoe", 64), ("mistral", 8))}
     np.savez(tmp_path / "olmoe_mixtral_expert_counts.npz", **counts)
-    assert status("info", tmp_path, "--out", tmp_path / "r.csv", "--figures", tmp_path / "drawn") == 0
+    assert status("info", tmp_path, "--out", tmp_path / "r.csv") == 0
     said = capsys.readouterr().out
     assert said.count("OLMoE expert counts, recorded ") == 2
     rows, _ = read_rows(tmp_path / "r.csv")
     assert [row["recording"] for row in rows] == ["olmoe"] * 3 + ["mistral"] * 3
-    names = [f"trace_{what}_{name}.png" for what in ("load", "pairs") for name in ("mistral", "olmoe")]
-    assert sorted(os.listdir(tmp_path / "drawn")) == names
     assert mistake(capsys, "convert", tmp_path, tmp_path / "o.npz") == (
         f"{tmp_path} holds several recordings; convert one of {tmp_path / 'olmoe'}, {tmp_path / 'mistral'}."
     )

@@ -60,18 +60,11 @@ def test_packages_import_from_their_left_only():
 def test_the_rule_finds_offenders():
     for path, source, wrong in [
         ("flows/a.py", "from mfabric_jax.fabric import Region", True),
-        ("flows/a.py", "import mfabric_jax.fabric.region", True),
         ("flows/a.py", "from mfabric_jax import units, sweep", True),
         ("flows/a.py", "def f():\n    from ..cli import main", True),
         ("flows/a.py", "from mfabric_jax import nowhere", True),
         ("checks.py", "from mfabric_jax import report", True),
-        ("nowhere/a.py", "", True),
-        ("sweep/a.py", "from mfabric_jax import learning", True),
         ("export/a.py", "from mfabric_jax.export.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
-        ("commands/a.py", "from mfabric_jax import cli", True),
-        ("validation/a.py", "from mfabric_jax.commands import shared", True),
-        ("simulation/a.py", "import mfabric_jax\nimport jax", False),
-        ("report/a.py", "from mfabric_jax.checks import InputError", False),
         ("report/a.py", "def f():\n    import jax.numpy as jnp", True),
         ("report/a.py", "def f():\n    from matplotlib import pyplot", True),
         ("report/a.py", "from matplotlib.figure import Figure", True),

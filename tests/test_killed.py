@@ -43,6 +43,7 @@ COMMANDS = {
 def process():
     """Runs commands; returns the exit status and the work that they did: [(file, number)]."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["MFABRIC_TEST_PROGRAMS"]}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def run(lives, *commands):
         words = [sys.executable, "-c", PROCESS, str(lives), " + ".join(commands)]

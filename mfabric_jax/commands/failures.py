@@ -23,7 +23,7 @@ def _where(row: dict[str, Any]) -> str:
     return f"{row['model']} on {row['fabric']}, {row['nic_use']} NICs"
 
 
-def _months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
+def lost_months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
     """What failures of all kinds with a rate take of a month, together."""
     lost: dict[str, list[float]] = {}
     for row in rows:
@@ -32,18 +32,6 @@ def _months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
     for where, hours in lost.items():
         total = sum(hours)
         yield f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(hours)} kinds."
-
-
-def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Where it is better to give up a whole server for one GPU."""
-    slower = {(_where(row), row["failure"]): row["slow_down"] for row in rows}
-    for (where, failure), of_gpu in slower.items():
-        of_server = slower.get((where, "server"))
-        if failure == "gpu" and of_server is not None and of_server < of_gpu:
-            yield (
-                f"{where}, gpu: a spare in the place of its whole server costs less ({of_server:.1%} for "
-                f"{of_gpu:.1%}) until the repair."
-            )
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -76,8 +64,7 @@ def run(cases: Cases, options: Options) -> None:
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
     some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
     print("\n" + report.plain(rows, ["model", "fabric", *uses, "failure", *some]))
-    for said in (*_months(rows, HOURS_A_MONTH), *_swaps(rows)):
-        print(said)
+    shared.print_lines(lost_months(rows, HOURS_A_MONTH))
     for row in rows:
         if row.get("faster_by"):
             print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")

@@ -152,7 +152,7 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
 def _short(flag: str) -> str:
     setting = settings()[OF_CASES[flag]]
     takes, default = SHOWN[flag]
-    default = default or _text(setting.default)
+    default = default or default_text(setting.default)
     return f"{f'{flag} {takes}':<18} {default}"
 
 
@@ -174,18 +174,19 @@ def _setting(one: Leaf | Choice) -> list[str]:
     """A setting with its default, type and text; what an alternative has stands further in."""
     inner = isinstance(one, Leaf) and bool(one.choice)
     margin = "      " if inner else "  "
-    head = f"{margin}{one.path} = {_text(one.default)}"
-    text = f"{one.doc} ({_kind(one)})"
+    head = f"{margin}{one.path} = {default_text(one.default)}"
+    text = f"{one.doc} ({kind_words(one)})"
     return [head, *textwrap.wrap(text, WIDTH, initial_indent=margin + "    ", subsequent_indent=margin + "    ")]
 
 
-def _kind(one: Leaf | Choice) -> str:
+def kind_words(one: Leaf | Choice) -> str:
+    """What a setting takes."""
     if isinstance(one, Choice):
-        return f"one of {', '.join(one.alternatives)}" + (f", or {AUTO}" if one.open else "")
+        return ", ".join(one.alternatives) + (f", or {AUTO}" if one.open else "")
     return words(one.kind)
 
 
-def _text(value: Any) -> str:
+def default_text(value: Any) -> str:
     """A default as a file has it."""
     if value is None:
         return AUTO
@@ -198,11 +199,11 @@ def _in_full(path: str) -> Iterator[str]:
     """Everything that there is to say about one setting."""
     one = settings()[path]
     yield f"{path}: {one.doc}"
-    yield f"  takes      {_kind(one)}"
+    yield f"  takes      {kind_words(one)}"
     unit = next((unit for unit in sorted(UNITS, key=len, reverse=True) if path.endswith(unit)), None)
     if unit and isinstance(one, Leaf):
         yield f'  units      a number, or a text in {", ".join(UNITS[unit])}, such as "2 {list(UNITS[unit])[-1]}"'
-    yield f"  default    {_text(one.default)}"
+    yield f"  default    {default_text(one.default)}"
     if isinstance(one, Leaf) and one.choice:
         yield f"  belongs to {one.choice} = {one.of}, which it chooses"
     if one.traced:

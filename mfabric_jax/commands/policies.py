@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 from typing import Annotated, Literal
 
 from mfabric_jax.commands import shared
@@ -11,7 +10,7 @@ from mfabric_jax.learning.judging import Scoreboard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.RowsAndPictures):
+class Options(shared.OnDevice):
     """Score policies: time over the degree bound and over proved optima, decisions per second in a batch.
 
     Lists are separated by commas.
@@ -20,22 +19,20 @@ class Options(shared.RowsAndPictures):
     what: Annotated[Literal["bench"], Positional("bench", "to know what first; allowed: bench", "policies command")]
     """bench: a row for each policy, workload, number of servers, routing and forecast error."""
     config: Scoreboard
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
 
 
 def run(options: Options) -> None:
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import learning
-    from mfabric_jax.report.figures import scoreboard as draw
     from mfabric_jax.report.tables import scoreboard_table
     from mfabric_jax.traffic.demand_families import gate_trace
 
-    out, figures = options.out, options.figures
-    shared.check_outputs(out, figures=figures)
+    shared.check_outputs(options.out)
     rows_of = functools.partial(learning.scoreboard, config)
-    rows = shared.kept_rows("policies bench", out, config.effective(), rows_of, config.rows)
+    rows = shared.kept_rows("policies bench", options.out, config.effective(), rows_of, config.rows)
     print(scoreboard_table(rows))
     if config.trace is not None:
         print(f"traffic: {gate_trace(config.trace, config.records, config.axes).source}")
-    if figures is not None:
-        shared.tell(draw(rows, pathlib.Path(figures) / "policies.png"))

@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 from mfabric_jax.checks import whole
@@ -42,7 +41,7 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
-    from mfabric_jax.report._query import COUNT, notes, without_values
+    from mfabric_jax.report.query import COUNT, notes, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -56,8 +55,6 @@ def run(options: Options) -> None:
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")
-        for line in _held(options.paths, lists["where"]):
-            print(line)
     else:
         alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
         same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
@@ -72,16 +69,3 @@ def run(options: Options) -> None:
         print(line)
     about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
     shared.write(rows, options.out, about | {"of": config})
-
-
-def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:
-    """What the columns of conditions hold, where they hold names."""
-    from mfabric_jax import report
-    from mfabric_jax.report._query import CONDITION
-
-    for name in dict.fromkeys(found[1] for text in conditions if (found := CONDITION.fullmatch(text))):
-        rows, _ = report.query(paths, report.Asked(by=(name,), sort=name))
-        values = [str(row[name]) for row in rows if isinstance(row[name], str | bool)]
-        more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-        if values:
-            yield f"{name} is one of: {', '.join(values[:SHOWN])}{more}"

@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import pathlib
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 from mfabric_jax.case import Cases
@@ -19,7 +17,6 @@ from mfabric_jax.replay.replay_settings import Replay
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
 NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
-EVERY_S = 10.0  # seconds between two signs of life
 ROWS = ("out", "links", "per_rank", "steps")
 
 
@@ -75,7 +72,6 @@ def run(cases: Cases, options: Options) -> None:
 
     tables = (getattr(options, option) for option in ROWS)
     shared.check_outputs(*tables, trace=options.timeline, picture=options.picture)
-    shared.check_apart({option: getattr(options, option) for option in (*ROWS, "timeline", "picture")})
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
     with interruptible():
         job = read_with_remarks(options.workload, **given)
@@ -113,21 +109,17 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     from mfabric_jax.replay import replayed as found
     from mfabric_jax.replay.run import replay_assumed
 
-    config, doing = options.config, [""]
+    config = options.config
     rows, assumed, first, owed, held = [], [], None, None, []
     runs = len(cases) if config.graph is None else 1
     bar = shared.bar("replay", "run", runs)
 
-    def doing_now(words: str) -> None:
-        doing[0] = words
-        bar.set_postfix_str(words)
-
     try:
-        with bar, interruptible(), telling(lambda seconds: _tell_life(bar, doing[0], seconds)):
-            for done in replay(graph, cases, config, progress=doing_now):
+        with bar, interruptible():
+            for done in replay(graph, cases, config, progress=bar.set_postfix_str):
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
-                doing_now(f"{done.prepared.title}: what holds the makespan")
+                bar.set_postfix_str(f"{done.prepared.title}: what holds the makespan")
                 gains = found.gains(done) if options.gradient else None
                 rows.append({"workload": pathlib.Path(options.workload).name} | found.replay_row(done, gains))
                 assumed.append(replay_assumed(done, config))
@@ -139,14 +131,6 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
         if rows:
             shared.write(rows, options.out, effective | {"table": "out"})
     return _Runs(rows, assumed, first, owed, held)
-
-
-def _tell_life(bar, doing: str, seconds: float) -> None:
-    """Where no bar is drawn, a line."""
-    if bar.disable:
-        print(f"replay: {doing}, {bar.n} of {bar.total} runs done after {seconds:.0f} s", file=sys.stderr)
-    else:
-        bar.refresh()
 
 
 def _check_drawable(options: Options, done) -> None:
@@ -163,9 +147,10 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     """What is printed: a line for every run, what they assume, the first one in detail."""
     from mfabric_jax.replay import replayed as found
     from mfabric_jax.report import replay_text as text
+    from mfabric_jax.report.numerals import many
 
     rows, done = runs.rows, runs.first
-    parts = ", ".join(text.how_many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
+    parts = ", ".join(many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
     print(f"{title}: {parts}")
     print(text.runs_text(rows))
     print("\n".join([text.assumptions_text(runs.assumed), *remarks]))
@@ -193,27 +178,6 @@ def _draw(title: str, runs: _Runs, picture: str):
     if len(shown) < done.prepared.graph.ranks:
         title += f" ({len(shown)} of {done.prepared.graph.ranks} ranks)"
     return figures.replay_picture(found.spans(done, shown), runs.held, picture, title)
-
-
-# -- long runs: a sign of life while one thing takes long, and an interrupt that compiled code does not hide
-
-
-@contextlib.contextmanager
-def telling(tell: Callable[[float], None], every_s: float = EVERY_S) -> Iterator[None]:
-    """While the block runs, `tell` is called with the seconds so far, every so many of them."""
-    over, began = threading.Event(), time.monotonic()
-
-    def beat() -> None:
-        while not over.wait(every_s):
-            tell(time.monotonic() - began)
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

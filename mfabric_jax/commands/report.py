@@ -29,8 +29,8 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
-    from mfabric_jax.report._query import notes
     from mfabric_jax.report.html import check_page
+    from mfabric_jax.report.query import notes
 
     check_page(options.out, options.pictures)
     if not options.rows:

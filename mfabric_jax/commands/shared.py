@@ -136,23 +136,6 @@ def check_outputs(
             check(path)
 
 
-def check_apart(files: dict[str, str | None]) -> None:
-    """`InputError` where two options name one file. The configuration of a table lies beside it in a file of the same
-    name with another extension, so names count without extensions."""
-    taken: dict[str, str] = {}
-    for option, file in files.items():
-        if file is None:
-            continue
-        stem, ending = os.path.splitext(os.path.realpath(file))
-        place = stem if ending.lower() in (".csv", ".parquet") else stem + ending
-        if place in taken:
-            first, then = (f"--{name.replace('_', '-')}" for name in (taken[place], option))
-            raise InputError(
-                f"{first} and {then} must be different files, by name without the extension, got {file!r}."
-            )
-        taken[place] = option
-
-
 def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
     """A progress bar on standard error; `found`: how many units there are before the run begins."""
     from tqdm import tqdm

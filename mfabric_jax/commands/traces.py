@@ -63,8 +63,6 @@ class Options:
     """Router trace: experts of the model (default: the model's, else the largest number recorded + 1)."""
     out: str | None = None
     """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
-    figures: str | None = None
-    """info: pictures of loads and pairs to a folder."""
 
 
 def run(options: Options) -> None:
@@ -136,7 +134,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
     from mfabric_jax import report
     from mfabric_jax.traffic import survey
 
-    shared.check_outputs(options.out, figures=options.figures)
+    shared.check_outputs(options.out)
     rows = []
     for whole in _recordings(options):
         recording = whole.chosen(records)
@@ -151,8 +149,6 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
         if drift:
             print(f"\nloads of iterations apart\n{report.plain(drift)}")
         print()
-        if options.figures is not None:
-            _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
     asked = None if records is None else f"{records[0]}-{records[1]}"
     given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
     shared.write(rows, options.out, given)
@@ -167,18 +163,3 @@ def _server(recording, asked: int | None) -> str:
     ranks = survey.ranks_in_server(recording)
     known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
     return f"a server: {ranks} ranks ({survey.SERVER} GPUs; {known}); --ranks-per-server says otherwise"
-
-
-def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
-    from mfabric_jax.report import figures
-    from mfabric_jax.traffic import survey
-
-    title = f"{recording.format} {recording.name}".rstrip()
-    end = f"_{recording.name}.png" if recording.name else ".png"
-    load = survey.target_loads(recording)
-    target = recording.targets.value
-    shared.tell(figures.trace_load(load, recording.number, folder / f"trace_load{end}", title, target))
-    matrix = survey.sent_selections(recording, ranks)
-    if matrix is not None:
-        rows, columns, counts = matrix
-        shared.tell(figures.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns))

@@ -1,7 +1,5 @@
 """Rows of results in, files and tables and pictures out. Rows are dicts of scalars; nothing in here imports jax."""
 
-from mfabric_jax.report._query import Asked as Asked
-from mfabric_jax.report._query import query as query
 from mfabric_jax.report.figures import draw_fabric as draw_fabric
 from mfabric_jax.report.figures import draw_graph as draw_graph
 from mfabric_jax.report.figures import save_all as save_all
@@ -9,6 +7,8 @@ from mfabric_jax.report.html import html_report as html_report
 from mfabric_jax.report.noticed import remarks as remarks
 from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
 from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
+from mfabric_jax.report.query import Asked as Asked
+from mfabric_jax.report.query import query as query
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows
 from mfabric_jax.report.tables import Column as Column

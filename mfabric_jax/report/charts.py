@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.fronts import Point, front
+from mfabric_jax.report.grid import Point, front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,22 +27,18 @@ _DECADES = 500  # from this ratio on, only powers of ten are ticks
 _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
-_CROWD = 10  # from so many texts beside points on, only those on the front are written
-_SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1), (0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 @dataclass(frozen=True)
 class Curve:
     """Points of one look, joined by a line or not.
 
-    - `tips`: what each point says when it is pointed at.   - `texts`: written beside each, where there is room.
-    - `spread`: from where to where each value may lie, upwards.
+    - `tips`: what each point says when it is pointed at.   - `spread`: from where to where each value may lie, upwards.
     """
 
     look: style.Look
     points: Sequence[Point]
     tips: Sequence[str] = ()
-    texts: Sequence[str] = ()
     joined: bool = True
     spread: Sequence[tuple[float, float]] = ()
 
@@ -64,7 +59,7 @@ class Bar:
 class Panel:
     """One pair of axes; curves, or rows that `names` name, with bars, points (value, row) or both.
 
-    - `totals`: behind the bars, (end of the row, text).   - `whiskers`: thin lines in a row, (row, from, to).
+    - `totals`: behind the bars, (end of the row, text).
     - `columns`: names of 0, 1, .. along the lower axis.   - `stairs`: the Pareto front of all points is drawn.
     - `percent`: values are parts, written as percent.
     """
@@ -76,7 +71,6 @@ class Panel:
     bars: Sequence[Bar] = ()
     names: Sequence[str] = ()
     totals: Sequence[tuple[float, str]] = ()
-    whiskers: Sequence[tuple[int, float, float]] = ()
     columns: Sequence[str] = ()
     stairs: bool = False
     percent: bool = False
@@ -128,9 +122,6 @@ def figure(chart: Chart) -> Figure:
         style.legend(made, every, len(panels), handles(chart))
         words = f"{chart.title}. {chart.note}".rstrip(". ")
         made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
-        made.draw_without_rendering()  # from here on the panels stay where they are
-        for axes, panel in zip(every, panels, strict=False):
-            label(axes, panel)
     return made
 
 
@@ -154,7 +145,7 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Everything but the texts beside points, which need the final place of the axes: see `label`."""
+    """A panel on axes; only tips need the final place of these: see `areas`."""
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y, rotation_mode="anchor")
@@ -248,7 +239,7 @@ def _nearby(axes: Axes, point: Point) -> Point:
 def _draw_rows(axes: Axes, panel: Panel) -> None:
     """The rows' names and scale, their bars and what stands in and behind them."""
     values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
-    scale(axes, "x", [*values, *(end for _, *ends in panel.whiskers for end in ends)], zero=bool(panel.bars))
+    scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
     letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
     span = (high - low) / (1 - min(0.6, letter * max((len(text) for _, text in panel.totals), default=0)))
@@ -260,60 +251,12 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
         if bar.text and width > letter * len(bar.text) * span:
             inside = {"ha": "center", "va": "center", "fontsize": small, "color": style.ink_on(bar.look.colour)}
             axes.text(bar.start + width / 2, bar.place, bar.text, **inside)
-    for place, start, end in panel.whiskers:
-        axes.plot([start, end], [place, place], color=style.INK, linewidth=1.5)
     for place, (end, text) in enumerate(panel.totals):
         axes.text(end + 0.012 * span, place, text, va="center", fontsize=small, fontweight="bold")
     axes.set_yticks(range(len(panel.names)), list(panel.names))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(panel.names) - 0.45, -0.55)
     axes.grid(axis="x")
-
-
-def label(axes: Axes, panel: Panel) -> None:
-    """Texts beside points where they cover nothing, those on the front first; of a crowd no others are written."""
-    noted: dict[tuple[Point, str], tuple[Point, str, str]] = {}  # what coincides is written once
-    for curve in panel.curves:
-        for point, text in zip(curve.points, curve.texts, strict=bool(curve.texts)):
-            noted.setdefault((_nearby(axes, point), text), (point, text, curve.look.colour))
-    best = front(panel.points) if panel.stairs else []
-    noted = {key: note for key, note in noted.items() if note[1]}
-    if len(noted) > _CROWD:
-        noted = {key: note for key, note in noted.items() if note[0] in best}
-    if noted:
-        beside(axes, *zip(*sorted(noted.values(), key=lambda note: note[0] not in best), strict=True))
-
-
-def beside(axes: Axes, points: Sequence[Point], texts: Sequence[str], colours: Sequence[str]) -> None:
-    """Write a text beside each point where it covers nothing, the first ones first; the others are left out.
-
-    The layout of the figure must be final.
-    """
-    scale, font = 72 / axes.figure.dpi, style.font(0.8)
-    places = axes.transData.transform(points) * scale
-    taken = [(x, y, 8.0, 8.0) for x, y in places] + _covered(axes, scale)
-    (left, bottom), (right, top) = axes.get_window_extent().get_points() * scale
-    for point, (x, y), text, colour in zip(points, places, texts, colours, strict=True):
-        width, height = 0.6 * font * len(text) + 2, 0.85 * font
-        steps = [(3 + (1 + width / 2) * reach, 3 + (1 + height / 2) * reach) for reach in (1.0, 1.5)]
-        around = [(x + a * dx, y + b * dy) for dx, dy in steps for a, b in _SIDES]
-        inside = [
-            (u, v) for u, v in around if left + width / 2 < u < right and bottom + height / 2 < v < top - height / 2
-        ]
-        if free := style.free_place(inside, width, height, taken):
-            middle = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": font, "zorder": 5}
-            axes.annotate(text, point, (free[0] - x, free[1] - y), color=colour, **middle).set_in_layout(False)
-
-
-def _covered(axes: Axes, scale: float) -> list[style.Box]:
-    """What the lines between points cover, in small pieces of two points' length."""
-    boxes = []
-    for line in axes.get_lines():
-        corners = line.get_transform().transform(line.get_xydata()) * scale
-        for start, end in pairwise(corners if line.get_linestyle() != "None" else ()):
-            steps = max(2, int(np.hypot(*(end - start)) / 2))
-            boxes += [(x, y, 2.0, 2.0) for x, y in np.linspace(start, end, steps)]
-    return boxes
 
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:

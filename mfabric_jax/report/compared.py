@@ -25,7 +25,7 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.numerals import millions, significant, usable
 
-FRONT = "the grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
+FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
 
 class Comparison(NamedTuple):
@@ -84,8 +84,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             for series, look in looks.items():
                 cells = [cell for cell in known if cell[0] == series]
                 points = [(gbps, known[series, gbps]) for _, gbps in cells]
-                texts = [significant(known[cell], 3) for cell in cells]
-                curves += [Curve(look, points, [tips[cell] for cell in cells], texts)] if cells else []
+                curves += [Curve(look, points, [tips[cell] for cell in cells])] if cells else []
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
     note = "More is better." if measure.more_is_better else "Less is better."
     title = measure.title + (f" at {grid.bandwidths[0]:g} Gbps" if one else " against bandwidth")
@@ -109,11 +108,11 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
                 f"{look.label}, {gbps:g} Gbps: {significant(time)} s, {significant(cost, 3)} M$"
                 for gbps, cost, time in known
             ]
-            texts = [f"{gbps:g}" for gbps, *_ in known] if len(grid.bandwidths) > 1 else ()
-            curves += [Curve(look, points, tips, texts)] if known else []
+            curves += [Curve(look, points, tips)] if known else []
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
-    joined = "A line joins the bandwidths (in Gbps) of one fabric; " if len(grid.bandwidths) > 1 else ""
-    note = (joined + FRONT)[0].upper() + (joined + FRONT)[1:]
+    several = ", ".join(f"{gbps:g}" for gbps in grid.bandwidths)
+    joined = f"Along the line of a fabric: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
+    note = joined + FRONT
     title = f"{what[0].upper()}{what[1:]} against iteration time"
     return _with_key(Chart(title, note, list(looks.values()), panels), "price or a time")
 

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.numerals import usable
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
+Point: TypeAlias = tuple[float, float]
 Row = TypeVar("Row", bound=Mapping[str, Any])
 
 TIME, COST, CLUSTER = "iteration_s", "network_cost_usd", "cluster_cost_usd"
@@ -20,7 +23,7 @@ DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 NUMBER = "configuration"  # of a row of a sweep: no parameter
-_SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus")
+_SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
 USUAL = (TIME, "seconds")  # the result of a row, if nothing else is asked for
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
@@ -224,3 +227,29 @@ def independent(rows: Rows, names: Sequence[str]) -> list[str]:
 def combinations(rows: Rows, names: Sequence[str]) -> int:
     """How many combinations of values some columns hold."""
     return len(grouped(rows, *names))
+
+
+# -- Pareto fronts: which points no other point beats
+
+
+def unbeaten(values: Any) -> np.ndarray:
+    """[N] bool: no other of the points [N K] is at most as large in every value, and smaller in one.
+
+    Equal points beat neither each other nor themselves.
+    """
+    points, place = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
+    if points.shape[1] == 2:  # whoever beats a point comes before it
+        least = np.minimum.accumulate(points[:, 1])
+        kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
+        return kept[place.reshape(-1)]
+    kept, left = np.zeros(len(points), bool), np.arange(len(points))
+    while left.size:
+        kept[left[0]] = True
+        left = left[(points[left] < points[left[0]]).any(axis=1)]
+    return kept[place.reshape(-1)]
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other beats, by rising first value; equal points once."""
+    kept = unbeaten(points) if points else ()
+    return sorted({point for point, best in zip(points, kept, strict=True) if best})

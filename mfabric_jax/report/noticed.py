@@ -1,10 +1,8 @@
 """What rows say in words: of which jobs they are, and what is to be noticed about these and about optical switches."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
@@ -14,7 +12,6 @@ from mfabric_jax.workload.parallel import region_remark
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
-_CLOSE = 0.01
 _COUNTED = 8  # values that a sentence names
 _UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
@@ -25,16 +22,14 @@ _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
 _SUBJECTS = ("model", "fabric")  # what is compared, no setting
 Row = Mapping[str, Any]
-_TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
-_CASE = ("model", "fabric", "nic_gbps")
 
 
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
     """Sentences on what rows say of optical switches: too slow, not needed, or all designs alike."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
-    told = [*_batches(named), *_above_peak(named), *_switches(named), *_static(named), *_idle(known, effective or {})]
-    return [*told, *_experts(named), *_small(named), *_tall(named, effective or {})]
+    told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
+    return [*told, *_experts(named), *_small(named)]
 
 
 def job_words(rows: Rows) -> list[str]:
@@ -119,29 +114,13 @@ def _experts(rows: Rows) -> Iterator[str]:
 
 def _small(rows: Rows) -> Iterator[str]:
     """Where regions are so small that circuits cannot differ."""
-    optical = [row for row in rows if row.get("ocs") not in (None, _LACKING)]
-    for model, size in dict.fromkeys((row["model"], usable(row.get("region_servers"))) for row in optical):
-        if size is not None and (remark := region_remark(int(size), f"A region of {model}")):
+    models: dict[float, dict[str, None]] = {}
+    for row in rows:
+        if row.get("ocs") not in (None, _LACKING) and (size := usable(row.get("region_servers"))) is not None:
+            models.setdefault(size, {})[str(row["model"])] = None
+    for size, names in models.items():
+        if remark := region_remark(int(size), f"A region of {', '.join(names)}"):
             yield remark
-
-
-def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Where trees have a tier more than their NICs need."""
-    settings = effective.get("group", effective)
-    server = settings.get("server") if isinstance(settings.get("server"), Mapping) else settings.get("gpu_server") or {}
-    gpus_per_server = server.get("gpus_per_server") or 8
-    nics = settings.get("nics") or server.get("nics") or gpus_per_server
-    two = Tree(1, tiers=2)
-    tall = [row for row in rows if row["fabric"] in _TREES and row.get("tiers", settings.get("tiers")) == 3]
-    most = max((usable(row.get("gpus")) or math.inf for row in tall), default=math.inf) * nics / gpus_per_server
-    if most <= two.most_hosts:
-        room = f"two tiers of switches with {two.radix} ports have room for {two.most_hosts:,} NICs"
-        less = "and cost less: --set network.tiers=fewest"
-        yield f"Trees of packet switches have three tiers, as the paper's; {room}, {less}."
-
-
-def _places(rows: Rows) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    return grouped([{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows], *_PLACE)
 
 
 def _where(fabric: Any, ocs: Any) -> str:
@@ -150,47 +129,29 @@ def _where(fabric: Any, ocs: Any) -> str:
 
 def _switches(rows: Rows) -> Iterator[str]:
     """Where switching takes most of an iteration, or is asked for too often; and where circuits never change."""
-    places = _places(rows)
-    for (model, fabric, ocs, _), own in places.items():
-        worst = max(own, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME])
-        turning, where = usable(worst[TURNING]) or 0, _where(fabric, ocs)
+    wanted: list[Row] = [{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows]
+    places = grouped(wanted, *_PLACE)
+    still: dict[tuple[str, str], None] = {}
+    for (model, fabric, ocs, policy), same in places.items():
+        worst, where = max(same, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME]), _where(fabric, ocs)
+        turning = usable(worst[TURNING]) or 0
         if turning > _MOSTLY * worst[TIME]:
             share = f"{turning / worst[TIME]:.0%} of an iteration ({_seconds(turning)} of {_seconds(worst[TIME])} s)"
             yield (
                 f"Warning: on {where}, {model} waits for the optical switch for {share}: it is too slow for circuits "
                 "that follow the traffic; keep them (--set circuits.span.length=run) or take a faster one."
             )
-    for (model, fabric, ocs, _), own in places.items():
-        times = max((usable(row[OVER]) or 0 for row in own), default=0)
+        times = max((usable(row[OVER]) or 0 for row in same), default=0)
         if times > 1:
-            yield f"Warning: {_where(fabric, ocs)} turns {significant(times, 3)} times as often as it may ({model})."
-    still: dict[tuple[Any, ...], list[str]] = {}
-    follow = {(fabric, policy) for _, fabric, _, policy in places if policy not in STATIC}
-    for (model, fabric, ocs, policy), own in places.items():
-        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in own):
-            by = f" ({policy})" if sum(fabric == other for other, _ in follow) > 1 else ""
-            still.setdefault((fabric, model), []).append(_where(fabric, ocs) + by)
-    together: dict[str, list[str]] = {}
-    for (_, model), where in still.items():
-        together.setdefault(", ".join(dict.fromkeys(where)), []).append(str(model))
-    for where, models in together.items():
+            yield f"Warning: {where} turns {significant(times, 3)} times as often as it may ({model})."
+        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in same):
+            still[f"{where} ({policy})", str(model)] = None
+    together: dict[tuple[str, ...], list[str]] = {}
+    for where in dict.fromkeys(where for where, _ in still):
+        together.setdefault(tuple(model for place, model in still if place == where), []).append(where)
+    for models, where in together.items():
         links = "links wired once do the same, no switch is needed"
-        yield f"Circuits of {where} never change here for {', '.join(models)}: {links}."
-
-
-def _static(rows: Rows) -> Iterator[str]:
-    """Where circuits that never change are as good as those that follow the traffic."""
-    placed = [{**{name: row.get(name) for name in (*_CASE, "policy", CHANGES)}, TIME: row[TIME]} for row in rows]
-    for (model, fabric, gbps), some in grouped(placed, *_CASE).items():
-        meshes = [row for row in some if row["policy"] in STATIC]
-        follow = [row for row in some if row["policy"] not in STATIC and usable(row[CHANGES])]
-        if not meshes or not follow:
-            continue
-        mesh, best = (min(kind, key=lambda row: row[TIME]) for kind in (meshes, follow))
-        if mesh[TIME] <= (1 + _CLOSE) * best[TIME]:
-            off = f"{mesh[TIME] / best[TIME] - 1:+.1%} in time"
-            where = f"{model} on {fabric}" + ("" if gbps is None else f" at {gbps:g} Gbps")
-            yield f"{where}: circuits that never change ({mesh['policy']}) do as well as {best['policy']} ({off})."
+        yield f"Circuits of {', '.join(where)} never change here for {', '.join(models)}: {links}."
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

@@ -21,6 +21,11 @@ def plain_scalar(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
+def many(count: int, singular: str, plural: str = "") -> str:
+    """1 switch, 2 switches."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
 def millions(dollars: float) -> float:
     """Dollars -> millions of dollars."""
     return dollars / 1_000_000

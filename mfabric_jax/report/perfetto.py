@@ -41,7 +41,6 @@ def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, An
 
     Raises `InputError` for no segments, another extension than .json, or a place that cannot be written.
     """
-    suffix("trace", path, EXTENSIONS)
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
     return write_events(list(events(segments)), path, config)
@@ -61,7 +60,8 @@ def write_events(events: Sequence[Event], path: str | Path, config: Mapping[str,
 def events(segments: Segments) -> Iterator[Event]:
     """Names of processes and threads, slices, arrows."""
     passes = _passes(segments)
-    yield from _names(segments)
+    for stage in sorted({one["stage"] for one in segments}):
+        yield from _names(stage, stage, f"stage {stage}", THREADS)
     for one in segments:
         args = {key: one[key] for key in _ARGS if one.get(key) is not None}
         place = one["stage"], THREADS.index(thread(one))
@@ -78,17 +78,15 @@ def thread(one: Mapping[str, Any]) -> str:
     return "reconfiguration" if one["kind"] == "reconfigure" else one["track"]
 
 
-def _names(segments: Segments) -> Iterator[Event]:
-    for stage in sorted({one["stage"] for one in segments}):
-        yield _told("process_name", stage, 0, name=f"stage {stage}")
-        yield _told("process_sort_index", stage, 0, sort_index=stage)
-        for number, name in enumerate(THREADS):
-            yield _told("thread_name", stage, number, name=name)
-            yield _told("thread_sort_index", stage, number, sort_index=number)
-
-
-def _told(what: str, process: int, thread: int, **args: Any) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
+def _names(process: int, order: int, name: str, threads: Sequence[str]) -> Iterator[Event]:
+    """What a process and its threads are called, and in which order they stand."""
+    for thread, what, args in (
+        (0, "process_name", {"name": name}),
+        (0, "process_sort_index", {"sort_index": order}),
+        *((number, "thread_name", {"name": thread}) for number, thread in enumerate(threads)),
+        *((number, "thread_sort_index", {"sort_index": number}) for number in range(len(threads))),
+    ):
+        yield {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
 def _slice(place: tuple[int, int], times: tuple[float, float], label: str, kind: str, args: Mapping[str, Any]) -> Event:
@@ -148,18 +146,16 @@ def span_events(spans: Spans) -> Iterator[Event]:
     for one in spans:
         ranks.setdefault(one["rank"], []).append(one)
     for rank in sorted(ranks):
-        process = rank + 1
-        yield _told("process_name", process, 0, name=PATH if rank < 0 else f"rank {rank}")
-        yield _told("process_sort_index", process, 0, sort_index=process)
-        thread = 0
-        for track in (*TRACKS, PATH):
-            for lane in in_lanes([one for one in ranks[rank] if one["track"] == track]):
-                yield _told("thread_name", process, thread, name=track)
-                yield _told("thread_sort_index", process, thread, sort_index=thread)
-                for one in lane:
-                    times = one["begin_s"], one["end_s"]
-                    yield _slice((process, thread), times, one["name"], track, one.get("args", {}))
-                thread += 1
+        lanes = [
+            (track, lane)
+            for track in (*TRACKS, PATH)
+            for lane in in_lanes([one for one in ranks[rank] if one["track"] == track])
+        ]
+        yield from _names(rank + 1, rank + 1, PATH if rank < 0 else f"rank {rank}", [track for track, _ in lanes])
+        for thread, (track, lane) in enumerate(lanes):
+            for one in lane:
+                times = one["begin_s"], one["end_s"]
+                yield _slice((rank + 1, thread), times, one["name"], track, one.get("args", {}))
 
 
 def in_lanes(spans: Spans) -> list[list[Mapping[str, Any]]]:

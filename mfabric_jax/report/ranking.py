@@ -155,13 +155,13 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     lines = [
         {
             "design": str(one) or "all rows",
+            "over best": "" if place == 0 else f"{_rank(one, column) / best - 1:+.1%}",
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
             "s": one.mean[TIME] if one.mean[TIME] > 0 else one.mean["seconds"],
             "cluster M$": millions(one.mean[CLUSTER]),
             "network M$": millions(one.mean[COST]),
-            "over best": "" if place == 0 else f"{_rank(one, column) / best - 1:+.1%}",
         }
         for place, one in enumerate(shown)
     ]

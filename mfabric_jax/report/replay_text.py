@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.report.numerals import significant, time_unit
+from mfabric_jax.report.numerals import many, significant, time_unit
 from mfabric_jax.report.tables import Column, plain
 
 Rows = Sequence[Mapping[str, Any]]
@@ -16,11 +16,6 @@ TIE = (
     "Parts below 0 or above 100 %: the order of events is a tie here, or more of one link delays another, so they hold "
     "for tiny changes only; the savings of 1 % are replays."
 )
-
-
-def how_many(number: int, what: str) -> str:
-    """1 rank, 2 ranks."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def shortened(name: str, most: int = NAME) -> str:
@@ -79,8 +74,8 @@ def path_text(rows: Rows) -> str:
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
     shown, times = in_one_unit([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
-    said = f"the {len(shown)} longest of {how_many(len(steps), 'step')}"
-    heading = said if len(shown) < len(steps) else how_many(len(steps), "step")
+    said = f"the {len(shown)} longest of {many(len(steps), 'step')}"
+    heading = said if len(shown) < len(steps) else many(len(steps), "step")
     table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 

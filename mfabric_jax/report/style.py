@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import registry
-from mfabric_jax.report.fronts import Point
-from mfabric_jax.report.grid import Series
+from mfabric_jax.report.grid import Point, Series
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -1,6 +1,7 @@
 """Tables for the terminal: plain text; any rows, a comparison, a validation, policies."""
 
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -12,7 +13,8 @@ from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, 
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 
-WIDTH = 100
+WIDTH = 100  # of a table where the terminal is not narrower
+_NARROWEST = 40
 _GAP = "  "
 _MFU = "MFU"
 _LABELS = 2 / 3  # of the width, at most
@@ -40,13 +42,20 @@ class Column:
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
     """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
 
-    Columns default to every key of the rows. What does not fit in `width` continues below, with the first column, or as
-    many columns of text at the left as tell rows apart (in up to two thirds of the width), repeated.
+    Columns default to every key of the rows. What does not fit in `width`, or in a narrower terminal, continues below,
+    with the first column, or as many columns of text at the left as tell rows apart (in up to two thirds of the width),
+    repeated.
     """
+    width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     specs = [Column(column) if isinstance(column, str) else column for column in chosen]
     printed = [_printed(rows, spec) for spec in specs]
     return "\n\n".join("\n".join(_lines(part)) for part in _parts(printed, width, _labels(rows, specs, printed, width)))
+
+
+def on_screen(width: int) -> int:
+    """So many columns, or those of a narrower terminal."""
+    return min(width, max(_NARROWEST, shutil.get_terminal_size((width, 0)).columns))
 
 
 def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width: int) -> int:
@@ -128,7 +137,7 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
     best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *ranking.remarks, ""]
     what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    return "\n".join([_heading(grid, model), "", *best, what, plain(lines, columns)]) + costs
+    return "\n".join([_heading(grid, model), "", *best, fill(what, on_screen(WIDTH)), plain(lines, columns)]) + costs
 
 
 def _heading(grid: Grid, model: str) -> str:
@@ -136,7 +145,7 @@ def _heading(grid: Grid, model: str) -> str:
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
-    return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), WIDTH)
+    return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
 
 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:

@@ -8,14 +8,15 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.compared import FRONT
-from mfabric_jax.report.fronts import Point, front
 from mfabric_jax.report.grid import (
     CLUSTER,
     COST,
     NUMBER,
     TIME,
+    Point,
     Rows,
     combinations,
+    front,
     grouped,
     independent,
     lacks,
@@ -139,7 +140,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
             tips = [_told(row, chosen, point) for row, point in zip(some, points, strict=True)]
             curves += [Curve(look, points, tips, joined=False)] if some else []
         panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
-    note = f"A point for each row; {FRONT}"
+    note = f"A point for each row. {FRONT}"
     note += f" {left_out:,} of {len(placed):,} points are left out: slow ones, or many behind it." if left_out else ""
     return Chart(f"{what[0].upper()}{what[1:]} against iteration time", note, list(looks.values()), panels)
 
@@ -169,40 +170,27 @@ def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
 
 
 def plainest(rows: Rows) -> Chart:
-    """Bars by a name, in panels by another where two differ; without names a line, against the first of two numbers."""
-    names = independent(rows, textual(rows)) or textual(rows)[:1]
+    """Bars of the mean result by up to two names; without names a line, against the first of two numbers."""
+    names = (independent(rows, textual(rows)) or textual(rows)[:1])[:2]
     if not names:
         return _line(rows)
-    apart = len(names) > 1 and len(values_in(rows, names[0])) <= _MOST_PANELS
-    by, result = names[1] if apart else names[0], metric(rows)
-    groups = [(str(value), some) for (value,), some in grouped(rows, names[0]).items() if value is not None]
-    panels = [_bars(some, by, result, title) for title, some in (groups if apart else [("", rows)])]
-    several = any(panel.whiskers for panel in panels)
-    note = "How many rows there are of each." if result is None else f"A bar for each {by}."
-    note += " It is the mean of its rows; the thin line reaches from the least to the largest." if several else ""
-    note += f" The first {_MOST_BARS} of {len(values_in(rows, by))}." if len(values_in(rows, by)) > _MOST_BARS else ""
-    title = f"Rows by {by}" if result is None else f"{result} by {by}"
-    return Chart(title, note, [], [panel for panel in panels if panel.bars])
-
-
-def _bars(rows: Rows, by: str, result: str | None, title: str) -> Panel:
-    groups: dict[str, list[float]] = {}
+    result, groups = metric(rows), {}
     for row in rows:
         value = 1.0 if result is None else usable(row[result])
         if value is not None:
-            groups.setdefault(str(row[by]), []).append(value)
-    bars, totals, whiskers = [], [], []
+            groups.setdefault(", ".join(str(row[name]) for name in names), []).append(value)
+    bars, totals = [], []
     for place, (name, found) in enumerate(list(groups.items())[:_MOST_BARS]):
-        value, end = math.fsum(found) / (1 if result is None else len(found)), 0.0
-        tip = f"{name}: {significant(value)}"
-        if result is not None and len(found) > 1:
-            tip += f" (mean of {len(found)}: {significant(min(found))} to {significant(max(found))})"
-            whiskers.append((place, min(found), max(found)))
-            end = max(found)
+        value = math.fsum(found) / (1 if result is None else len(found))
+        tip = f"{name}: {significant(value)}" + (f" (mean of {len(found)})" if result and len(found) > 1 else "")
         bars.append(Bar(style.FABRICS["fat-tree"], place, min(0.0, value), max(0.0, value), tip))
-        totals.append((max(value, end), significant(value, 3)))
-    names = [_short(name) for name in groups][:_MOST_BARS]
-    return Panel(title, result or "rows", bars=bars, names=names, totals=totals, whiskers=whiskers)
+        totals.append((max(value, 0.0), significant(value, 3)))
+    what, by = result or "rows", ", ".join(names)
+    note = "How many rows there are of each." if result is None else f"The mean of the rows of each {by}."
+    note += f" The first {_MOST_BARS} of {len(groups)}." if len(groups) > _MOST_BARS else ""
+    shown_names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name in groups][:_MOST_BARS]
+    panels = [Panel("", what, bars=bars, names=shown_names, totals=totals)] if bars else []
+    return Chart(f"Rows by {by}" if result is None else f"{result} by {by}", note, [], panels)
 
 
 def _line(rows: Rows) -> Chart:
@@ -217,7 +205,3 @@ def _line(rows: Rows) -> Chart:
     tips = [f"{by} {significant(x)}: {significant(y)}" for x, y in points]
     curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
     return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2]}…{name[1 - _LETTERS // 2 :]}"

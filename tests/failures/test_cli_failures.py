@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.commands.failures import _months, _swaps
+from mfabric_jax.commands.failures import lost_months
 from mfabric_jax.report import read_rows
 from tests.command_line import header, line_of, status
 
@@ -58,12 +58,6 @@ def test_a_month_is_one_use_of_nics():
         for use in ("own", "pooled")
         for kind in ("gpu", "link")
     ]
-    assert list(_months(rows, HOURS)) == [
+    assert list(lost_months(rows, HOURS)) == [
         f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds." for use in ("own", "pooled")
     ]
-    assert list(_swaps(rows)) == []
-    server = [row | {"failure": "server", "slow_down": 0.0} for row in rows[:1]]
-    (said,) = _swaps([*rows, *server])
-    assert said.startswith(
-        "m on f, own NICs, gpu: a spare in the place of its whole server costs less (0.0% for 10.0%)"
-    )

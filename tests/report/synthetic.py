@@ -102,3 +102,14 @@ def region(servers, degree=6, seed=0):
     demand = np.random.default_rng(seed).lognormal(0, 1.0, (servers, servers)) * 2e8
     np.fill_diagonal(demand, 0)
     return demand, np.array(greedy(demand, degree))
+
+
+# what ranks of a replay do
+SPANS = [
+    {"rank": 0, "track": "compute", "name": "first", "begin_s": 0.0, "end_s": 1e-3},
+    {"rank": 0, "track": "send", "name": "a", "begin_s": 1e-3, "end_s": 3e-3, "args": {"bytes": 5.0}},
+    {"rank": 0, "track": "send", "name": "b", "begin_s": 2e-3, "end_s": 4e-3},
+    {"rank": 0, "track": "send", "name": "c", "begin_s": 3e-3, "end_s": 4e-3},
+    {"rank": 3, "track": "receive", "name": "a", "begin_s": 1e-3, "end_s": 3e-3},
+    {"rank": -1, "track": "critical path", "name": "a", "begin_s": 1e-3, "end_s": 3e-3, "args": {"rank": 0, "to": 3}},
+]

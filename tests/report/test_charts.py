@@ -64,22 +64,6 @@ def test_cost_and_worth_show_priced_points_and_their_front_and_name_the_others()
     assert all(any(x <= p[0] and y <= p[1] for x, y in zip(*corners, strict=True)) for p in found)
 
 
-def test_every_bandwidth_stands_beside_its_point_and_what_coincides_stands_once():
-    rows = synthetic.rows(fabrics=("mfabric",), **ONE)
-    rows += [row | {"fabric": "fat-tree"} for row in rows]
-    figure = charts.figure(cost_against_time(arrange(rows)))
-    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["100", "200", "400", "800"]
-
-
-def test_of_a_crowd_only_the_front_is_written_and_no_text_leaves_the_axes():
-    figure = charts.figure(cost_against_time(arrange(synthetic.rows(**ONE))))
-    (axes,) = figure.axes
-    (panel,) = cost_against_time(arrange(synthetic.rows(**ONE))).panels
-    assert 0 < len(axes.texts) <= len(charts.front(panel.points)) < len(panel.points)
-    frame = axes.get_window_extent()
-    assert all(text.get_window_extent().y1 <= frame.y1 for text in axes.texts)
-
-
 def test_one_bandwidth_is_shown_as_bars_the_best_first():
     rows = synthetic.whole_clusters(synthetic.rows(bandwidths=(400,), **ONE))
     chart = against_bandwidth(arrange(rows), PRICE)
@@ -88,7 +72,6 @@ def test_one_bandwidth_is_shown_as_bars_the_best_first():
     assert panel.names == [style.FABRICS[row["fabric"]].label for row in ranked]
     assert [bar.end for bar in panel.bars] == [row["usd_per_million_tokens"] for row in ranked]
     assert (chart.title, chart.key, panel.curves) == ("Price of tokens at 400 Gbps", [], ())
-    assert charts.figure(cost_against_time(arrange(rows))).axes[0].texts[:] == []
 
 
 def test_parts_follow_each_other_and_say_their_share():
@@ -129,12 +112,15 @@ def test_scales_span_their_values_and_are_logarithmic_where_these_lie_far_apart(
     assert [text.get_text() for text in log.get_xticklabels()] == ["100", "200", "800"]
 
 
-def test_an_unknown_fabric_has_a_free_look_under_its_own_name():
+def test_series_are_told_apart():
+    """An unknown fabric has a free look under its own name; further series of a fabric are hollow or lighter."""
     looks = style.distinct_looks(["mfabric", "dragonfly", "fat-tree"])
     assert (looks["mfabric"].label, looks["dragonfly"].label) == ("mFabric", "dragonfly")
     assert len({look.colour for look in looks.values()}) == 3
-    many = style.distinct_looks([f"fabric {n}" for n in range(12)])
-    assert [look.hollow for look in many.values()] == [False] * 9 + [True] * 3
+    every = [row | {"ocs": ocs} for ocs in "abcd" for row in synthetic.rows(fabrics=("mfabric",), **ONE)]
+    shades = list(style.series_looks(arrange(every).series).values())
+    assert [look.label for look in shades] == ["mFabric, a", "mFabric, b", "mFabric, c", "mFabric, d"]
+    assert len({(look.colour, look.hollow) for look in shades}) == 4
 
 
 def test_colours_can_be_seen_in_both_themes():
@@ -158,17 +144,6 @@ def test_names_are_no_formulas_and_nothing_is_still_a_figure():
     )
     axes = figure.axes[0]
     assert axes.get_title(loc="left") == "$a$_b^2"
-    assert not any(text.get_parse_math() for text in axes.texts)
+    assert not axes.xaxis.label.get_parse_math()
     for panels in ([], [Panel("m", "x")]):
         assert charts.figure(Chart("t", "n", [], panels)).axes[0].texts[0].get_text() == "no result"
-
-
-def test_further_series_of_a_fabric_are_lighter():
-    every = [row | {"ocs": ocs} for ocs in "abcd" for row in synthetic.rows(fabrics=("mfabric",), **ONE)]
-    looks = list(style.series_looks(arrange(every).series).values())
-    assert [look.label for look in looks] == ["mFabric, a", "mFabric, b", "mFabric, c", "mFabric, d"]
-    assert [look.hollow for look in looks] == [False, True, False, True]
-    first, second, third, fourth = (look.colour for look in looks)
-    assert first == second == style.FABRICS["mfabric"].colour
-    assert third == fourth != first
-    assert all(light > dark for light, dark in zip(style.rgb(third)[1:], style.rgb(first)[1:], strict=True))

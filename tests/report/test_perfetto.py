@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.report import write_perfetto
-from mfabric_jax.report.perfetto import THREADS, check_trace
-from tests.mistakes import check_refused
-from tests.report.synthetic import segment
+from mfabric_jax.report import write_perfetto, write_task_trace
+from mfabric_jax.report.perfetto import THREADS, in_lanes
+from tests.report.synthetic import SPANS, segment
 
 KEYS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
@@ -99,16 +98,38 @@ def test_neighbours_do_not_overlap_when_times_are_rounded(tmp_path):
     assert all(round(one["ts"] + one["dur"], 3) == two["ts"] for one, two in itertools.pairwise(got))
 
 
-def test_what_is_refused_and_the_old_file_stays(tmp_path):
-    check_refused(r"segments must hold at least one segment, got none\.", write_perfetto, [], tmp_path / "t.json")
-    for refuse in (check_trace, lambda path: write_perfetto(iteration(), path)):
-        check_refused(r"extension.*allowed: \.json", refuse, tmp_path / "t.txt")
-        check_refused("has no extension", refuse, tmp_path / "trace")
-    (tmp_path / "folder.json").mkdir()
-    check_refused(r"is a folder; give a \.json file\.", check_trace, tmp_path / "folder.json")
+def test_a_trace_that_cannot_be_made_leaves_the_old_file(tmp_path):
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(KeyError):
         write_perfetto([{"stage": 0}], path)
     assert path.read_text() == "old"
-    assert {file.name for file in tmp_path.iterdir()} == {"t.json", "folder.json"}
+    assert [file.name for file in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_what_overlaps_is_on_threads_of_its_own(tmp_path):
+    path = write_task_trace(SPANS, tmp_path / "trace.json", {"fabric": "mfabric"})
+    told = json.loads(path.read_text())
+    slices = [one for one in told["traceEvents"] if one["ph"] == "X"]
+    assert told["otherData"] == {"fabric": "mfabric"}
+    assert [(one["pid"], one["tid"], one["name"], one["ts"], one["dur"]) for one in slices] == [
+        (0, 0, "a", 1000, 2000),
+        (1, 0, "first", 0, 1000),
+        (1, 1, "a", 1000, 2000),
+        (1, 1, "c", 3000, 1000),
+        (1, 2, "b", 2000, 2000),
+        (4, 0, "a", 1000, 2000),
+    ]
+    assert slices[2]["args"] == {"bytes": 5.0}
+    names = {
+        (one["name"], one["pid"], one["tid"]): one["args"].get("name")
+        for one in told["traceEvents"]
+        if one["ph"] == "M"
+    }
+    assert [names["process_name", pid, 0] for pid in (0, 1, 4)] == ["critical path", "rank 0", "rank 3"]
+    assert [names["thread_name", 1, tid] for tid in range(3)] == ["compute", "send", "send"]
+
+
+def test_as_few_lanes_as_keep_spans_apart():
+    lanes = in_lanes([{"name": n, "begin_s": b, "end_s": e} for n, b, e in [("x", 0, 4), ("y", 1, 2), ("z", 2, 3)]])
+    assert [[one["name"] for one in lane] for lane in lanes] == [["x"], ["y", "z"]]

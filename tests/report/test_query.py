@@ -9,8 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from mfabric_jax.report import Asked, query, write_rows
-from mfabric_jax.report.fronts import unbeaten
-from tests.mistakes import check_refused
+from mfabric_jax.report.grid import unbeaten
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -107,76 +106,19 @@ def test_files_of_any_kind_together(folder, tmp_path):
     assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
 
 
-def test_settings_in_which_files_differ_are_columns(tmp_path):
-    for name, tiers, seed in (("a", 2, 0), ("b", 3, 0), ("c", 3, 1)):
-        about = {"tiers": tiers, "seed": seed, "nic_gbps": [1], "version": name}
-        write_rows([{"fabric": "fat-tree", "iteration_s": 1.0}], tmp_path / f"{name}.csv", about)
-    rows, _ = query([tmp_path / "a.csv", tmp_path / "b.csv"], Asked())
-    assert rows == [{"fabric": "fat-tree", "tiers": n, "iteration_s": 1.0} for n in (2, 3)]
-    assert list(rows[0])[-1] == "iteration_s"
-    rows, _ = query([tmp_path / "b.csv", tmp_path / "c.csv"], Asked())
-    assert [row["seed"] for row in rows] == [0, 1]
-    assert "tiers" not in rows[0]
-    for number in (0, 1):  # files of one sweep differ in what its columns imply
-        about = {"sweep": {"grid": 1}, "group": {"tiers": 2, "seed": 0, "delay_s": number}}
+def test_files_of_other_settings_are_told_apart(tmp_path):
+    """Also in groups and columns that are asked for; parts of one sweep, and files that say the same, are not."""
+    row = {"fabric": "fat-tree", "iteration_s": 1.0}
+    for name, tiers in (("a", 2), ("b", 3), ("c", 3)):
+        write_rows([row], tmp_path / f"{name}.csv", {"tiers": tiers, "version": name})
+    both = [str(tmp_path / f"{name}.csv") for name in "ab"]
+    assert query(both, Asked())[0] == [{"fabric": "fat-tree", "file": file, "iteration_s": 1.0} for file in both]
+    grouped, _ = query(both, Asked(by=["fabric"]))
+    assert [(one["file"], one["rows"]) for one in grouped] == [(file, 1) for file in both]
+    assert [[*one.values()] for one in query(both, Asked(columns=["iteration_s"]))[0]] == [[1.0, file] for file in both]
+    assert query([tmp_path / "b.csv", tmp_path / "c.csv"], Asked())[0] == [row, row]
+    for number in (0, 1):
+        about = {"sweep": {"grid": 1}, "group": {"tiers": 2, "delay_s": number}}
         write_rows([{"ocs": "xy"[number], "iteration_s": 2.0}], tmp_path / f"s{number}.parquet", about)
-    rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet", tmp_path / "b.csv"], Asked())
-    assert [(row["ocs"], row["tiers"]) for row in rows] == [("x", 2), ("y", 2), (None, 3)]
-    assert "delay_s" not in rows[0]
-    write_rows([{"fabric": "mfabric", "tiers": 2, "iteration_s": 2.0}], tmp_path / "d.csv", {"tiers": 2, "seed": 0})
-    rows, _ = query([tmp_path / "d.csv", tmp_path / "b.csv"], Asked(where=["tiers = 3"]))
-    assert [row["fabric"] for row in rows] == ["fat-tree"]
-
-
-def test_rows_of_other_assumptions_never_look_alike(tmp_path):
-    """A file of few micro-batches and one of many, the same model and fabric; one file alone may vary what it likes."""
-    row = {"model": "m", "fabric": "fat-tree", "expert_load": "balanced", "micro_batches": 4, "iteration_s": 4.0}
-    more = row | {"expert_load": "received", "micro_batches": 17, "iteration_s": 15.0}
-    write_rows([row, row | {"fabric": "torus"}], tmp_path / "a.csv", {"bubble": None})
-    write_rows([more], tmp_path / "b.csv", {"bubble": 0.15})
-    both = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    rows, _ = query(both, Asked(columns=["model", "iteration_s"]))
-    assert [[*one.values()] for one in rows] == [["m", 4.0, 4], ["m", 4.0, 4], ["m", 15.0, 17]]
-    rows, _ = query(both, Asked(by=["model"]))
-    assert [[*one.values()] for one in rows] == [["m", 4, 2, 4.0], ["m", 17, 1, 15.0]]
-    rows, _ = query(both, Asked(columns=["expert_load", "iteration_s"]))  # which tells them apart
-    assert list(rows[0]) == ["expert_load", "iteration_s"]
-    write_rows([row, more], tmp_path / "c.csv", {})
-    rows, _ = query([tmp_path / "c.csv"], Asked(by=["model"]))
-    assert [(one["rows"], list(one)) for one in rows] == [(2, ["model", "rows", "iteration_s_mean"])]
-    write_rows([more | {"model": "n"}], tmp_path / "d.csv", {"bubble": None})  # of another model: no other assumption
-    rows, _ = query([tmp_path / "a.csv", tmp_path / "d.csv"], Asked(columns=["model", "iteration_s"]))
-    assert list(rows[0]) == ["model", "iteration_s"]
-    write_rows([{"model": "m", "iteration_s": 1.0}], tmp_path / "e.csv", {"bubble": 0.5})
-    rows, _ = query([tmp_path / "b.csv", tmp_path / "e.csv"], Asked(columns=["iteration_s"]))
-    assert len({tuple(one.values())[1:] for one in rows}) == 2
-
-
-def test_mistakes_are_sentences(folder):
-    for asked, sentence in (
-        ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
-        ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
-        ({"where": ["cost =< 3"]}, r"a condition is COLUMN OP VALUE with .*, got 'cost =< 3'"),
-        ({"where": ["cost > dear"]}, r"column cost holds numbers, got 'dear'"),
-        ({"where": ["cost > 1|2"]}, r"several values go with = and != only, got 'cost > 1\|2'"),
-        ({"where": ["pooled = maybe"]}, r"pooled 'maybe' is unknown; allowed: true, false"),
-        ({"by": ["fabric"], "measures": ["cost:most"]}, r"measure 'most' is unknown"),
-        ({"by": ["fabric"], "measures": ["fabric:mean"]}, r"column fabric must hold numbers here, got string"),
-        ({"measures": ["cost:mean"]}, r"measures are of groups; name columns to group by, got cost:mean alone"),
-        ({"pareto": ["cost:least"]}, r"pareto 'cost:least': direction 'least' is unknown; allowed: min, max"),
-        ({"sort": "cost:high"}, r"sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
-    ):
-        check_refused(sentence, query, [folder], Asked(**asked))
-
-
-def test_files_that_are_not_there_or_hold_no_rows(tmp_path):
-    check_refused(r"holds no .parquet file of rows; has its sweep written any yet\?", query, [tmp_path], Asked())
-    (tmp_path / "broken.parquet").write_text("PAR1")
-    write_rows([{"a": 1.0}], tmp_path / "one.parquet", {})
-    write_rows([{"a": "x"}], tmp_path / "two.parquet", {})
-    for names, sentence in (
-        (["nothing"], r"cannot read .*nothing.parquet'"),
-        (["broken"], r"broken.parquet' does not hold rows"),
-        (["one", "two"], "columns of other kinds under the same name"),
-    ):
-        check_refused(sentence, query, [tmp_path / f"{name}.parquet" for name in names], Asked())
+    rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet"], Asked())
+    assert rows == [{"ocs": "x", "iteration_s": 2.0}, {"ocs": "y", "iteration_s": 2.0}]

@@ -1,14 +1,11 @@
 """Which design is ranked first, against what rows say: cheapest tokens, then the network's worth, then time."""
 
-import itertools
 import re
 
 import pytest
 
 from mfabric_jax.report import comparison, html_report
-from mfabric_jax.report.html.panels import _GLYPHS
 from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings, token_prices
-from mfabric_jax.report.style import FABRICS
 from tests.report import synthetic
 
 MILLION = 1e6
@@ -121,7 +118,7 @@ def test_the_table_holds_every_fabric_at_its_best_bandwidth_and_five_at_most():
     assert [line["$/Mtok"] for line in lines] == sorted(line["$/Mtok"] for line in lines)
     text = comparison(rows)
     assert max(map(len, text.splitlines())) <= 100
-    assert re.search(r"^fat-tree, 400 Gbps .* \+9\.4%$", text, re.M)
+    assert re.search(r"^fat-tree, 400 Gbps +\+9\.4% ", text, re.M)
     # At 400 Gbps: 4.5 x 64 x 460 = 0.132 M$ of network and 50,000 x 64 more; 1.0945 s against 1.05325 s and 3.524 M$.
     table = [line.split() for line in text.splitlines() if line.startswith("mfabric ")]
     assert table[-1] == ["mfabric", "64.0", "0.00365", "3.33", "1.02x", "6.40", "0.132", "2.35x"]
@@ -146,8 +143,3 @@ def test_a_page_begins_with_the_ranking_and_the_price_of_tokens(tmp_path):
     ]
     text = html_report(without, {}, tmp_path / "a.html").read_text()
     assert re.findall("<h3>(.*?)</h3>", text)[1] == "Network cost against iteration time"
-
-
-def test_every_marker_of_a_fabric_has_its_sign_on_a_page():
-    signs = [_GLYPHS[look.marker][look.hollow] for look in FABRICS.values()]
-    assert all(a != b for a, b in itertools.combinations(signs, 2))

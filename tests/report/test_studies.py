@@ -1,15 +1,10 @@
-"""Tables and figures of studies say what their rows say; how they look was judged by eye."""
+"""Tables and pictures of studies say what their rows say; how they look was judged by eye."""
 
 import itertools
 import math
 
-import numpy as np
-import pytest
-
-from mfabric_jax.report import figures
-from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
-from mfabric_jax.report.tables import forecast_table, scoreboard_table
-from tests.mistakes import check_refused
+from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, training_chart
+from mfabric_jax.report.tables import agreement, forecast_table, scoreboard_table
 
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
 KINDS = ("electrical-nic", "optical-nic", "gpu", "server")
@@ -66,20 +61,7 @@ def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
 
 
-def test_rows_of_something_else_are_refused(tmp_path):
-    for draw, rows, sentence in (
-        (figures.failures, [], r"^the figure of failures needs slow-downs, but there are no rows\.$"),
-        (figures.failures, [failed("a", "gpu", None)], r"but rows lack slow_down\.$"),
-        (figures.failures, [failed("a", "gpu", 0.1), {"model": "a", "slow_down": 0.1}], r"but rows lack failure\.$"),
-        (figures.scoreboard, [], "needs rows, got none"),
-        (figures.forecasts, [], "needs rows, got none"),
-        (figures.training, [{"step": 0, "held_out_8": 1.3}], "lines of metrics with a time, got none"),
-    ):
-        check_refused(sentence, draw, rows, tmp_path / "none.png")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_scoreboard_has_a_block_for_every_place_and_a_dot_for_every_row():
+def test_a_scoreboard_has_a_block_for_every_place():
     *blocks, legend = scoreboard_table(board()).split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == [
         f"{servers} servers, routing {routing}, forecast error 0"
@@ -92,16 +74,6 @@ def test_a_scoreboard_has_a_block_for_every_place_and_a_dot_for_every_row():
     assert line.split() == ["learned", "1.365", "1.355", "1.565", "1.380", "1.350", "1.315", "(8)", speed]
     assert "optimum" not in blocks[1].splitlines()[1]
     assert "proved" in legend
-    chart = scoreboard_chart(board())
-    places = list(itertools.product((8, 16), ("unsplit", "relay")))
-    assert [panel.title for panel in chart.panels] == [f"{servers} servers, {routing}" for servers, routing in places]
-    for (servers, routing), panel in zip(places, chart.panels, strict=True):
-        own = [row for row in board() if (row["servers"], row["routing"]) == (servers, routing)]
-        dots = [x for curve in panel.curves[:-1] for x, _ in curve.points]
-        assert sorted(dots) == sorted(row["mean"] for row in own)
-        for place, policy in enumerate(POLICIES):
-            mean, late = (np.mean([row[key] for row in own if row["policy"] == policy]) for key in ("mean", "p90"))
-            assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
 
 
 def test_forecasts_are_marked_where_they_surely_differ_and_have_their_lines():
@@ -119,3 +91,69 @@ def test_forecasts_are_marked_where_they_surely_differ_and_have_their_lines():
     chart = training_chart(lines)
     assert [curve.points for curve in chart.panels[0].curves] == [[(50, 1.2), (100, 1.1)], [(0, 1.3), (100, 1.05)]]
     assert [look.label for look in chart.key] == ["in training", "held out, 8 servers"]
+
+
+# -- flow level against packet level
+
+
+def packet_run(group, pattern, measured_s, error, **changed):
+    hosts = "leaf-spine, 8 hosts (2 spines)" if group == "leaf-spine" else "tree, 8 hosts (k=4)"
+    row = {"run": pattern, "group": group, "pattern": pattern, "flows": 12, "mean_pair_mib": 4.0, "large_flows": 5}
+    row |= {
+        "topology": hosts,
+        "paths_known": group == "one-path",
+        "transport": "dctcp" if group == "one-path" else "ndp",
+    }
+    row |= {"routing": "ECMP" if group in ("one-path", "unknown-path") else "spraying"}
+    row |= {"measured_s": measured_s, "predicted_s": measured_s * (1 + error), "error": error}
+    row |= {"stated_fluid_s": measured_s, "flow_error_median": 0.06, "flow_error_p90": 0.2}
+    row |= {"corrected_by": "none", "corrected_s": row["predicted_s"], "corrected_error": error}
+    row |= {"corrected_flow_error_median": row["flow_error_median"], "corrected_flow_error_p90": 0.2}
+    return row | dict(zip(QUANTILES, (-0.3, -0.1, -0.05, 0.0, 0.1), strict=True)) | changed
+
+
+QUANTILES = [f"flow_error_q{quantile}" for quantile in ("05", "25", "50", "75", "95")]
+
+
+def packet_runs():
+    small = dict.fromkeys([*QUANTILES, "flow_error_median", "flow_error_p90", "stated_fluid_s"])
+    small |= dict.fromkeys(["corrected_flow_error_median", "corrected_flow_error_p90"])
+    return [
+        packet_run("spraying", "uniform", 0.005, -0.02),
+        packet_run("spraying", "small", 0.001, -0.04, large_flows=0, **small),
+        packet_run("one-path", "row", 0.012, -0.17),
+        packet_run("unknown-path", "hot", 0.02, -0.3),
+        packet_run("leaf-spine", "hot", 0.03, 0.01),
+        packet_run("incast", "8 to 1", 0.011, -0.01),
+    ]
+
+
+def packet_group(name, transport="ndp"):
+    plain = {"error_mean": 0.03, "error_p90": 0.035, "worst_error": -0.04, "worst_pattern": "small"}
+    plain |= {"flow_error_median": 0.06, "flow_error_p90": 0.2}
+    row = {"group": name, "transport": transport, "runs": 2, "large_flows": 5} | plain
+    return row | {f"corrected_{key}": value if isinstance(value, str) else value / 10 for key, value in plain.items()}
+
+
+def test_the_table_has_a_block_for_each_group_and_a_line_for_each_run():
+    made = packet_runs()
+    made[2] |= {"corrected_by": "dctcp", "corrected_s": 0.0114, "corrected_error": -0.05}
+    made[2] |= {"corrected_flow_error_median": 0.01, "corrected_flow_error_p90": 0.1}
+    lines = agreement(made, [packet_group("spraying"), packet_group("incast", "dctcp")]).splitlines()
+    for heading in ("spraying on a non-blocking tree, ndp", "one path per flow on a non-blocking tree, dctcp"):
+        assert heading in lines
+    assert {
+        "(tree, 8 hosts, sprayed; corrected by: none)",
+        "(leaf-spine, 8 hosts, sprayed; corrected by: none)",
+    } <= set(lines)
+    found = [line.split() for line in lines]
+    assert ["row", "4.00", "12.00", "9.960", "-17.0%", "11.40", "-5.0%", "1.0%", "10.0%"] in found
+    assert ["small", "4.00", "1.000", "0.960", "-4.0%", "0.960", "-4.0%", "-", "-"] in found
+    for words in (
+        ["spraying", "ndp", "plain", "2", "3.0%", "3.5%", "-4.0%", "small", "5"],
+        ["incast", "dctcp", "corrected", "2", "0.3%", "0.4%", "-0.4%", "small", "5"],
+    ):
+        assert any(line[: len(words)] == words for line in found)
+    assert lines[-1] == "5 of 6 files state a fluid time of their own; largest difference 3.0e-01."
+    assert max(map(len, lines)) <= 100
+    assert "state a fluid" not in agreement([packet_run("incast", "8 to 1", 1.0, 0.0, stated_fluid_s=None)], [])

@@ -12,7 +12,7 @@ from mfabric_jax.case import grid
 from mfabric_jax.case.layers import layers_of, merged
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
-from mfabric_jax.report._query import without_values
+from mfabric_jax.report.query import without_values
 from mfabric_jax.sweep import sweep
 from mfabric_jax.sweep.case_space import CaseSpace
 from tests.mistakes import check_refused

@@ -18,7 +18,7 @@ import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
-from mfabric_jax.report._query import notes
+from mfabric_jax.report.query import notes
 from mfabric_jax.sweep import Sweep, read_sweep, sweep
 from mfabric_jax.sweep.axes import columns
 from mfabric_jax.sweep.design_space import _short

@@ -1,6 +1,6 @@
-"""A whole cluster as a picture: servers at the bottom, tiers of switches above them, circuits below, counts beside.
+"""A whole cluster as a picture: servers in a row, switches above them, circuits of regions below, counts at the right.
 
-Of each kind the first few nodes and the last are shown, around an ellipsis. The cluster is read by its attributes alone
+Of each row the first nodes and the last are shown, around an ellipsis. The cluster is read by its attributes alone
 (`mfabric_jax.fabric.Cluster` or one like it). All lengths are inches.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, cast
@@ -16,25 +16,31 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures import parts
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
-from mfabric_jax.report.figures.networks import build_graph
-from mfabric_jax.report.figures.parts import LINK, draw_box, write
+from mfabric_jax.report.figures.networks import (
+    LINK,
+    LinkHeat,
+    build_graph,
+    draw_box,
+    draw_segments,
+    utilisation_bar,
+    write,
+)
+from mfabric_jax.report.numerals import many
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # margin, words, drawing; characters in a line of words
-_SWITCH, _RISE, _PLUG = 0.25, 0.88, 0.24  # height of a switch; from tier to tier; from servers to the optical switch
+_NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; from row to row; from servers to the optical switch
 _DOTS, _GAP = 0.7, 0.4  # an ellipsis and the space between sections, in nodes
 _MOST, _REGIONS, _IN_REGION, _MANY_GPUS = 16, 4, 3, 16  # nodes of a row, regions, servers of one of several
-_GPU, _NVSWITCH = style.PARTS["compute_s"].colour, style.FABRICS["nvl72"].colour
 _PACKET = style.FABRICS["fat-tree"].colour
-RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
+_RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
+_KINDS = ("nic", "edge", "aggregation")  # of links from a row to the one above
 
 Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
-Words = tuple[str, list[str]]  # a bold line and plain ones
 
 
 def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
@@ -47,7 +53,7 @@ def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, titl
 
 
 def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
-    """The figure itself."""
+    """The figure of `draw_fabric`."""
     label = style.fabric(cluster.name).label
     title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
     if cluster.tree is None and cluster.regions is None:
@@ -55,19 +61,16 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
         if len(servers.tail):
             load = None if utilisation is None else np.asarray(utilisation, dtype=float)[link]
             return build_graph(servers, utilisation=load, title=title, places=getattr(cluster, "places", None))
-    busy = None if utilisation is None else parts.LinkHeat(cluster.sprayed, utilisation)
-    return _Picture(cluster, layout(cluster), busy).draw(title)
+    busy = None if utilisation is None else LinkHeat(cluster.sprayed, utilisation)
+    return _Picture(cluster, busy).draw(title)
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
-    """The links from server to server as a network of servers, and which links of the cluster's these are.
-
-    GPUs, NVSwitches and optical NICs are taken as the server they are in.
-    """
+    """The links from server to server as a network of servers, and which links of the cluster's these are."""
     network, server = cluster.sprayed, []
     for kind, count in network.nodes:
-        own = np.arange(count)
-        server.append(own // cluster.gpus_per_server if kind == "gpu" else own)
+        nodes = np.arange(count)
+        server.append(nodes // cluster.gpus_per_server if kind == "gpu" else nodes)
     server = np.concatenate(server)
     tail, head = server[network.tail], server[network.head]
     link = np.flatnonzero(tail != head)
@@ -89,24 +92,54 @@ class Row:
     width: float = 0.0
 
 
-@dataclass
-class Layout:
-    """Servers, then tiers of switches from below; intervals (number, left, right) of the regions that are shown."""
-
-    width: float
-    servers: Row
-    tiers: list[Row]
-    regions: list[tuple[int, float, float]]
-
-
 def few(items: Iterable[int], most: int) -> Tokens:
     """All, or the first ones and the last around an ellipsis."""
     every: Tokens = list(items)
     return every if len(every) <= most + 1 else [*every[: most - 1], None, every[-1]]
 
 
+def climbed(tree: Any) -> int:
+    """Tiers of switches that some path reaches: 1, 2 or 3; none without a tree."""
+    return 0 if tree is None else 1 + (tree.edges_per_part > 1) + (tree.pods_per_part > 1)
+
+
+def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each tier that paths reach: pairs [P 2] of a node below (first a server) and a switch, and links of each."""
+    if cluster.tree is None:
+        return []
+    network, tiers = cluster.network, []
+    first = cluster.gpus + cluster.servers + np.cumsum([0, *(count for _, count in cluster.tree.switches)])
+    for tier, kind in enumerate(_KINDS[: climbed(cluster.tree)]):
+        links = network.run(f"{kind} up")
+        below = network.tail[links] - first[tier - 1] if tier else network.tail[links] // cluster.gpus_per_server
+        ends = np.stack([below, network.head[links] - first[tier]], axis=1)
+        tiers.append(np.unique(ends, axis=0, return_counts=True))
+    return tiers
+
+
+def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float]]]:
+    """The width; servers, then tiers of switches; intervals (number, left, right) of the regions that are shown."""
+    sections, numbers = [few(range(cluster.servers), _MOST)], [0]
+    if cluster.regions is not None and len(cluster.regions) > 1:
+        size = cluster.regions.shape[1]
+        picked, none = few(range(len(cluster.regions)), _REGIONS - 1), cast(Tokens, [None])
+        sections = [none if r is None else few(range(r * size, (r + 1) * size), _IN_REGION) for r in picked]
+        numbers = [-1 if r is None else r for r in picked]
+    width = _WIDTH if cluster.tree or cluster.regions is not None else max(2.0, 0.5 * len(sections[0]))
+    servers, spans = _row(sections, width)
+    rows = [servers]
+    for pairs, _ in joined(cluster):
+        groups = dict.fromkeys(tuple(pairs[pairs[:, 0] == node, 1].tolist()) for node in rows[-1].at)
+        each = max(2, _MOST // len(groups))
+        rows.append(
+            _row([_gapped(node for group in groups for node in few(group, each) if node is not None)], width)[0]
+        )
+    regions = [(r, *span) for r, span in zip(numbers, spans, strict=True) if r >= 0]
+    return width, rows, [] if cluster.regions is None else regions
+
+
 def _gapped(items: Iterable[int]) -> Tokens:
-    """Numbers in order, at most so many as fit, an ellipsis wherever some are missing."""
+    """Numbers in order, with an ellipsis wherever some are missing."""
     every = [item for item in few(sorted(set(items)), _MOST) if item is not None]
     tokens: Tokens = [every[0]]
     for item, following in pairwise(every):
@@ -114,38 +147,11 @@ def _gapped(items: Iterable[int]) -> Tokens:
     return tokens
 
 
-def edge_table(cluster: Any) -> np.ndarray:
-    """[server, NIC] edge switch."""
-    server, nic = np.mgrid[: cluster.servers, : cluster.nics]
-    return cluster.tree.edge_of(cluster.host(server, nic))
-
-
-def climbed(tree: Any) -> int:
-    """Tiers of switches that some path reaches: 1, 2 or 3."""
-    return 1 + (tree.edges_per_part > 1) + (tree.pods_per_part > 1)
-
-
-def layout(cluster: Any) -> Layout:
-    """What is shown of a cluster, and where."""
-    most = _MOST // 2 if cluster.gpus_per_server > _MANY_GPUS else _MOST
-    sections, numbers = [few(range(cluster.servers), most)], [0]
-    if cluster.regions is not None and len(cluster.regions) > 1:
-        size = cluster.regions.shape[1]
-        picked, none = few(range(len(cluster.regions)), _REGIONS - 1), cast(Tokens, [None])
-        sections = [none if r is None else few(range(r * size, (r + 1) * size), _IN_REGION) for r in picked]
-        numbers = [-1 if r is None else r for r in picked]
-    width = _WIDTH if cluster.tree or cluster.regions is not None else max(2.0, 0.5 * len(sections[0]))
-    servers, spans = _row(sections, width, 1.2 if cluster.gpus_per_server > _MANY_GPUS else 0.6)
-    regions = [(r, *span) for r, span in zip(numbers, spans, strict=True) if r >= 0]
-    tiers = [] if cluster.tree is None else [_row([one], width, 0.6)[0] for one in _switches(cluster, servers.at)]
-    return Layout(width, servers, tiers, [] if cluster.regions is None else regions)
-
-
-def _row(sections: list[Tokens], width: float, widest: float) -> tuple[Row, list[tuple[float, float]]]:
+def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, float]]]:
     """Nodes spread over a width, and the interval of every section."""
     slots = [sum(_DOTS if token is None else 1.0 for token in tokens) + _GAP for tokens in sections]
     unit = width / sum(slots)
-    row, spans, x = Row(width=min(widest, 0.8 * unit)), [], 0.0
+    row, spans, x = Row(width=min(0.6, 0.8 * unit)), [], 0.0
     for tokens, slot in zip(sections, slots, strict=True):
         spans.append((x + 0.1 * _GAP * unit, x + (slot - 0.1 * _GAP) * unit))
         inside = x + _GAP / 2 * unit
@@ -160,181 +166,104 @@ def _row(sections: list[Tokens], width: float, widest: float) -> tuple[Row, list
     return row, spans
 
 
-def _switches(cluster: Any, servers: Iterable[int]) -> list[Tokens]:
-    """Switches of every tier: those to which the shown servers lead, and those above these."""
-    tree = cluster.tree
-    up, climb = tree.edge_ports[0], tree.pod_ports[0]
-    rows = [_gapped(np.unique(edge_table(cluster)[list(servers)]).tolist())]
-    if climbed(tree) > 1:
-        pods = dict.fromkeys(int(tree.pod_of(np.asarray(edge))) for edge in rows[0] if edge is not None)
-        each = max(2, _MOST // len(pods))
-        own = [pod * up + a for pod in pods for a in few(range(up), each) if a is not None]
-        rows.append(_gapped(own))
-    if climbed(tree) > 2:
-        first = [(a // up // tree.pods_per_part * up + a % up) * climb for a in rows[1] if a is not None]
-        each = max(1, _MOST // len(set(first)))
-        above = [number for number in few(range(climb), each) if number is not None][: max(each, 2)]
-        rows.append(_gapped(one + number for one in first for number in above))
-    return rows
-
-
 # -- how it is drawn
 
 
 class _Picture:
     """Where everything is, from the bottom up, and how it is drawn."""
 
-    def __init__(self, cluster: Any, plan: Layout, busy: parts.LinkHeat | None):
-        self.cluster, self.plan, self.busy, self.tree = cluster, plan, busy, cluster.tree
-        self.columns = min(cluster.gpus_per_server, _MANY_GPUS)
-        self.lines_of_gpus = -(-cluster.gpus_per_server // self.columns)
-        self.optical = CIRCUIT if busy is None else style.FAINT  # frames and fibres: no colour that means a load
-        self.box = plan.servers.width
-        self.gpu = min(0.1, self.box / (self.columns + 0.6))
-        self.deep = 0.1 if self.lines_of_gpus == 1 else self.gpu  # GPUs are upright boxes, or squares where many
-        self.server_height = 0.38 + self.deep * self.lines_of_gpus
-        self.panel = self._panel_height()
+    def __init__(self, cluster: Any, busy: LinkHeat | None):
+        self.cluster, self.busy = cluster, busy
+        self.width, self.rows, self.regions = layout(cluster)
         self.bottom = 0.25 + (0.5 if busy else 0.0)
-        self.floor = self.bottom + self.panel + (_PLUG if self.panel else 0.0)
-        self.ceiling = self.floor + self.server_height
-        self.edge = np.zeros((0, 0), int) if self.tree is None else edge_table(cluster)
+        self.panel = self._panel_height()
+        self.optical = CIRCUIT if busy is None else style.FAINT  # of frames and fibres: no colour that means a load
 
     def _panel_height(self) -> float:
-        if not self.plan.regions:
+        if not self.regions:
             return 0.0
-        size, widest = self.cluster.regions.shape[1], max(right - left for _, left, right in self.plan.regions)
-        most = {1: 0.5, 2: 0.5, 3: 1.6, 4: 1.8}.get(
-            size, 2.4 if len(self.plan.regions) > 1 or size <= DETAILED else 4.0
-        )
-        return min(widest, most) + 0.2
+        size, widest = self.cluster.regions.shape[1], max(right - left for _, left, right in self.regions)
+        large = 2.4 if len(self.regions) > 1 or size <= DETAILED else 4.0
+        return min(widest, {1: 0.5, 2: 0.5, 3: 1.6, 4: 1.8}.get(size, large)) + 0.2
 
-    def level(self, tier: int) -> float:
-        """Bottom of the switches of a tier."""
-        return self.ceiling + _RISE + tier * (_SWITCH + _RISE)
+    def level(self, row: int) -> float:
+        """Bottom of the nodes of a row."""
+        return self.bottom + self.panel + (_PLUG if self.panel else 0.0) + row * (_NODE + _RISE)
 
     def draw(self, title: str) -> Figure:
-        words, tiers = self._words(), self.plan.tiers
-        top = self.level(len(tiers) - 1) + _SWITCH + 0.1 if tiers else self.ceiling + 0.15
-        top += 0.5 if tiers and words[-1][1][1] else 0.0
-        width, height = self.plan.width + 0.3 + _NOTES, top + 0.45
+        notes = self._notes()
+        top = self.level(len(self.rows) - 1) + _NODE + (0.6 if len(self.rows) > 1 else 0.3)
+        width, height = self.width + 0.3 + _NOTES, top + 0.35
         figure = style.blank(_LEFT + width, height, arranged=False)
         self.axes = figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(-_LEFT, width), ylim=(0, height))
         self.axes.set_axis_off()
-        for server in self.plan.servers.at:
-            self._server(server)
-        self._ellipses(self.plan.servers, self.floor + self.server_height / 2)
-        for region, left, right in self.plan.regions:
+        for number, row in enumerate(self.rows):
+            self._nodes(number, row)
+        for tier, (pairs, count) in enumerate(joined(self.cluster)):
+            self._links(tier, pairs, count)
+        for region, left, right in self.regions:
             self._region(region, left, right)
-        if tiers:
-            self._nic_links()
-        for tier, row in enumerate(tiers):
-            self._switches(tier, row)
         self.axes.text(0, height - 0.17, title, va="top", fontsize=style.FONT + 2, fontweight="bold")
-        for y, (head, lines) in words:
-            self._note(y, head, lines)
+        for y, head, lines in notes:
+            self._note(y, head, [line for text in lines for line in wrap(text, _COLUMN)])
         if self.busy is not None:
-            parts.bar(figure, _LEFT + max(0.0, self.plan.width / 2 - 1.5), 0.32, min(3.0, self.plan.width))
+            utilisation_bar(figure, _LEFT + max(0.0, self.width / 2 - 1.5), 0.32, min(3.0, self.width))
         return figure
 
     def _note(self, y: float, head: str, lines: Sequence[str]) -> None:
         """Words at the right, centred around a height."""
         y += (0.17 * bool(head) + 0.145 * len(lines)) / 2
-        self.axes.text(self.plan.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
+        self.axes.text(self.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
         for number, line in enumerate(lines):
-            place = self.plan.width + 0.3, y - 0.17 * bool(head) - 0.145 * number
+            place = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * number
             self.axes.text(*place, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
 
-    def _segments(self, lines: list, colours: list[str]) -> None:
-        width = 0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4
-        parts.draw_segments(self.axes, lines, colours, width)
-
-    def _ellipses(self, row: Row, y: float) -> None:
-        """Three dots for each run of nodes that is left out."""
+    def _nodes(self, number: int, row: Row) -> None:
+        """The boxes of a row, and three dots for each run of nodes that is left out."""
+        base, font = self.level(number), min(8.0, 72 * 0.88 * row.width / (0.62 * len(f"{max(row.at)}")))
+        colour = _PACKET if number else style.FAINT
+        for node, x in row.at.items():
+            draw_box(self.axes, (x - row.width / 2, base), (row.width, _NODE), mixed(colour, 0.82), colour)
+            if font >= 5:
+                write(self.axes, x, base + _NODE / 2 - 0.01, str(node), font)
         for middle in row.dots:
             x = middle + 0.07 * np.array([-1, 0, 1])
-            self.axes.plot(x, [y] * 3, "o", color=style.INK, markersize=2.4, markeredgewidth=0, zorder=5)
+            self.axes.plot(x, [base + _NODE / 2] * 3, "o", color=style.INK, markersize=2.4, markeredgewidth=0, zorder=5)
 
-    def _loaded(self, kind: str, number: int, otherwise: str) -> str:
-        """The colour of a link of a kind, up and down: of its load, if loads are shown."""
-        return otherwise if self.busy is None else self.busy.pair(f"{kind} up", f"{kind} down", number)
+    def _links(self, tier: int, pairs: np.ndarray, count: np.ndarray) -> None:
+        """A line from node to node, the wider the more links it stands for."""
+        below, above, lines, colours, widths = self.rows[tier].at, self.rows[tier + 1].at, [], [], []
+        for (low, high), links in zip(pairs.tolist(), count.tolist(), strict=True):
+            if low in below and high in above:
+                lines.append([(below[low], self.level(tier) + _NODE), (above[high], self.level(tier + 1))])
+                colours.append(self._colour(tier, low, high))
+                widths.append(min(3.0, 0.5 + 0.25 * links))
+        draw_segments(self.axes, lines, colours, widths)
 
-    def gpu_at(self, server: int, gpu: Any) -> Any:
-        """Centre of a GPU, or of its column."""
-        return self.plan.servers.at[server] + self.gpu * (gpu % self.columns + 0.5 - self.columns / 2)
-
-    def _server(self, server: int) -> None:
-        middle, count = self.plan.servers.at[server], self.cluster.gpus_per_server
-        corner, size = (middle - self.box / 2, self.floor), (self.box, self.server_height)
-        draw_box(self.axes, corner, size, "#F4F5F7", style.FAINT)
-        gpus, deep = np.arange(count), self.deep - 0.22 * self.gpu
-        colours = [self._loaded("nvswitch", server * count + gpu, _GPU) for gpu in range(count)]
-        line = {"edgecolor": "#7C8794", "linewidth": 0.4, "zorder": 4, "snap": False}
-        base = self.ceiling - 0.03 - deep - self.deep * (gpus // self.columns)
-        self.axes.bar(self.gpu_at(server, gpus), deep, 0.78 * self.gpu, base, color=colours, **line)
-        self.axes.bar(middle, 0.11, 0.86 * self.box, self.floor + 0.17, color=_NVSWITCH, zorder=4)
-        write(self.axes, middle, self.floor + 0.085, str(server), min(7.5, 72 * self.box / (0.62 * len(str(server)))))
-
-    def nic_at(self, server: int, nic: int) -> float:
-        """Where a NIC on the packet switches leaves its server: above its GPU, or in step where these are many."""
-        if self.lines_of_gpus > 1:
-            return self.plan.servers.at[server] + self.box * 0.94 * ((nic + 0.5) / self.cluster.nics - 0.5)
-        return self.gpu_at(server, int(self.cluster.at_gpu(np.asarray(nic), self.cluster.first_electrical_gpu)))
-
-    def _nic_links(self) -> None:
-        cluster, row, lines, colours = self.cluster, self.plan.tiers[0], [], []
-        for server, nic in product(self.plan.servers.at, range(cluster.nics)):
-            if (edge := int(self.edge[server, nic])) in row.at:
-                port = int(cluster.host(np.asarray(server), np.asarray(nic)))
-                lines.append([(self.nic_at(server, nic), self.ceiling), (row.at[edge], self.level(0))])
-                colours.append(self._loaded("nic", port, RAILS[nic % len(RAILS)] if cluster.rails else LINK))
-        self._segments(lines, colours)
-
-    def _switches(self, tier: int, row: Row) -> None:
-        """Switches of a tier and their links up."""
-        base, digits, tiers = self.level(tier), len(f"{max(row.at)}"), self.plan.tiers
-        font = min(8.0, 72 * 0.88 * row.width / (0.62 * digits))
-        for number, x in row.at.items():
-            colour = self._switch_colour(tier, number)
-            draw_box(self.axes, (x - row.width / 2, base), (row.width, _SWITCH), mixed(colour, 0.82), colour)
-            if font >= 5:
-                write(self.axes, x, base + _SWITCH / 2 - 0.01, str(number), font)
-        self._ellipses(row, base + _SWITCH / 2)
-        lines, colours = [], []
-        for low, high in product(row.at, tiers[tier + 1].at) if tier + 1 < len(tiers) else ():
-            if self._joined(tier, low, high):
-                lines.append([(row.at[low], base + _SWITCH), (tiers[tier + 1].at[high], self.level(tier + 1))])
-                plain = self._switch_colour(tier, low) if self.tree.parts > 1 else LINK
-                pool = ("pod", low // self.tree.edge_ports[0]) if tier else ("edge", low)
-                colours.append(self._loaded(*pool, plain))
-        self._segments(lines, colours)
-
-    def _joined(self, tier: int, low: int, high: int) -> bool:
-        """Whether a switch has a link up to another."""
-        up, climb = self.tree.edge_ports[0], self.tree.pod_ports[0]
-        if tier == 0:
-            return int(self.tree.pod_of(np.asarray(low))) == high // up
-        return low // up // self.tree.pods_per_part * up + low % up == high // climb
-
-    def _switch_colour(self, tier: int, number: int) -> str:
-        """Blue; of its rail where all ports below are of one."""
-        if tier > 0:
-            each = self.tree.switches[tier][1] // self.tree.parts
-            separate = self.cluster.rails and self.tree.parts > 1
-            return RAILS[number // each % len(RAILS)] if separate else _PACKET
-        nics = np.unique(np.nonzero(self.edge == number)[1])
-        return RAILS[nics[0] % len(RAILS)] if self.cluster.rails and len(nics) == 1 else _PACKET
+    def _colour(self, tier: int, low: int, high: int) -> str:
+        """Of the busiest link between two nodes, where loads are shown; else of its rail."""
+        tree = self.cluster.tree
+        if self.busy is None:
+            rail = high // tree.edges_per_part if tree.parts > 1 else high
+            return _RAILS[rail % len(_RAILS)] if tier == 0 and self.cluster.rails else LINK
+        if tier:
+            return self.busy.pair(*(("edge", [low]) if tier == 1 else ("pod", [low // tree.edge_ports[0]])))
+        host = np.arange(tree.hosts)
+        between = (self.cluster.host_gpu // self.cluster.gpus_per_server == low) & (tree.edge_of(host) == high)
+        return self.busy.pair("nic", host[between])
 
     def _region(self, region: int, left: float, right: float) -> None:
         count, middle, width = self.cluster.regions[region], (left + right) / 2, right - left
         servers = range(region * len(count), (region + 1) * len(count))
         draw_box(self.axes, (left, self.bottom), (width, self.panel), mixed(self.optical, 0.93), self.optical)
-        self._plugs(servers)
+        plugs = [x for server, x in self.rows[0].at.items() if server in servers and count[server - servers[0]].any()]
+        lines = [[(x, self.level(0)), (x, self.bottom + self.panel)] for x in plugs]
+        draw_segments(self.axes, lines, [self.optical] * len(lines), 1.5)
         words = many(int(np.triu(count).sum()), "circuit")
         words = f"region {region}: {words}" if len(self.cluster.regions) > 1 else words
         write(self.axes, middle, self.bottom + 0.1, words, 8)
-        tall = (self.panel - 0.2) / 2 - 0.07
-        radius = (min(width / 2 - 0.1, 1.6 * max(tall, 0.7)), min(width / 2 - 0.1, tall))
+        radius = min(width / 2 - 0.1, (self.panel - 0.2) / 2 - 0.07 if len(count) > 2 else 0.7)
         centre = (middle, self.bottom + 0.1 + self.panel / 2)
         colour = lambda i, j: self._circuit_colour(servers[i], servers[j])  # noqa: E731
         ring(self.axes, centre, radius, count, [str(server) for server in servers], colour)
@@ -345,99 +274,66 @@ class _Picture:
         rows = self.cluster.circuits.find(np.array([src, dst]), np.array([dst, src]))
         return self.busy.of(self.busy.network.run("circuit").start + rows)
 
-    def _plugs(self, servers: range) -> None:
-        """Fibres from the GPUs with optical NICs to the optical switch."""
-        table, x = self.cluster.circuits, []
-        for server in (s for s in self.plan.servers.at if s in servers):
-            gpus = np.unique(table.gpu[table.src == server])
-            x.extend(self.gpu_at(server, np.unique(gpus[gpus >= 0] % self.columns)))
-        lines = [[(place, self.floor), (place, self.bottom + self.panel)] for place in x]
-        parts.draw_segments(self.axes, lines, [self.optical] * len(lines), 1.0)
+    # -- words: how many of each thing, of which bandwidth, and the oversubscription
 
-    def _words(self) -> list[tuple[float, Words]]:
-        """What is said, each at the height of what it is about."""
-        cluster, busy, tiers = self.cluster, self.busy, self.plan.tiers
-        said = [(self.floor + self.server_height / 2, _of_servers(cluster, busy))]
+    def _notes(self) -> list[tuple[float, str, list[str]]]:
+        """(height, bold line, plain lines) of each thing, at the height where it is drawn."""
+        cluster = self.cluster
+        notes = [(self.level(0) + _NODE / 2, *self._of_servers())]
         if cluster.regions is not None:
-            said.append((self.bottom + self.panel / 2, _of_circuits(cluster, busy)))
-        for tier in range(len(tiers)):
-            said.append((self.level(tier) + _SWITCH / 2, _of_switches(cluster, tier)))
-            said.append((self.level(tier) - _RISE / 2, _of_links(cluster, tier, busy)))
-        if tiers:
-            unused = [f"{count:,} {kind}" for kind, count in cluster.tree.switches[len(tiers) :]]
-            words = [f"above, crossed by no path: {' and '.join(unused)}"] if unused else []
-            said.append((self.level(len(tiers) - 1) + _SWITCH + 0.42, _wrapped("", words, None)))
-        return said
+            notes.append((self.bottom + self.panel / 2, *self._of_circuits()))
+        for tier, (_, count) in enumerate(joined(cluster)):
+            notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
+            words = [f"{many(int(count.sum()), 'link')} of {cluster.nic_gbps:g} Gbps"]
+            if tier == 0 and cluster.rails:
+                alone = int(count.max()) == 1
+                words.append("a switch for each rail of these servers" if alone else "rails share edge switches")
+            kind = ("nic", "edge", "pod")[tier]
+            notes.append((self.level(tier + 1) - _RISE / 2, "", words + self._load(f"{kind} up", f"{kind} down")))
+        if cluster.tree is not None and (unused := cluster.tree.switches[climbed(cluster.tree) :]):
+            words = " and ".join(f"{count:,} {kind}" for kind, count in unused)
+            top = self.level(len(self.rows) - 1) + _NODE + 0.42
+            notes.append((top, "", [f"above, crossed by no path: {words}"]))
+        return notes
 
+    def _load(self, *kinds: str) -> list[str]:
+        return [] if self.busy is None else [self.busy.words(*kinds)]
 
-# -- words: how many of each thing, of which bandwidth, and the oversubscription
+    def _of_servers(self) -> tuple[str, list[str]]:
+        cluster = self.cluster
+        words = [f"NVSwitch: {cluster.nvswitch_gigabytes_per_s:g} GB/s for a GPU"]
+        if cluster.nics:
+            words.append(f"{many(cluster.nics, 'NIC')} each on packet switches")
+        head = f"{many(cluster.servers, noun(cluster))} of {many(cluster.gpus_per_server, 'GPU')}"
+        return head, words + self._load("nvswitch up", "nvswitch down")
 
+    def _of_switches(self, tier: int) -> tuple[str, list[str]]:
+        tree, (kind, count) = self.cluster.tree, self.cluster.tree.switches[tier]
+        pods = tree.parts * tree.pods_per_part
+        words = [f"{count // tree.parts:,} on each of {tree.parts} separate rails"] if tree.parts > 1 else []
+        if tier == 1 and tree.tiers == 3:
+            words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
+        if tier + 1 < climbed(tree):
+            up, down = tree.pod_ports if tier else tree.edge_ports
+            words.append(f"{down} down + {up} up ports, {down / up:g}:1{' oversubscribed' if down > up else ''}")
+        else:
+            by_tier = (min(tree.edge_ports[1], tree.hosts_per_part), min(tree.edges_per_part, tree.pod_ports[1]))
+            words.append(f"{(*by_tier, tree.pods_per_part)[tier]} of {tree.radix} ports in use")
+        return many(count, f"{kind} switch", f"{kind} switches"), words
 
-def many(count: int, singular: str, plural: str = "") -> str:
-    """ "1 switch", "2 switches"."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    def _of_circuits(self) -> tuple[str, list[str]]:
+        cluster = self.cluster
+        regions, size = cluster.regions.shape[:2]
+        what = "patch panel" if cluster.tree is None else "optical switch" if noun(cluster) == "domain" else "OCS"
+        each = cluster.regions.sum(axis=2)
+        total, most = int(np.triu(cluster.regions).sum()), int(each.max())
+        words = [f"one {what} for each region"] if regions > 1 else []
+        words.append(f"{many(total, 'circuit')} of {cluster.nic_gbps:g} Gbps each way")
+        words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
+        head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"
+        return head, words + (self._load("circuit") if total else [])
 
 
 def noun(cluster: Any) -> str:
     """What a reader calls the GPUs around one NVSwitch."""
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"
-
-
-def _wrapped(head: str, sentences: list[str], busy: parts.LinkHeat | None, *kinds: str) -> Words:
-    """Sentences in lines, the last one about the load of links of some kinds."""
-    load = [busy.words(*kinds)] if busy is not None and kinds else []
-    return head, [line for sentence in [*sentences, *load] for line in wrap(sentence, _COLUMN)]
-
-
-def _of_servers(cluster: Any, busy: parts.LinkHeat | None) -> Words:
-    head = f"{many(cluster.servers, noun(cluster))} of {many(cluster.gpus_per_server, 'GPU')}"
-    words = [f"NVSwitch (dark bar): {cluster.nvswitch_gigabytes_per_s:g} GB/s for a GPU"]
-    if cluster.nics:
-        coloured = ", coloured by rail" if busy is None else ""
-        words.append(f"{many(cluster.nics, 'NIC')} each{coloured if cluster.rails else ' on packet switches'}")
-    return _wrapped(head, words, busy, "nvswitch up", "nvswitch down")
-
-
-def _of_links(cluster: Any, tier: int, busy: parts.LinkHeat | None) -> Words:
-    """Links from a tier of switches down to what is below."""
-    tree = cluster.tree
-    up, climb, pods = tree.edge_ports[0], tree.pod_ports[0], tree.parts * tree.pods_per_part
-    count = (tree.hosts, tree.parts * tree.edges_per_part * up, pods * up * climb)[tier]
-    words = [f"{many(count, 'link')} of {cluster.nic_gbps:g} Gbps"]
-    if tier == 0 and cluster.rails:
-        table = edge_table(cluster)
-        single = all(len(np.unique(np.nonzero(table == edge)[1])) == 1 for edge in np.unique(table[0]))
-        meet = many(int((table[:, 0] == table[0, 0]).sum()), "server")
-        words.append(f"NIC r of {meet} on one switch" if single else "rails share edge switches")
-    kind = ("nic", "edge", "pod")[tier]
-    return _wrapped("", words, busy, f"{kind} up", f"{kind} down")
-
-
-def _of_switches(cluster: Any, tier: int) -> Words:
-    """A tier of switches and their ports."""
-    tree, last = cluster.tree, climbed(cluster.tree) - 1
-    kind, count = tree.switches[tier]
-    pods = tree.parts * tree.pods_per_part
-    words = [f"{count // tree.parts:,} on each of {tree.parts} separate rails"] if tree.parts > 1 else []
-    if tier == 1 and tree.tiers == 3:
-        words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
-    if tier == last:
-        by_tier = (min(tree.edge_ports[1], tree.hosts_per_part), min(tree.edges_per_part, tree.pod_ports[1]))
-        words.append(f"{(*by_tier, tree.pods_per_part)[tier]} of {tree.radix} ports in use")
-    else:
-        up, down = tree.pod_ports if tier else tree.edge_ports
-        words.append(f"{down} down + {up} up ports, {down / up:g}:1{' oversubscribed' if down > up else ''}")
-    return _wrapped(many(count, f"{kind} switch", f"{kind} switches"), words, None)
-
-
-def _of_circuits(cluster: Any, busy: parts.LinkHeat | None) -> Words:
-    """Regions, their optical switches and circuits."""
-    regions, size = cluster.regions.shape[:2]
-    what = "patch panel" if cluster.tree is None else "optical switch" if noun(cluster) == "domain" else "OCS"
-    each = cluster.regions.sum(axis=2)
-    total, most = int(np.triu(cluster.regions).sum()), int(each.max())
-    head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"
-    words = [f"one {what} for each region"] if regions > 1 else []
-    words.append(f"{many(total, 'circuit')} of {cluster.nic_gbps:g} Gbps each way")
-    words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
-    return _wrapped(head, words, busy, *(["circuit"] if total else []))

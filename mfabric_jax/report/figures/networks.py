@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -19,19 +19,20 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.report import style
-from mfabric_jax.report.figures import parts
-from mfabric_jax.report.figures.parts import LINK
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
+LINK = "#5F7488"
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on a line its number may stand
+_STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
 ENDPOINTS = ("gpu", "host", "server")
 BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
 MOST_NODES = 500
-_SWEEPS, _PUSHES = 12, 400
-_CLOSE = 0.0001  # inches: boxes that overlap by less do not
+_SWEEPS, _LARGER = 12, 1.15
 _FLAT = 0.25  # part of the links that may stay inside a layer
 _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
 _MARGIN, _DOT = 0.3, 0.09
@@ -57,60 +58,52 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
 
 
 @dataclass
-class _Pairs:
-    """Nodes that are joined [P 2], lower number first; what leads there and back.
+class _Pair:
+    """Two joined nodes, the lower number first; `gbps` there and back, in which `ways` links lead, and which links."""
 
-    - `gbps`, `exists` [P 2]: in each direction.   - `kind` [P]: of the links.   - `links`: of each pair.
-    """
-
-    ends: np.ndarray
-    gbps: np.ndarray
-    exists: np.ndarray
-    kind: list[str]
-    links: list[np.ndarray]
+    ends: tuple[int, int]
+    kind: str
+    gbps: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ways: set[bool] = field(default_factory=set)
+    links: list[int] = field(default_factory=list)
 
     @property
-    def rate(self) -> np.ndarray:
-        """[P] Gbps in the direction that has more."""
-        return self.gbps.max(axis=1)
-
-    @property
-    def rates(self) -> list[float]:
-        """What rates there are, each once, the largest first."""
-        return sorted({float(f"{rate:.4g}") for rate in self.rate}, reverse=True)
-
-    def label(self, pair: int) -> str:
+    def label(self) -> str:
         """ "400", or "400/100" where the directions differ."""
-        there, back = self.gbps[pair]
-        return f"{there:.4g}/{back:.4g}" if self.exists[pair].all() and there != back else f"{max(there, back):.4g}"
+        there, back = self.gbps
+        return f"{there:.4g}/{back:.4g}" if len(self.ways) == 2 and there != back else f"{max(there, back):.4g}"
 
 
-def _joined(network: Any) -> _Pairs:
-    link = np.flatnonzero(network.tail != network.head)
-    both = np.stack([network.tail, network.head], axis=1)[link]
-    ends, pair = np.unique(np.sort(both, axis=1), axis=0, return_inverse=True)
-    pair, back = pair.reshape(-1), (both[:, 0] > both[:, 1]).astype(int)
-    gbps, exists = np.zeros((len(ends), 2)), np.zeros((len(ends), 2), bool)
-    np.add.at(gbps, (pair, back), units.to_gbps(network.capacity[link].astype(float)))
-    exists[pair, back] = True
-    kinds = [kind.removesuffix(" up").removesuffix(" down") for kind, _ in network.links]
-    order = np.argsort(pair, kind="stable")
-    links = np.split(link[order], np.flatnonzero(np.diff(pair[order])) + 1) if len(link) else []
-    of_link = network.kind_of_links()
-    return _Pairs(ends, gbps, exists, [kinds[of_link[own[0]]] for own in links], links)
+def _joined(network: Any) -> list[_Pair]:
+    found: dict[tuple[int, int], _Pair] = {}
+    kinds = [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
+    gbps = units.to_gbps(network.capacity.astype(float)).tolist()
+    for link, (tail, head) in enumerate(zip(network.tail.tolist(), network.head.tolist(), strict=True)):
+        if tail != head:
+            ends = min(tail, head), max(tail, head)
+            pair = found.setdefault(ends, _Pair(ends, kinds[link]))
+            pair.gbps[tail > head] += gbps[link]
+            pair.ways.add(tail > head)
+            pair.links.append(link)
+    return [found[ends] for ends in sorted(found)]
+
+
+def _rates(pairs: Sequence[_Pair]) -> list[float]:
+    """What rates there are, each once, the largest first."""
+    return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)
 
 
 def build_graph(network: Any, *, utilisation: Any = None, title: str = "", places: Any = None) -> Figure:
     """The figure itself; `places` [N, 2 or 3] where the nodes have places of their own."""
     if not 1 <= network.size <= MOST_NODES:
         raise InputError(f"network must have 1 to {MOST_NODES} nodes to be drawn, got {network.size:,}.")
-    busy = None if utilisation is None else parts.LinkHeat(network, utilisation)
+    busy = None if utilisation is None else LinkHeat(network, utilisation)
     kinds = [kind for kind, count in network.nodes for _ in range(count)]
     names = [str(i) for _, count in network.nodes for i in range(count)]
     names = names if network.names is None else [str(name) for name in network.names]
     pairs = _joined(network)
-    placed, layered = placed_boxes(kinds, names, pairs.ends, places)
-    paths = [_path(placed, start, end, layered, places is not None) for start, end in pairs.ends]
+    placed, layered = placed_boxes(kinds, names, [pair.ends for pair in pairs], places)
+    paths = [_path(placed, *pair.ends, layered, places is not None) for pair in pairs]
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
@@ -122,7 +115,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
     axes.set_axis_off()
     _draw_lines(axes, pairs, paths, busy)
-    if len(paths) <= _LABELLED and len(pairs.rates) > 1:
+    if len(paths) <= _LABELLED and len(_rates(pairs)) > 1:
         _draw_rates(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
@@ -138,7 +131,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
         large = {"va": "top", "fontsize": style.FONT + 2, "fontweight": "bold"}
         axes.text(low[0] + 0.25, high[1] + 0.2, title, **large)
     if busy is not None:
-        parts.bar(figure, broad / 2 - 1.5, 0.32, 3.0)
+        utilisation_bar(figure, broad / 2 - 1.5, 0.32, 3.0)
     return figure
 
 
@@ -157,47 +150,41 @@ def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> n
             drop = min(0.6, 0.18 + 0.12 * float(np.linalg.norm(run)))
             normal = np.array([run[1], -run[0]]) / np.linalg.norm(run)
             bend = (start + end) / 2 + 2 * drop * normal * (1 if normal[1] < 0 or not layered else -1)
-            return parts.bow(start, bend, end)
+            return bow(start, bend, end)
     rise = np.array([0.0, np.sign(run[1]) * placed.height / 2 if layered and start[1] != end[1] else 0.0])
     return np.stack([start + rise, end - rise])
 
 
-def _line_colours(pairs: _Pairs) -> dict[str, str]:
+def _line_colours(pairs: Sequence[_Pair]) -> dict[str, str]:
     """A colour for each kind of link."""
-    return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pairs.kind))}
+    return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
 
 
-def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.LinkHeat | None) -> None:
-    if not paths:
-        return
-    most, crowd = float(pairs.rate.max()), min(1.0, math.sqrt(120 / len(paths)))
-    thick = 0.7 + 2.0 * np.sqrt(pairs.rate / most) if most > 0 and len(pairs.rates) > 1 else np.ones(len(paths))
-    look_of = _line_colours(pairs)
-    colours = [busy.of(links) for links in pairs.links] if busy else [look_of[kind] for kind in pairs.kind]
-    dashes = ["-" if rate > 0 else (0, (3, 3)) for rate in pairs.rate]
-    parts.draw_segments(axes, paths, colours, crowd * thick, linestyles=dashes)
-    for pair in np.flatnonzero(~pairs.exists.all(axis=1)):
-        _arrow(axes, paths[pair][:: 1 if pairs.exists[pair, 0] else -1], colours[pair])
+def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], busy: LinkHeat | None) -> None:
+    """A line for each pair, thicker for more Gbps, dashed for none; an arrow where links lead one way."""
+    rates, crowd, look_of = _rates(pairs), min(1.0, math.sqrt(120 / max(len(paths), 1))), _line_colours(pairs)
+    colours = [busy.of(pair.links) if busy else look_of[pair.kind] for pair in pairs]
+    thick = [0.7 + 2.0 * math.sqrt(max(pair.gbps) / rates[0]) if len(rates) > 1 else 1.0 for pair in pairs]
+    dashes = ["-" if max(pair.gbps) > 0 else (0, (3, 3)) for pair in pairs]
+    draw_segments(axes, paths, colours, [crowd * width for width in thick], linestyles=dashes)
+    for pair, path, colour in zip(pairs, paths, colours, strict=True):
+        if len(pair.ways) == 1:
+            start, end = (
+                path[len(path) // 2 - 1 :][:2] if pair.ways == {False} else path[::-1][len(path) // 2 - 1 :][:2]
+            )
+            tip = start + 0.72 * (end - start) if len(path) == 2 else end
+            arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
+            axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
 
 
-def _arrow(axes: Axes, path: np.ndarray, colour: str) -> None:
-    """A head on the middle of a line that leads one way."""
-    middle = len(path) // 2
-    start, end = path[middle - 1], path[middle]
-    tip = start + 0.72 * (end - start) if len(path) == 2 else end
-    arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-    axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
-
-
-def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Placed) -> None:
+def _draw_rates(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], placed: Placed) -> None:
     """Gbps on each line, where it covers nothing."""
     taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
-    for pair, path in enumerate(paths):
-        text = pairs.label(pair)
-        width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
-        if free := style.free_place(parts.places_on(path), width, height, taken):
+    for pair, path in zip(pairs, paths, strict=True):
+        width, height = (0.62 * len(pair.label) * 7 + 3) / 72, 0.14
+        if free := style.free_place(places_on(path), width, height, taken):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            parts.write(axes, *free, text, 7, zorder=2.5, bbox=box, color="#444444")
+            write(axes, *free, pair.label, 7, zorder=2.5, bbox=box, color="#444444")
 
 
 # -- where nodes stand: in layers if the graph is a hierarchy, else as far apart as their links say
@@ -223,7 +210,7 @@ class Placed:
 
 
 def placed_boxes(
-    kinds: list[str], names: list[str], ends: np.ndarray, places: np.ndarray | None = None
+    kinds: list[str], names: list[str], pairs: list[tuple[int, int]], places: np.ndarray | None = None
 ) -> tuple[Placed, bool]:
     """Boxes with the largest font with which they fit, and whether they stand in layers.
 
@@ -231,6 +218,7 @@ def placed_boxes(
     """
     with extra("plot", "drawing figures"):
         import networkx as nx
+    ends = np.array(pairs, int).reshape(-1, 2)
     if places is not None:
         own = np.asarray(places, dtype=float)
         flat = own[:, :2]
@@ -240,7 +228,7 @@ def placed_boxes(
         return _spread(flat, names, ends, _STEP / between[between > 0].min(initial=1.0)), False
     graph = nx.Graph()
     graph.add_nodes_from(range(len(kinds)))
-    graph.add_edges_from(ends.tolist())
+    graph.add_edges_from(pairs)
     if rows := layers(graph, kinds):
         return _in_rows(rows, names), True
     far = dict(nx.all_pairs_shortest_path_length(graph))
@@ -305,42 +293,20 @@ def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
 
 
 def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
-    """Links about an inch long, boxes off each other; dots where names have no room."""
+    """Links about an inch long, with the largest font with which boxes are off each other; else dots."""
     along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
-    span = np.maximum(np.ptp(free, axis=0), 0.001)
-    most = float((np.array([_WIDEST, _HIGHEST]) / span).min())
+    most = float((np.array([_WIDEST, _HIGHEST]) / np.maximum(np.ptp(free, axis=0), 0.001)).min())
+    between = np.abs(free[:, None] - free[None])
     for font in _FONTS if len(names) <= _NAMED else ():
         width, height = _boxes(names, font)
         scale = min(most, max(least, 1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 0.001))
-        place = pushed_apart(free * scale, width + 0.16, height + 0.14)
-        fits = (np.ptp(place, axis=0) <= (_WIDEST + 1, _HIGHEST + 1)).all()
-        if fits and not (_overlaps(place, width + 0.04, height + 0.04) > 0.01).all(axis=2).any():
-            return Placed(place, width, height, font)
+        while scale <= most:
+            apart = (between[:, :, 0] * scale > np.add.outer(width, width) / 2) | (between[:, :, 1] * scale > height)
+            if (apart | np.eye(len(names), dtype=bool)).all():
+                return Placed(free * scale, width, height, font)
+            scale *= _LARGER
     width = np.full(len(names), _DOT)
-    return Placed(pushed_apart(free * most, width, _DOT), width, _DOT, 0.0)
-
-
-def pushed_apart(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
-    """Boxes pushed off each other, each pair along the axis on which it overlaps less."""
-    place = place.copy()
-    first = np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[:, :, None]
-    for _ in range(_PUSHES):
-        over = _overlaps(place, width, height)
-        hit = (over > _CLOSE).all(axis=2, keepdims=True)
-        if not hit.any():
-            break
-        between = place[:, None] - place[None]
-        side = np.where(between == 0, first, np.sign(between))
-        along = over[:, :, :1] < over[:, :, 1:]
-        move = np.where(hit & np.concatenate([along, ~along], axis=2), side * over, 0.0)
-        place += 0.5 * move.sum(axis=1) / np.maximum(hit.sum(axis=1), 1)
-    return place
-
-
-def _overlaps(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
-    """[N N 2] by how much each box overlaps each other one along each axis; itself it does not."""
-    size = np.stack([np.add.outer(width, width) / 2, np.full((len(width),) * 2, height)], axis=2)
-    return np.where(np.eye(len(width), dtype=bool)[:, :, None], -1.0, size - np.abs(place[:, None] - place[None]))
+    return Placed(free * most, width, _DOT, 0.0)
 
 
 # -- nodes and words
@@ -356,13 +322,13 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
     for (x, y), width, kind, name in zip(placed.place, placed.width, kinds, names, strict=True):
         colour = _colour(kind, kinds)
         fill = mixed(colour, 0.8) if placed.font else colour
-        parts.draw_box(axes, (x - width / 2, y - height / 2), (width, height), fill, colour)
+        draw_box(axes, (x - width / 2, y - height / 2), (width, height), fill, colour)
         if placed.font:
             turned: dict[str, Any] = {"rotation": 90} if placed.upright else {"va": "center_baseline"}
-            parts.write(axes, x, y, name, placed.font, parse_math=False, **turned)
+            write(axes, x, y, name, placed.font, parse_math=False, **turned)
 
 
-def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.LinkHeat | None) -> list[Any]:
+def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat | None) -> list[Any]:
     """What the colours of boxes and lines mean, where there are several kinds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -375,14 +341,101 @@ def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.LinkHeat | 
     return (nodes if len(nodes) > 1 else []) + (lines if len(lines) > 1 and busy is None else [])
 
 
-def _words(network: Any, pairs: _Pairs, named: bool, broad: float) -> list[str]:
+def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> list[str]:
     """What the boxes and lines do not say by themselves."""
-    rates, words = pairs.rates, f"{network.size:,} nodes, {len(network.tail):,} links"
+    rates, words = _rates(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
         words += f"; {rates[0]:g} Gbps between joined nodes"
     elif rates:
         *others, last = [f"{rate:g}" for rate in reversed(rates)]
         several = f"{rates[-1]:g} to {rates[0]:g}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
         words += f"; {several} Gbps between joined nodes"
-        words += " (numbers on lines)" if len(pairs.ends) <= _LABELLED else " (thicker lines: more)"
+        words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
     return wrap(words if named else words + "; names have no room", int((broad - 0.2) / 0.065))
+
+
+# -- lines and boxes, and how busy links are, as colours and words
+
+
+def draw_box(axes: Axes, corner: tuple[float, float], size: tuple[float, float], fill: str, edge: str, z: float = 3):
+    """A box with rounded corners, from its lower left one."""
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = f"round,pad=0,rounding_size={min(0.05, size[0] / 4):.4f}"
+    line = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.8, "zorder": z}
+    axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, **line))
+
+
+def write(axes: Axes, x: float, y: float, text: str, size: float, **more: Any) -> None:
+    """A text around a point."""
+    axes.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", "zorder": 5, **more})
+
+
+def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
+    """Lines along paths."""
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, **{"zorder": 2, **line}))
+
+
+def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """[25 2] a curve from start to end, drawn towards `bend`."""
+    t = np.linspace(0, 1, 25)[:, None]
+    return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
+
+
+def places_on(path: np.ndarray) -> list[tuple[float, float]]:
+    """Where on a line its number may stand: in the middle, or towards an end."""
+    x, y = (np.interp(_ALONG, np.linspace(0, 1, len(path)), values) for values in path.T)
+    return list(zip(x.tolist(), y.tolist(), strict=True))
+
+
+class LinkHeat:
+    """How busy each link of a network is, 0 to 1."""
+
+    def __init__(self, network: Any, utilisation: Any):
+        self.network, self.value = network, np.asarray(utilisation, dtype=float)
+        if self.value.shape != (len(network.tail),):
+            raise InputError(f"utilisation must have the shape {[len(network.tail)]}, got {list(self.value.shape)}.")
+        if not np.all((self.value >= 0) & (self.value <= 1 + np.finfo(np.float32).eps)):
+            reach = f"{np.min(self.value):g}..{np.max(self.value):g}"
+            raise InputError(f"utilisation must be between 0 and 1, got {reach}.")
+        self.colours = colours()
+
+    def of(self, links: Any) -> str:
+        """The colour of the busiest of some links."""
+        from matplotlib.colors import to_hex
+
+        return to_hex(self.colours(float(np.max(self.value[links], initial=0.0))))
+
+    def pair(self, kind: str, numbers: Any) -> str:
+        """The colour of the busiest of some links of a kind, up or down."""
+        starts = [self.network.run(f"{kind} {way}").start for way in ("up", "down")]
+        return self.of(np.concatenate([start + np.asarray(numbers) for start in starts]))
+
+    def words(self, *kinds: str) -> str:
+        """Mean and maximum over links of some kinds."""
+        values = np.concatenate([self.value[self.network.run(kind)] for kind in kinds])
+        return f"mean {values.mean():.0%}, max {values.max():.0%}"
+
+
+def colours() -> Colormap:
+    """From pale (idle) to dark (full)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("utilisation", _STEPS)
+
+
+def utilisation_bar(figure: Figure, left: float, bottom: float, width: float) -> None:
+    """The key of the colours, in inches from the lower left corner of the figure."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import PercentFormatter
+
+    across, up = figure.get_size_inches()
+    axes = figure.add_axes((left / across, bottom / up, width / across, 0.11 / up))
+    key = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")
+    key.ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    key.ax.tick_params(labelsize=8, length=2)
+    key.outline.set_visible(False)  # pyright: ignore
+    axes.set_title("utilisation, the busier direction", fontsize=8, fontweight="normal", pad=3)

@@ -1,4 +1,4 @@
-"""What studies found: slow-downs by failure, time over the degree bound, flow against packet level, jobs on a link."""
+"""What studies found: slow-downs by failure, time over the degree bound, jobs on a link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
@@ -84,104 +83,6 @@ def forecasts_chart(rows: Rows) -> Chart:
     return Chart("Policies under forecasts", "Lines reach over 95 % intervals.", list(looks.values()), panels)
 
 
-def scoreboard_chart(rows: Rows) -> Chart:
-    """A panel for each number of servers, forecast error and routing: a dot per workload, a tick at their mean."""
-    rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
-    if not rows:
-        raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = values_of(rows, "policy"), style.distinct_looks(values_of(rows, "workload"))
-    mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
-    panels, errors = [], grouped(rows, "sigma")
-    for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
-        by_policy = {policies.index(policy): own for (policy,), own in grouped(here, "policy").items()}
-        middle = {k: sum(row["mean"] for row in own) / len(own) for k, own in by_policy.items()}
-        late = {k: sum(row["p90"] for row in own) / len(own) for k, own in by_policy.items()}
-        curves = [
-            Curve(look, [(r["mean"], policies.index(r["policy"])) for r in here if r["workload"] == name], joined=False)
-            for name, look in looks.items()
-        ]
-        curves.append(Curve(mean, [(value, place) for place, value in middle.items()], joined=False))
-        title = f"{servers} servers, {routing}{f', forecast error {sigma:g}' if len(errors) > 1 else ''}"
-        whiskers = [(k, middle[k], late[k]) for k in by_policy]
-        panels.append(Panel(title, _OVER, curves=curves, names=policies, whiskers=whiskers))
-    return Chart("Policies", "", [*looks.values(), mean], panels)
-
-
-# -- flow level against packet level: collective times of every run, and how far off its single flows are
-
-LOOKS = {
-    "spraying": style.Look("Spraying, non-blocking tree", "#0072B2", "o", hollow=True),
-    "one-path": style.Look("One path per flow, non-blocking tree", "#D55E00", "s", hollow=True),
-    "unknown-path": style.Look("One path per flow, not recorded", "#4D4D4D", "X", hollow=True),
-    "leaf-spine": style.Look("Oversubscribed leaf-spine", "#009E73", "D", hollow=True),
-    "incast": style.Look("Incast, non-blocking tree", "#CC79A7", "^", hollow=True),
-}
-_MEDIAN = style.Look("median", style.INK, "|")
-_BAND, _FAR = 0.05, 0.10  # runs within are as good; runs that are off by more carry their name
-_WIDEST = 0.75
-
-
-def build_validation(rows: Rows) -> Figure:
-    """Predicted against measured time, and the errors of large flows run by run, in the order of the rows."""
-    times = ("measured_s", "predicted_s")
-    needs_values(rows, ("group", "pattern", "transport", *times, "error"), "a validation needs packet-level runs")
-    collectives, flows = _collectives(rows), _flows(rows)
-    figure = style.blank(13.5, max(6.4, 1.6 + 0.2 * len(rows)))
-    left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
-    limits = [units.to_ms(end(row[key] for row in rows for key in times)) for end in (min, max)]
-    low, high = limits[0] / 1.3, limits[1] * 1.3
-    for share in (1 - _BAND, 1.0, 1 + _BAND):
-        left.plot([low, high], [share * low, share * high], color=style.FAINT, linewidth=0.7, zorder=0)
-    charts.draw_panel(left, collectives)
-    left.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-    right.axvspan(-_BAND, _BAND, color=style.RULE, linewidth=0)
-    charts.draw_panel(right, flows)
-    reach = max((abs(end) for _, *ends in flows.whiskers for end in ends), default=0.0)
-    limit = min(1.1 * max(reach, 2 * _BAND), _WIDEST)
-    right.set_xlim(-limit, limit)
-    key = charts.handles(Chart("", "", [_look(group) for group in values_of(rows, "group")], [collectives]))
-    style.legend(figure, (left, right), 2, key)
-    figure.draw_without_rendering()
-    charts.label(left, collectives)
-    return figure
-
-
-def _look(group: str) -> style.Look:
-    return LOOKS.get(group, style.Look(group, style.FAINT))
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['pattern']} {row['transport']}"
-
-
-def _collectives(rows: Rows) -> Panel:
-    """Predicted against measured time of whole collectives."""
-    curves = [
-        Curve(
-            _look(group),
-            [(units.to_ms(row["measured_s"]), units.to_ms(row["predicted_s"])) for row in own],
-            texts=[f"{_name(row)}, {row['error']:+.0%}" if abs(row["error"]) > _FAR else "" for row in own],
-            joined=False,
-        )
-        for (group,), own in grouped(rows, "group").items()
-    ]
-    title = f"Collective time (outer lines: ±{_BAND:.0%})"
-    return Panel(title, "measured at packet level [ms]", "predicted at flow level [ms]", curves)
-
-
-def _flows(rows: Rows) -> Panel:
-    """For every run the spread of the error of its large flows: whiskers, box and median."""
-    shown = [row for row in rows if row.get("flow_error_q50") is not None]
-    quantile = {q: [row[f"flow_error_q{q:02}"] for row in shown] for q in (5, 25, 50, 75, 95)}
-    boxes = zip(shown, quantile[25], quantile[75], strict=True)
-    bars = [Bar(_look(row["group"]), place, low, high, "") for place, (row, low, high) in enumerate(boxes)]
-    whiskers = [(place, low, high) for place, (low, high) in enumerate(zip(quantile[5], quantile[95], strict=True))]
-    medians = Curve(_MEDIAN, [(value, place) for place, value in enumerate(quantile[50])], joined=False)
-    below = "predicted / measured - 1\nof a run's flows: line 5 % to 95 %, box 25 % to 75 %, tick median"
-    names = [_name(row) for row in shown]
-    return Panel("Flows of 1 MiB or more", below, "", [medians], bars, names, whiskers=whiskers, percent=True)
-
-
 # -- what several jobs have of a link over time, stacked
 
 WAYS = {
@@ -245,5 +146,4 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
 
 # Each draws rows into a file, as failures(rows, path) does, and returns the path.
 failures, training = charts.saved(failures_chart), charts.saved(training_chart)
-forecasts, scoreboard = charts.saved(forecasts_chart), charts.saved(scoreboard_chart)
-validation, interleaving = charts.saved(build_validation), charts.saved(build_interleaving)
+forecasts, interleaving = charts.saved(forecasts_chart), charts.saved(build_interleaving)

@@ -1,4 +1,4 @@
-"""Timelines: the lanes of one block with every bar named, and of a whole iteration, stage by stage, with a close-up.
+"""Timelines: the lanes of one block and of a whole iteration, stage by stage, with a close-up.
 
 A segment is a dict: `track`, `kind`, `label`, `start_s`, `end_s`; `direction` ("forward" or "backward") where it has
 one, which a block also reads from the label; and `stage` and `place` in an iteration. Heights are inches.
@@ -51,10 +51,9 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
-# -- one block: every bar is named, inside if there is room, else above where that covers no other name
+# -- one block: a bar has its name inside if there is room, else above if that covers no other name
 
-_BAR, _LINE, _GAP, _HEAD = 0.46, 0.19, 0.2, 0.45
-LEVELS = 3  # of names above the bars of a track
+_BAR, _LINE, _GAP, _HEAD = 0.46, 0.22, 0.2, 0.45
 _FONT = style.FONT - 1
 _WORDS = {"forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward"}
 _ORDER = ("compute", "network", "reconfiguration")
@@ -76,21 +75,22 @@ def build_block(segments: Segments, title: str = "") -> Figure:
     for segment in segments:
         tracks.setdefault(segment["track"], []).append(_bar(segment))
     names = sorted(tracks, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-    bars = [bar for own in tracks.values() for bar in own]
+    bars = [bar for track in tracks.values() for bar in track]
     left, right = min((bar.begin_s for bar in bars), default=0.0), max((bar.end_s for bar in bars), default=1.0)
     letter = 0.58 * _FONT / 72 * (right - left) / (_WIDE - 1.8)  # milliseconds as wide as a letter
     lanes = {name: in_lanes([bar._asdict() for bar in tracks[name]]) for name in names}
-    named = {name: _names_above(tracks[name], letter, right) for name in names}
-    heights = {name: len(lanes[name]) * _BAR + (1 + max(named[name].values(), default=-1)) * _LINE for name in names}
-    tall = _HEAD + sum(heights.values()) + _GAP * len(names)
+    tall = _HEAD + sum(len(lanes[name]) * _BAR + _LINE + _GAP for name in names)
     figure, (axes,) = _canvas(segments, [tall], title)
     axes.set(xlim=(left, right), xlabel="time [ms]")
     _passes(axes, bars, tall, letter)
     top, ticks = _HEAD, []
     for name in names:
-        top += heights[name]
-        ticks.append(top - len(lanes[name]) * _BAR / 2)
-        _draw_track(axes, lanes[name], named[name], top - len(lanes[name]) * _BAR, letter)
+        top += _LINE
+        ticks.append(top + len(lanes[name]) * _BAR / 2)
+        for lane in lanes[name]:
+            _draw_lane(axes, [DrawnBar(**bar) for bar in lane], top, letter)
+            top += _BAR
+        _names_above(axes, tracks[name], ticks[-1] - len(lanes[name]) * _BAR / 2, letter)
         top += _GAP
     axes.set_yticks(ticks, names)
     kinds = [name for name in style.KINDS if any(bar.kind == name for bar in bars)]
@@ -107,34 +107,30 @@ def _bar(segment: Mapping[str, Any]) -> DrawnBar:
     return DrawnBar(segment["kind"], text, direction, begin, end)
 
 
-def _names_above(bars: Sequence[DrawnBar], letter: float, right: float) -> dict[DrawnBar, int]:
-    """The level above its track at which the name of every bar stands that has no room for it; names left out: none."""
-    levels: dict[DrawnBar, int] = {}
-    taken: list[style.Box] = []
-    for bar in sorted(bars, key=lambda bar: -bar.begin_s):  # the leftmost highest: no leader crosses a name
-        wide = letter * (len(bar.text) + 1)
-        if bar.end_s > bar.begin_s and wide > bar.end_s - bar.begin_s:
-            low = min((bar.begin_s + bar.end_s) / 2 - letter, right - wide)
-            if free := style.free_place([(low + wide / 2, level) for level in range(LEVELS)], wide, 1.0, taken):
-                levels[bar] = int(free[1])
-    return levels
+def _width(bar: DrawnBar, letter: float) -> float:
+    return letter * (len(bar.text) + 1)
 
 
-def _draw_track(axes: Axes, lanes: list, above: Mapping[DrawnBar, int], top: float, letter: float) -> None:
-    for number, lane in enumerate(lanes):
-        for bar in (DrawnBar(**own) for own in lane):
-            colour, height, upper = style.kind(bar.kind).colour, _BAR - 0.06, top + number * _BAR + 0.03
-            edge = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3}
-            axes.barh(upper + height / 2, bar.end_s - bar.begin_s, height, left=bar.begin_s, **edge)
-            middle, wide = (bar.begin_s + bar.end_s) / 2, letter * (len(bar.text) + 1)
-            if bar in above:
-                line = top - above[bar] * _LINE - 0.02
-                axes.plot([middle] * 2, [line, upper + 0.03], color=style.INK, linewidth=0.6, zorder=4)
-                low = min(middle - letter, axes.get_xlim()[1] - wide)
-                axes.text(low, line, bar.text, va="bottom", fontsize=_FONT, zorder=5)
-            elif wide <= bar.end_s - bar.begin_s:
-                inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
-                axes.text(middle, upper + height / 2, bar.text, **inside)
+def _draw_lane(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float) -> None:
+    for bar in bars:
+        colour, long = style.kind(bar.kind).colour, bar.end_s - bar.begin_s
+        edge = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3}
+        axes.barh(top + _BAR / 2, long, _BAR - 0.06, left=bar.begin_s, **edge)
+        if _width(bar, letter) <= long:
+            inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
+            axes.text(bar.begin_s + long / 2, top + _BAR / 2, bar.text, **inside)
+
+
+def _names_above(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float) -> None:
+    """Names that their bars have no room for, from the left end of the bar on."""
+    right = axes.get_xlim()[1]
+    reached = axes.get_xlim()[0] - letter
+    for bar in sorted(bars, key=lambda bar: bar.begin_s):
+        wide = _width(bar, letter)
+        low = min(bar.begin_s, right - wide)
+        if 0 < bar.end_s - bar.begin_s < wide and low >= reached:
+            axes.text(low, top + 0.01, bar.text, va="bottom", fontsize=_FONT, zorder=5)
+            reached = low + wide
 
 
 def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float, letter: float) -> None:
@@ -241,7 +237,6 @@ _LATENCY = style.Look("... of which latency", style.mixed(_COMMUNICATION.colour,
 _COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
 _BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
 _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
-_NOTHING = np.zeros((0, 3))
 
 
 def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
@@ -294,14 +289,16 @@ def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
     row = {rank: place for place, rank in enumerate(shown)}
     moves, computes = ("send", "receive"), ("compute",)
     drawn = (_LATENCY, moves, 1, 0.82), (_COMMUNICATION, moves, 2, 0.82), (_COMPUTE, computes, 3, 0.9)
-    times = _times(spans, row)
     for look, tracks, order, tall in drawn:
-        for rank in shown:
-            begin, latency, end = np.concatenate([times.get((rank, track), _NOTHING) for track in tracks]).T
-            united = _united(begin + (latency if look is _COMMUNICATION else 0), end) * factor
-            bars = [(left, long) for left, long in united.tolist()]
+        hidden = "latency_s" if look is _COMMUNICATION else ""
+        bars: dict[int, list[tuple[float, float]]] = {rank: [] for rank in shown}
+        for one in spans:
+            if one["rank"] in row and one["track"] in tracks:
+                begin = one["begin_s"] + one.get(hidden, 0.0)
+                bars[one["rank"]].append((begin * factor, (one["end_s"] - begin) * factor))
+        for rank, lengths in bars.items():
             place = row[rank] - tall / 2, tall
-            axes.broken_barh(bars, place, color=look.colour, linewidth=0, snap=False, zorder=order)
+            axes.broken_barh(lengths, place, color=look.colour, linewidth=0, snap=False, zorder=order)
     _draw_path(axes, [one for one in spans if one["track"] == PATH], row, factor)
     axes.set_yticks(range(len(shown)), [f"rank {rank}" for rank in shown], fontsize=style.FONT - 2)
     axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, end_s * factor), xlabel=f"time [{unit}]")
@@ -310,27 +307,6 @@ def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
     colours = [Patch(facecolor=look.colour, label=look.label) for look in (_COMPUTE, _COMMUNICATION, _LATENCY)]
     key = [*colours, Line2D([], [], color=style.INK, linewidth=2, label="Critical path")]
     axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
-
-
-def _times(spans: Segments, ranks: Mapping[int, int]) -> dict[tuple[int, str], np.ndarray]:
-    """Begin, latency in front and end [N 3] of everything, by rank and track."""
-    found: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
-    for one in spans:
-        if one["rank"] in ranks:
-            times = one["begin_s"], one.get("latency_s", 0.0), one["end_s"]
-            found.setdefault((one["rank"], one["track"]), []).append(times)
-    return {key: np.array(times) for key, times in found.items()}
-
-
-def _united(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Begins and lengths [M 2] of the union of intervals; what takes no time is left out."""
-    order = np.argsort(begin)
-    begin, end = begin[order], end[order]
-    begin, end = begin[end > begin], end[end > begin]
-    reached = np.maximum.accumulate(end)
-    apart = np.concatenate([[True], begin[1:] > reached[:-1]])[: len(begin)]
-    last = np.append(np.flatnonzero(apart)[1:] - 1, len(begin) - 1)[: int(apart.sum())]
-    return np.stack([begin[apart], reached[last] - begin[apart]], axis=1)
 
 
 def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: float) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = 4
-_TICKS = (0, 1, 128, 64, 32, 16, 8, 4, 2, 0.5)  # of the colours, the first ones first if there is little room
-_APART = 0.11  # of the colour bar: ticks closer than this run into each other
 _MANY = 12  # more ticks than this on an axis cannot be read
 
 
@@ -86,22 +84,14 @@ def _figure(
         _ticks(axes.xaxis, across, columns)
         axes.tick_params(length=2, labelsize=style.FONT - 1)
         axes.spines[:].set_visible(False)
-    colours = {"ticks": _legible(most), "format": "%g", "shrink": 0.7, "aspect": 30, "pad": 0.02}
+    ticks = [tick for power in range(0, 12, 2) if (tick := 2.0**power) <= 0.7 * most]
+    colours = {"ticks": [0.0, *ticks, most], "format": "%.3g", "shrink": 0.7, "aspect": 30, "pad": 0.02}
     bar = figure.colorbar(ScalarMappable(look["norm"], look["cmap"]), ax=every, **colours)
     bar.set_label(meaning, labelpad=8)
     bar.outline.set_visible(False)  # pyright: ignore
     if title:
         figure.suptitle(title)
     return figure
-
-
-def _legible(most: float) -> list[float]:
-    """Ticks of the colours up to `most` that leave room for each other on a square-root scale."""
-    kept: list[float] = []
-    for tick in _TICKS:
-        if tick <= most and all(abs(tick**0.5 - other**0.5) >= _APART * most**0.5 for other in kept):
-            kept.append(tick)
-    return sorted(kept)
 
 
 def _ticks(axis: Any, size: int, names: Sequence[str] | None) -> None:

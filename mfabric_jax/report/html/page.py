@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows, grouped, numeric, textual, unround, values_in
 from mfabric_jax.report.html import panels
-from mfabric_jax.report.html.panels import bullets, counted, enumerated, tag, words
+from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells
@@ -56,7 +56,6 @@ def html_report(
 
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
     """Say before rows are read that a page could not be written there or that there are no such pictures."""
-    suffix("report", path, EXTENSIONS)
     if pictures is not None:
         _found_in(pictures)
     check_file("report", path, EXTENSIONS)
@@ -96,8 +95,10 @@ def _page(
     if folder is not None:
         sections.append(_section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")))
     sections.append(_section("Rows", _table(rows), class_="rows"))
-    folded = _fold("Effective configuration", effective) if effective else unknown
-    sections.append(_section("Configuration", folded))
+    plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
+    held = tag("pre", words(json.dumps(effective, indent=2, default=plain)))
+    folded = tag("details", tag("summary", "Effective configuration"), held, class_="configuration")
+    sections.append(_section("Configuration", folded if effective else unknown))
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
     body = tag(
         "body",
@@ -160,7 +161,9 @@ def _held(rows: Rows) -> str:
     for name in textual(rows):
         if len(values := values_in(rows, name)) > 1:
             lines.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
-    return tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
+    return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + (
+        tag("ul", *lines) if lines else ""
+    )
 
 
 def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
@@ -190,7 +193,7 @@ def _table(rows: Rows) -> str:
     body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
     head = tag("tr", *(_heading(name, name in numbers) for name in shown))
     field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
-    count = tag("output", counted(rows), id="count")
+    count = tag("output", numerals.many(len(rows), "row"), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
     tools = tag("div", field, count, class_="tools")
     return _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
@@ -257,25 +260,3 @@ def _picture(path: Path) -> str:
 
 def _unread(path: Path, error: OSError) -> InputError:
     return InputError(f"cannot read {str(path)!r} ({error.strerror or error}); give a folder that can be read.")
-
-
-# -- the configuration, folded: a line for each value, a fold for each part of it
-
-
-def _fold(name: str, part: Mapping[str, Any]) -> str:
-    parts = {key: value for key, value in part.items() if isinstance(value, Mapping) and value}
-    lines = [
-        tag("tr", tag("th", words(key), scope="row"), tag("td", words(_value(value))))
-        for key, value in part.items()
-        if key not in parts
-    ]
-    held = tag("table", tag("tbody", *lines)) if lines else ""
-    folds = [_fold(str(key), value) for key, value in parts.items()]
-    return tag("details", tag("summary", words(name)), held, *folds, class_="configuration")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    plain = lambda own: own.tolist() if hasattr(own, "tolist") else str(own)  # noqa: E731
-    return "none" if value is None else json.dumps(value, default=plain)

@@ -75,7 +75,6 @@ def _svg(panel: Panel, width: int) -> str:
     axes.patch.set_visible(False)
     figure.patch.set_visible(False)
     figure.draw_without_rendering()  # from here on the panel stays where it is
-    charts.label(axes, panel)
     scale, tips = 72 / figure.dpi, []
     for tip, area in charts.areas(axes, panel):
         x, y, wide, high = (scale * value for value in area)
@@ -153,11 +152,6 @@ def tag(name: str, *inside: str, **attributes: Any) -> str:
 def bullets(lines: Sequence[str]) -> str:
     """Sentences as a list; nothing of none."""
     return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
-
-
-def counted(rows: Sequence[Any]) -> str:
-    """1 row, 2 rows."""
-    return f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
 
 
 def enumerated(names: Sequence[Any], last: str = "and") -> str:

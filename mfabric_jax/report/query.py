@@ -11,8 +11,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
-from mfabric_jax.report.fronts import unbeaten
-from mfabric_jax.report.grid import USUAL
+from mfabric_jax.report.grid import USUAL, unbeaten
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.rows import journal_of, read_rows, read_table
 
@@ -23,12 +22,9 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
-# not settings of a case
+# of a configuration, no setting of a case
 OF_A_RUN = {"command", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
-VARIES = "varies"  # of a setting that is a column
-SCALARS = (str, int, float, bool)
-OF_JOB = ("tp", "pp", "ep", "dp", "micro_batches", "micro_batch", "sequence", "tokens_per_iteration", "precision")
-OF_JOB = (*OF_JOB, "compute_precision", "expert_load", "placement", "dispatch", "achieved_over_peak", "dtype")
+FILE = "file"  # the column that tells files of different runs apart
 
 
 class Asked(NamedTuple):
@@ -49,14 +45,16 @@ class Asked(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the answer, and the configuration of the first file. Settings in which files differ are columns, and in
-    columns or groups that are asked for as many of them stand as tell the files apart: rows of different presets or
-    defaults never look alike.
+    """Rows of the answer, and the configuration of the first file.
 
-    `InputError` for what is not there, and for files of a sweep that are damaged, misplaced or of another one.
+    Where files are of runs with other settings, a column names the file of each row, also of groups and of columns
+    that are asked for: rows of different assumptions never look alike. `InputError` for what is not there, and for
+    files of a sweep that are damaged, misplaced or of another one.
     """
-    table, config, apart = _read_all(paths)
-    asked = asked._replace(columns=_beside(asked.columns, apart), by=_beside(asked.by, apart))
+    table, config = _read_all(paths)
+    apart = [FILE] if FILE in table.column_names else []
+    columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (asked.columns, asked.by))
+    asked = asked._replace(columns=columns, by=by)
     if asked.measures and not asked.by:
         raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
     for condition in asked.where:
@@ -107,104 +105,45 @@ def _sweep_of(path: Path) -> SweepFolder | None:
     return SweepFolder.read(path) if (path / CONFIG).is_file() else None
 
 
-def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
-    """One table of all rows (columns that a file lacks are empty in its rows), the first configuration, and the
-    assumptions of the job in which paths differ, a value for each path."""
+def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
+    """One table of all rows (columns that a file lacks are empty in its rows), and the first configuration."""
     with extra("store", "a query"):
         import pyarrow
-    tables, configs, owners = [], [], []
-    for owner, path in enumerate(paths):
-        for file, sweep in _files([path]):
-            if file.suffix == ".parquet" and file.exists():
-                table, config = read_table(file, sweep)
-            else:
-                rows, config = read_rows(file)
-                table = pyarrow.Table.from_pylist(rows)
-            tables.append(table)
-            configs.append(config)
-            owners += [owner] * len(table)
-    held = {name for table in tables for name in table.column_names}
+    tables, configs = [], []
+    for file, sweep in _files(paths):
+        if file.suffix == ".parquet" and file.exists():
+            table, config = read_table(file, sweep)
+        else:
+            rows, config = read_rows(file)
+            table = pyarrow.Table.from_pylist(rows)
+        tables.append((str(file), table))
+        configs.append(config)
+    several = len({_run_of(config) for config in configs if config}) > 1
     try:
-        whole = pyarrow.concat_tables(_told_apart(tables, configs), promote_options="permissive")
+        named = [_with_file(*table) if several else table[1] for table in tables]
+        whole = pyarrow.concat_tables(named, promote_options="permissive")
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
-    names = [*OF_JOB, *(name for name in whole.column_names if name not in held)]
-    return whole, next(filter(None, configs), {}), _assumptions(whole, owners, names) if len(paths) > 1 else {}
+    return whole, next(filter(None, configs), {})
 
 
-def _assumptions(table: Any, owners: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Those of the columns in which rows of the same model differ from path to path, not within one."""
-    found: dict[str, list[Any]] = {}
-    models = table["model"].to_pylist() if "model" in table.column_names else [None] * len(table)
-    for name in names if len(table) else ():
-        values = map(repr, table[name].to_pylist()) if name in table.column_names else ["None"] * len(table)
-        seen = set(zip(models, owners, values, strict=True))
-        one_each = len(seen) == len({(model, owner) for model, owner, _ in seen})
-        if one_each and len({(model, value) for model, _, value in seen}) > len(set(models)):
-            found[name] = [frozenset((m, v) for m, own, v in seen if own == owner) for owner in sorted(set(owners))]
-    return found
+def _run_of(config: Mapping[str, Any]) -> str:
+    """The settings of the run that wrote a file, or of the sweep that it is a part of."""
+    if config.get("command") == "sweep" or "sweep" in config:
+        return repr([config.get(part) for part in ("sweep", "stated", "varied")])
+    settings = config.get("resolved", config)
+    return repr(sorted((name, repr(value)) for name, value in settings.items() if name not in OF_A_RUN))
 
 
-def _beside(names: Sequence[str], apart: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-    """The names, if any, and behind them as many assumptions as they lack to tell the paths apart."""
-
-    def told(some: Sequence[str]) -> int:
-        return len(set(zip(*(apart[name] for name in some), strict=True)))
-
-    there = [name for name in names if name in apart]
-    more: list[str] = []
-    for name in apart if names else ():
-        if told([*there, *more, name]) > max(told([*there, *more]), 1):
-            more.append(name)
-    return (*names, *more)
-
-
-def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """With a column for every setting that is no column yet and that differs between the files."""
-    given = [_settings_of(config) for config in configs]
-    known = [set(one) for one in given if one]
-    held = {name for table in tables for name in table.column_names}
-    for name in sorted(set.intersection(*known) - OF_A_RUN) if known else ():
-        values = [one.get(name) for one in given]
-        if _implied(name, configs) or not all(value is None or isinstance(value, SCALARS) for value in values):
-            continue
-        if name in held or len({repr(one[name]) for one in given if one}) > 1:
-            typed = _of_one_kind([None if value == VARIES else value for value in values])
-            tables = [
-                table if name in table.column_names else _with_setting(table, name, value)
-                for table, value in zip(tables, typed, strict=True)
-            ]
-    return tables
-
-
-def _settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings by name or path: of a part of a sweep, of cases, or of any other command."""
-    return config.get("group", config.get("resolved", config))
-
-
-def _implied(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a setting differs between the files of one sweep, by what the sweep varies."""
-    of_sweep: dict[str, set[str]] = {}
-    for config in configs:
-        if config.get("command") == "sweep" or "sweep" in config:
-            asked = [config.get(part) for part in ("sweep", "stated", "varied")]
-            of_sweep.setdefault(repr(asked), set()).add(repr(_settings_of(config).get(name)))
-    return any(len(values) > 1 for values in of_sweep.values())
-
-
-def _of_one_kind(values: list[Any]) -> list[Any]:
-    """Text where they are not all numbers, or all of one kind."""
-    kinds = {type(value) for value in values} - {type(None)}
-    alike = len(kinds) == 1 or kinds <= {int, float}
-    return values if alike else [value if value is None else str(value) for value in values]
-
-
-def _with_setting(table: Any, name: str, value: Any) -> Any:
-    """With a column before the result."""
+def _with_file(file: str, table: Any) -> Any:
+    """With a column before the result, unless the file has such a column."""
     import pyarrow
 
+    if FILE in table.column_names:
+        return table
+
     result = next((place for place, column in enumerate(table.column_names) if column in USUAL), table.num_columns)
-    return table.add_column(result, name, pyarrow.array([value] * len(table)))
+    return table.add_column(result, FILE, pyarrow.array([file] * len(table)))
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
@@ -217,7 +156,11 @@ def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
             there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
         if not there:
             tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
-            rest = f"give one of its files, {', '.join(tables)}." if tables else "has its sweep written any yet?"
+            rest = (
+                f"give one of its files, {', '.join(tables)}."
+                if tables
+                else "give a folder that a sweep has written to."
+            )
             raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
         yield from there
 
