@@ -14,9 +14,8 @@ import jax
 import numpy as np
 
 from mfabric_jax import Case, resolve
-from mfabric_jax.timing._order import order_of
-from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
+from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.timing.timeline import run, run_plain
 
 MODELS = ("llama-moe", "qwen-moe", "mixtral-8x7b", "mixtral-8x22b", "deepseek-v3")

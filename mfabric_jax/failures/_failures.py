@@ -33,8 +33,8 @@ from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve
 from mfabric_jax.timing import First, Iteration, Rules, iterate
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 

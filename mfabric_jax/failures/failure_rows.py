@@ -12,7 +12,7 @@ from mfabric_jax.simulation.rows import PARTS, job_columns
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.timing import Iteration
-from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.timing.passes import Exchanges
 
 SPARED = ("gpu", "server")  # a spare server takes over
 PUBLISHED_ON = "mfabric"

@@ -19,10 +19,10 @@ from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import Given, Program, given_of, program_of
 from mfabric_jax.timing import Rules, iterate
-from mfabric_jax.timing.all_to_alls import Exchanges
 from mfabric_jax.timing.exchange import exchanges_inside
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.pays import trade_off_of
+from mfabric_jax.timing.passes import Exchanges
+from mfabric_jax.timing.switching import trade_off_of
 from mfabric_jax.workload.compute import BlockSeconds
 
 Numbers = Mapping[str, Any]

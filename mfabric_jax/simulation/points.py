@@ -27,7 +27,7 @@ from mfabric_jax.simulation.rows import (
     switching_columns,
 )
 from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
-from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.timing.passes import Exchanges
 
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once

@@ -13,7 +13,7 @@ from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iterati
 from mfabric_jax.simulation.replicas import replica_columns
 from mfabric_jax.simulation.scenario import AS_SET, Scenario
 from mfabric_jax.simulation.solving import Simulated
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage

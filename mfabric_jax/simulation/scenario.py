@@ -21,7 +21,7 @@ from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.simulation.wiring import WIRINGS
 from mfabric_jax.text_files import stamp
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.spans import LONG
+from mfabric_jax.timing.switching import LONG
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placement_policy
 from mfabric_jax.workload import Workload

@@ -26,12 +26,10 @@ from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_bef
 from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.timing import First, Iteration, iterate
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
-from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.pays import TradeOff, trade_off_of
-from mfabric_jax.timing.spans import Span
-from mfabric_jax.timing.uneven import early, expert_load
+from mfabric_jax.timing.iteration import FabricRates, early, expert_load
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.switching import Span, TradeOff, trade_off_of
 from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import Workload

@@ -16,10 +16,8 @@ from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.electrical import delegated, inside_time
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.single import SinglePaths
-from mfabric_jax.timing.all_to_alls import Exchanges, places
-from mfabric_jax.timing.first import BLOCK, First
-from mfabric_jax.timing.spans import ALL_TO_ALL, Span
-from mfabric_jax.timing.switching import routed, routed_in_parts, switched
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.traffic.dispatch import even_bytes

@@ -1,6 +1,6 @@
 """When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
 
-`block_ops` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
+`blocks` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
 The switch starts to turn once circuits are known (forward: a decision after the gate, unless they are chosen ahead) and
 the region's previous all-to-all is over; a new request restarts it. Until it is done its circuits carry nothing; where
 it turns some of them alone, those that stay carry (unless it was restarted). What the all-to-all ends later for that is
@@ -21,10 +21,20 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from mfabric_jax.timing import block_ops as ops
-from mfabric_jax.timing._order import Order
-from mfabric_jax.timing.block_table import FLAGS, OF_BOTH, SECONDS, slots_of, table_of
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
+from mfabric_jax.timing import blocks as ops
+from mfabric_jax.timing.blocks import (
+    FLAGS,
+    OF_BOTH,
+    SECONDS,
+    Blocks,
+    Compute,
+    Rules,
+    Slots,
+    in_float64,
+    slots_of,
+    table_of,
+)
+from mfabric_jax.timing.passes import Order
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -43,7 +53,7 @@ class Clock(NamedTuple):
 def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool, xp: Any):
     """(clock, times of each pass by name) behind one block of every pass.
 
-    - `steps`: of `block_ops.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
+    - `steps`: of `blocks.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
     - `xp`: has `where` and `maximum` of the numbers.
 
     A pass alone finds its lanes free whenever it goes on.

@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax import resolve
 from mfabric_jax.simulation.solving import solve
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
 from tests.small import JOB, row, scenario, small

@@ -9,10 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.timing._beside import COLUMNS, beside_of, last_blocks
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.blocks import Compute, Rules
-from mfabric_jax.timing.iteration import FabricRates, Walked, all_reduce_seconds, step_seconds, walk
+from mfabric_jax.timing.iteration import (
+    COLUMNS,
+    FabricRates,
+    Walked,
+    all_reduce_seconds,
+    beside_of,
+    last_blocks,
+    step_seconds,
+    walk,
+)
+from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.trace import segments
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import context_bytes

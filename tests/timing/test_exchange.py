@@ -10,9 +10,9 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.timing.all_to_alls import Exchanges
 from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import _iterate, all_reduce_seconds
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.switching import remembers
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.timing import jobs

@@ -13,8 +13,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.timing import First
 from mfabric_jax.timing.exchange import exchanges_between
-from mfabric_jax.timing.first import SlotsToServe, choose
-from mfabric_jax.timing.pays import TradeOff
+from mfabric_jax.timing.switching import SlotsToServe, TradeOff, choose
 from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.timing.jobs import job

@@ -8,8 +8,8 @@ import pytest
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
-from mfabric_jax.timing.all_to_alls import Exchanges
 from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Stage as Clock

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.policies import greedy
-from mfabric_jax.timing import pays, switching
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing import switching
 from mfabric_jax.timing.exchange import exchanges_between
-from mfabric_jax.timing.first import First
-from mfabric_jax.timing.pays import TradeOff, what_pays
+from mfabric_jax.timing.passes import places
+from mfabric_jax.timing.switching import First, TradeOff, what_pays
 from mfabric_jax.workload.schedules import SCHEDULES
 from tests.oracles.timeline import Stage
 from tests.timing.jobs import TOKENS, job, region
@@ -55,7 +54,7 @@ def test_what_is_foreseen_is_what_every_kind_of_pass_computes(schedule, recomput
     chunks = 2 if schedule in ("interleaved", "zb-v") else 1
     workload = job(pp=2, blocks=4, micro_batches=6, chunks=chunks, **settings)
     where, slots = places(workload), timed(workload).walked.slots
-    trade_off = pays.trade_off_of(workload, rates(), SECONDS)
+    trade_off = switching.trade_off_of(workload, rates(), SECONDS)
     kinds, at = {0, 1, 2} if SCHEDULES[schedule].splits else {0, 1}, where.layer >= 0
     assert kinds >= set(where.kind[at]) >= {0, max(kinds)}
     experts, behind = slots.inner[..., 1] - slots.inner[..., 0], slots.end - slots.over[..., 1]
@@ -67,7 +66,7 @@ def test_what_is_foreseen_is_what_every_kind_of_pass_computes(schedule, recomput
 def test_what_is_foreseen_is_what_a_plain_clock_needs(recompute):
     # A switch that turns for as long as the block behind computes is not waited for; what it turns longer is.
     workload = job(blocks=2, micro_batches=1, recompute=recompute)
-    behind_s = float(pays.trade_off_of(workload, rates(), SECONDS).behind_s[1])
+    behind_s = float(switching.trade_off_of(workload, rates(), SECONDS).behind_s[1])
     block = {"attention": SECONDS.attention_s, "inner": SECONDS.moe_s, "tp": 1.5e9 / NVLINK, "exchange": [(1, 0)] * 2}
     for delay, paid in ((behind_s, 0.0), (behind_s + 0.1, 0.1)):
         region = Stage(delay, recompute=recompute)
@@ -81,4 +80,4 @@ def test_a_gain_within_the_tolerance_is_none():
     free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(3), jnp.zeros(3))
     given = old, new, jnp.asarray(1.0), jnp.asarray(0), jnp.asarray(0), jnp.asarray(1.0)
     assert what_pays(free, *given).all()
-    assert not what_pays(free._replace(tolerance=pays.RELAY_TOLERANCE), *given).any()
+    assert not what_pays(free._replace(tolerance=switching.RELAY_TOLERANCE), *given).any()

@@ -10,11 +10,10 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, sample_average, takes_many
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.timing import First
-from mfabric_jax.timing._order import BACKWARD, order_of
-from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.spans import Span
+from mfabric_jax.timing.passes import BACKWARD, order_of, places
+from mfabric_jax.timing.switching import Span
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.mistakes import check_refused
 from tests.timing.jobs import DRAWN, numbers, timed

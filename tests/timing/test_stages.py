@@ -6,9 +6,9 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.timing.all_to_alls import Exchanges
 from mfabric_jax.timing.exchange import exchanges_between, failed_stage
 from mfabric_jax.timing.iteration import FabricRates, send_seconds
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.timeline import Stage as Clock

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.timing._order import Order, order, order_of
-from mfabric_jax.timing.all_to_alls import _lane
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
+from mfabric_jax.timing.passes import Order, _lane, order, order_of
 from mfabric_jax.timing.switching import _served_in_turn
 from mfabric_jax.timing.timeline import run, run_plain
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.timing.all_to_alls import places
-from mfabric_jax.timing.uneven import PORTS, early, ends_earlier, expert_load
+from mfabric_jax.timing.iteration import PORTS, early, ends_earlier, expert_load
+from mfabric_jax.timing.passes import places
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
 from tests.timing import jobs

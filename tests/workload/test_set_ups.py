@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mfabric_jax import Case, load, resolve, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.simulation.rows import too_large_words
-from mfabric_jax.timing._order import BACKWARD, order_of
+from mfabric_jax.timing.passes import BACKWARD, order_of
 from mfabric_jax.workload import (
     Gpu,
     GroupedQuery,
