@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.case import Cases
-from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.timing.passes import places

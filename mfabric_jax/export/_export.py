@@ -13,9 +13,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.scenario import check_dtype
+from mfabric_jax.simulation.solving import scenario_at
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.timing.as_tasks import TRAFFIC

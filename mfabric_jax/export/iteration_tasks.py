@@ -11,7 +11,7 @@ from jax import lax
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.ways import Ways, ways_of
 from mfabric_jax.simulation.scenario import Scenario
@@ -82,7 +82,9 @@ class SentAllToAlls:
         dtype, servers = one.settings.dtype, self.count.shape[-1]
         unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
-        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.routing)
+        found = _every_way(
+            unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.case.circuits.routing
+        )
         return which, tuple(np.asarray(part, np.float64) for part in found)
 
 
@@ -147,8 +149,10 @@ def iteration_graph(
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
-    if one.group.reconfigures and ends != "server" and one.settings.routing != "unsplit":
-        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.routing}.")
+    if one.group.reconfigures and ends != "server" and one.settings.case.circuits.routing != "unsplit":
+        raise InputError(
+            f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.case.circuits.routing}."
+        )
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)

@@ -25,13 +25,11 @@ from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_o
 from mfabric_jax.failures.kinds import said_of, why_absent
 from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
 from mfabric_jax.policies import Policy, check_legal
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import check_beside, resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import solve
+from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing import First, Iteration, Rules, iterate
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
 from mfabric_jax.timing.passes import Exchanges, places
@@ -77,7 +75,7 @@ class Failures:
         name, asked = found.fabric.name, self.kinds or tuple(KINDS)
         said = [said_of(name, asked, self.absent)]
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
-        said += [no_price(name, found.settings.price_list())]
+        said += [no_price(name, found.settings.parts.prices)]
         return [one for one in said if one]
 
 
@@ -166,9 +164,13 @@ def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchan
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
     settings, job = one.settings, one.workload
-    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
+    keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
-    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
+    parts = (
+        functools.partial(relayed_part_times, server=left.server)
+        if left.relays
+        else routed(settings.case.circuits.routing)
+    )
     parts = with_acks(parts, settings.carried_by.acks_back)
     tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.sent, share))
     region: Any = group_numbers(left.region, settings.dtype)
@@ -188,7 +190,7 @@ def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) ->
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.settings.dtype)
     demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    return policy(demand, region, previous=None, key=jax.random.key(one.settings.seed)).circuits.count
+    return policy(demand, region, previous=None, key=jax.random.key(one.settings.case.run.seed)).circuits.count
 
 
 def _staying(demand, region, *, previous=None, key=None, count):

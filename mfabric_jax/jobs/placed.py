@@ -19,7 +19,7 @@ from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.jobs.cassini import best_placement, time_shifts
 from mfabric_jax.jobs.iterations import IterationPattern, Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
-from mfabric_jax.resolving._resolve import gpu_of, hardware_of
+from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.routes import stacked
 from mfabric_jax.routing.shortest import Routes, shortest_routes

@@ -18,7 +18,7 @@ from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.flows import Completion, FlowProblem, completion_times
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
-from mfabric_jax.resolving._resolve import gpu_of, hardware_of
+from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.routes import stacked

@@ -1,9 +1,10 @@
 """One training iteration, solved and timed in one place.
 
-A `Scenario` is one model on one fabric with its traffic and all that is assumed. Its all-to-alls are solved once for
-all bandwidths: all links of a fabric are multiples of its NICs, so their times scale with one over the bandwidth.
-"""
+The all-to-alls of a `Scenario` are solved once for all bandwidths: all links of a fabric are multiples of its NICs, so
+their times scale with one over the bandwidth."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -14,24 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mfabric_jax import units
+from mfabric_jax import traffic, units
+from mfabric_jax.case.grid import fabric_reads
+from mfabric_jax.case.paths import Case
+from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
-from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
-from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_replicas, scenario_of, slowest
 from mfabric_jax.timing import First, Iteration, iterate
 from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
 from mfabric_jax.timing.iteration import FabricRates, early, expert_load
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import Span, TradeOff, trade_off_of
+from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
-from mfabric_jax.traffic.placement import copied_experts
+from mfabric_jax.traffic.placement import copied_experts, in_slots
+from mfabric_jax.traffic.predictor import DEFAULT, WINDOW
+from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import expert_state_bytes
@@ -133,7 +139,7 @@ def program_of(one: Scenario) -> Program:
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
     return Program(
         workload=one.workload,
-        routing=settings.routing,
+        routing=settings.case.circuits.routing,
         first=first,
         cold=settings.case.circuits.cold_start,
         span=span,
@@ -146,7 +152,7 @@ def program_of(one: Scenario) -> Program:
         policy=policy,
         carry=carried(one),
         run=planned_on(one) if span == "run" else None,
-        run_key=jax.random.key(settings.seed) if span == "run" else None,
+        run_key=jax.random.key(settings.case.run.seed) if span == "run" else None,
     )
 
 
@@ -176,7 +182,7 @@ def _given(one: Scenario, replica: int) -> Given:
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
     guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
-    key = jax.random.key(settings.seed)
+    key = jax.random.key(settings.case.run.seed)
     keys = jax.random.split(jax.random.fold_in(key, replica) if replica else key, len(sent))
     return Given(jnp.asarray(sent, settings.dtype), guess, sigma, past, keys, moves_of(one))
 
@@ -196,7 +202,7 @@ def moves_of(one: Scenario) -> Array | None:
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
     rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
-    return trade_off_of(one.workload, rates, seconds, one.settings.routing)
+    return trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
 
 
 def _arrays(numbers: Any, dtype: str) -> Any:
@@ -356,9 +362,9 @@ def carried(one: Scenario) -> Any:
     if group.reconfigures:
         if paths.circuits == "pooled":
             return None
-        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
+        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.case.run.seed)
     if one.fabric.panels:
-        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.seed)
+        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.case.run.seed)
     return _over_switches(one)
 
 
@@ -380,4 +386,108 @@ def _over_switches(one: Scenario) -> SinglePaths:
     radix = roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
-    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.seed)
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
+
+
+SIGMA = 0.3  # of a prediction that has no past: about that of the moving average on traffic of trained models
+
+
+def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:
+    """Predicted selections [I layer M R E]."""
+    return as_placed(tokens, lambda own: traffic.predicted(own, predictor or DEFAULT))
+
+
+def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
+    """The error that the predictor had in the last iterations before each [I], between servers: the standard deviation
+    of its logarithm. Iteration 0, which is predicted even, tells nothing."""
+    seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
+    past = [slice(max(1, at - WINDOW), at) for at in range(len(true))]
+    servers = true.shape[-1]
+    flat = [(seen[some].reshape(-1, servers, servers), true[some].reshape(-1, servers, servers)) for some in past]
+    return np.array([error_of(*both) if len(both[0]) else SIGMA for both in flat])
+
+
+def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
+    """Bytes between servers [I layer M S S]."""
+    work = jax.jit(jax.vmap(lambda one: server_bytes(dispatched_bytes(workload, one), workload.ranks_per_server)))
+    flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
+    return flat.reshape(*count.shape[:3], *flat.shape[1:])
+
+
+def iterations_before(tokens: Tokens) -> np.ndarray:
+    """Selections of the iteration before each [I layer M R E]."""
+
+    def before(own: Tokens) -> np.ndarray:
+        assert own.before is not None
+        return np.concatenate([own.before[None], own.count[:-1]])
+
+    return as_placed(tokens, before)
+
+
+def as_placed(tokens: Tokens, work: Callable[[Tokens], np.ndarray]) -> np.ndarray:
+    """What `work` finds [I layer M R E] for tokens by expert, by slot where experts are placed."""
+    if tokens.slots is None or tokens.by_expert is None:
+        return work(tokens)
+    return in_slots(work(tokens.by_expert), tokens.slots)
+
+
+HALVINGS = 60
+
+
+def measured_under(case: Case, path: str) -> bool:
+    """Whether the iteration that a case says was measured ran under its number at a path."""
+    rate: Any = case.compute.rate
+    elsewhere = path == "network.nic_gbps" and rate.nic_gbps is not None
+    return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
+
+
+@functools.lru_cache(maxsize=64)
+def measured_efficiency(case: Case) -> float:
+    """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""
+    rate = case.compute.rate
+    assert isinstance(rate, Measured)
+    assert rate.iteration_s is not None
+    where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
+    there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
+    return achieved_in(scenario_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
+
+
+def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Scenario:
+    """`scenario_of` a case; where an iteration was measured, the rate of computation is solved from it first."""
+    settings = resolved.settings
+    if settings.rates_from == "measured" and settings.measured is None:
+        settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
+        resolved = dataclasses.replace(resolved, settings=settings)
+    return scenario_of(resolved, bandwidths, **rest)
+
+
+def achieved_in(one: Scenario, measured_s: float) -> float:
+    """Achieved over peak FLOP/s with which an iteration takes `measured_s`.
+
+    An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
+    all-to-alls are simulated once. Not all of an iteration follows the rate (the optimizer's step is memory's), so the
+    bracket grows until it holds. `InputError` for less time than what does not follow it takes.
+    """
+    solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
+
+    def iteration(slower: float) -> float:
+        """Seconds of the mean iteration with computation so many times slower than at the peak."""
+        timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
+        return float(np.asarray(timed.iteration_s, np.float64).mean())
+
+    least = iteration(0.0)
+    if measured_s <= least:
+        where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
+        raise InputError(
+            f"compute.measured.iteration_s must be above {least:.4g}, what {where} takes without its products of "
+            f"matrices, got {measured_s:g}."
+        )
+    low, high = 0.0, 1.0
+    while iteration(high) <= measured_s:
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if iteration(middle) > measured_s else (middle, high)
+    return 2 / (low + high)

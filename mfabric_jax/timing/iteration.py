@@ -46,7 +46,6 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-
 Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
 COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_comm_s"}  # where a kind counts
 

@@ -7,8 +7,8 @@ import pytest
 
 from mfabric_jax import load, resolve
 from mfabric_jax.routing.single import single_part_times
+from mfabric_jax.simulation.scenario import all_to_all_sent, gradient_sent, rings_of
 from mfabric_jax.simulation.solving import carried
-from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
 from tests.small import row, small
 from tests.small import scenario as scenario_of
 

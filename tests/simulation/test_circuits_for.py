@@ -11,10 +11,15 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import comparison
 from mfabric_jax.simulation import example_timeline
-from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, measured_decision_s, predicted_tokens
-from mfabric_jax.simulation.solving import given_of, program_of
-from mfabric_jax.traffic import Tokens, measured
-from tests.mistakes import check_refused
+from mfabric_jax.simulation.scenario import measured_decision_s
+from mfabric_jax.simulation.solving import (
+    SIGMA,
+    errors_so_far,
+    given_of,
+    predicted_tokens,
+    program_of,
+)
+from mfabric_jax.traffic import measured
 from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -58,8 +63,6 @@ def test_the_past_is_the_iteration_before_and_is_not_timed():
     for alone in (small(DRIFT), small(DRIFT | TREE)):
         np.testing.assert_array_equal(scenario(alone).tokens.count, every[:2])
         assert given_of(scenario(alone)).past is None
-    said = r"^tokens \(here\) must have an iteration before the first that is timed, got 1\.$"
-    check_refused(said, Tokens(every[:1], "here").after_the_first)
 
 
 def test_errors_are_those_of_predictions_so_far():

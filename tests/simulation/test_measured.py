@@ -7,10 +7,9 @@ import jax
 import pytest
 
 from mfabric_jax import cases, load, report, resolve, simulate, workload
-from mfabric_jax.simulation import measured
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation import solving
 from mfabric_jax.simulation.results import FEW, effective
-from tests.command_line import status
+from mfabric_jax.simulation.solving import scenario_at
 from tests.mistakes import refused as refused_by
 from tests.small import model_file, row, small
 
@@ -107,11 +106,11 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     """Circuits and NICs that the fabric of the measurement does not have change nothing of it."""
     there = {TOOK: 1.2 * row(small(ON))["iteration_s"], "compute.measured.nic_gbps": 100.0}
     case, solved = small({"network.fabric": "mfabric"} | there), []
-    monkeypatch.setattr(measured, "achieved_in", lambda *given: solved.append(given) or 0.4)
-    measured.measured_efficiency.cache_clear()
+    monkeypatch.setattr(solving, "achieved_in", lambda *given: solved.append(given) or 0.4)
+    solving.measured_efficiency.cache_clear()
     axes = {"circuits.delay_s": [0.001 * at for at in range(FEW)], "network.nic_gbps": [100, 200]}
     many = simulate(cases(case, axes)).rows()
-    measured.measured_efficiency.cache_clear()
+    solving.measured_efficiency.cache_clear()
     assert {one["achieved_over_peak"] for one in many} == {0.4}
     assert len(solved) == 1
 
@@ -165,15 +164,3 @@ def test_what_a_case_says_of_the_model_wins(tiny):
     assert (one.job.architecture.top_k, one.job.architecture.blocks) == (4, 4)
     known = resolve(load(preset="paper", changes={"model.name": "mixtral-8x7b", "model.top_k": 1}))
     assert known.job.architecture.top_k == 1
-
-
-def test_the_traffic_command_takes_a_file(tiny, capsys):
-    assert status("traffic", "--model", tiny, "--seq", 1024, "--set", "job.precision=fp8") == 0
-    said = capsys.readouterr().out
-    assert "tiny: 32 GPUs = DP 1 x TP 1 x PP 2 x EP 16, 256 micro-batches of 1 x 1024 tokens" in said
-    assert "left open" not in said
-    model_file(pathlib.Path(tiny), **TINY | {"ep": None})
-    assert status("traffic", "--model", tiny) == 0
-    assert "tiny: tp, pp, ep were left open and found: tp 1, ep 16, dp 1, pp 2 on 32 GPUs" in capsys.readouterr().out
-    assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
-    assert "llama-moe needs 115 GB of 80 GB a GPU (8% kept for buffers); what fits: " in capsys.readouterr().out

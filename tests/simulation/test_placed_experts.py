@@ -4,8 +4,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError, load, resolve
-from mfabric_jax.cluster.whole_cluster import solve_cluster
+from mfabric_jax import InputError, resolve
 from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
@@ -13,7 +12,6 @@ from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import replica_bytes
-from tests.mistakes import check_refused
 from tests.small import JOB, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -90,19 +88,6 @@ def test_memory_and_gradients_of_copies_by_hand():
         replicas = job.dp * job.ep
         rings = 2 * dense * (1 - 1 / replicas) + 2 * held * (1 - 1 / members)
         assert iteration_bytes(job)["DP"] == pytest.approx(replicas * rings, rel=1e-12)
-
-
-def test_failures_and_whole_clusters_do_not_place_experts():
-    check_refused(f"{RULE}.every must be 0 beside failures, got 2", plans, small(AGAIN))
-    check_refused("placement.rule must be contiguous beside a whole cluster", solve_cluster, small(PLACED))
-
-
-def test_groups_of_a_node_limit_stay_whole():
-    case = load(preset="paper").with_(
-        {"model.name": "deepseek-r1", "job.per-server.node_limit": "model", "placement.rule": "hierarchical"}
-    )
-    resolved = resolve(case)
-    assert resolved.settings.room(resolved.job).groups == 8
 
 
 def test_experts_are_placed_on_the_servers_that_a_fabric_has():

@@ -11,7 +11,7 @@ from mfabric_jax.timing.passes import places
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
 from tests.small import JOB, row, scenario, small
-from tests.timing.test_uneven import plainly, plainly_left
+from tests.timing.test_iteration import plainly, plainly_left
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 

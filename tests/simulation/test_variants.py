@@ -14,7 +14,14 @@ def scenarios(preset="usual", **changes):
 def shown(preset="usual", **changes):
     """Fabric, variant, use of NICs, policy, routing and rule for the first all-to-all of every row."""
     return [
-        (one.fabric.name, one.variant, one.group.nic_use, one.settings.policy, one.settings.routing, one.settings.first)
+        (
+            one.fabric.name,
+            one.variant,
+            one.group.nic_use,
+            one.settings.case.circuits.policy,
+            one.settings.case.circuits.routing,
+            one.settings.first,
+        )
         for one in scenarios(preset, **changes)
     ]
 

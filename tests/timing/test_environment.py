@@ -247,38 +247,8 @@ def test_spaces_know_what_they_contain():
     assert not both.contains({"a": jnp.zeros((2, 3)), "b": 3})
 
 
-def test_mistakes_are_sentences():
-    for make, sentence in [
-        (lambda: RegionEnv(routing="relay"), r"routing 'relay' is unknown"),
-        (lambda: RegionEnv(policies=()), r"policies must be None or name at least one, got none\."),
-        (lambda: RegionEnv(dtype="float16"), r"dtype 'float16' is unknown"),
-        (lambda: Drift(memory=1.5), r"memory must be at most 1, got 1\.5\."),
-        (lambda: Recorded(np.zeros((0, 4, 4))), r"demands must be \[T S S\] with at least one step"),
-        (
-            lambda: best_trajectory(np.zeros((0, 4, 4)), SLOW, EVEN[None]),
-            r"demands must be \[T S S\] with S = 4 servers",
-        ),
-        (lambda: best_trajectory(np.zeros((3, 4, 4)), SLOW, EVEN), r"candidates must be \[N S S\] .*, got \[4, 4\]\."),
-        (lambda: Params(PARAMS.region, Drift(), steps=0), r"steps must be finite and above 0, got 0\."),
-        (lambda: ENV.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
-    ]:
-        check_refused(sentence, make)
-
-
 def acted(env, action):
     return env.step(jax.random.key(0), env.reset(jax.random.key(0), PARAMS)[1], action, PARAMS)
-
-
-def test_an_action_of_another_form_is_a_sentence():
-    for env, action, sentence in [
-        (ENV, 1, r"action must be a dict of scores and change, or policies be given, got int\."),
-        (ENV, {"scores": np.ones((4, 4))}, r"action must be a dict .*, got the keys \['scores'\]\."),
-        (ENV, {"scores": np.ones((2, 4, 4)), "change": 1}, r"scores of .* numbers \[4, 4\], got float64 \[2, 4, 4\]\."),
-        (ENV, {"scores": np.ones((4, 4)), "change": 0.7}, r"change of an action must be .* from 0 to 1, got 0\.7\."),
-        (CHOICE, 3, r"action must be one whole number from 0 to 2, got 3\."),
-        (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
-    ]:
-        check_refused(sentence, acted, env, action)
 
 
 def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():

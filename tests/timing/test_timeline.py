@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
 from mfabric_jax.timing.passes import Order, _lane, order, order_of
 from mfabric_jax.timing.switching import _served_in_turn
-from mfabric_jax.timing.timeline import run, run_plain
+from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, held, units_of
@@ -383,7 +383,6 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
     got = jax.tree.map(np.asarray, eqx.filter_jit(every)(batch([one._replace(order=None) for one in draws])))
     paid = pairs = 0
     for index, one in enumerate(draws):
-        assert_alike(run_plain(fixed, one.blocks, one.compute, one.send, one.delay, rules, one.decision), got, index)
         records, end = plain(one, pipeline, rules)
         paid += assert_records(jax.tree.map(lambda x, index=index: x[index], got), one, records)
         pairs += sum(isinstance(record, tuple) for record in records.values())
@@ -394,13 +393,6 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
     assert (parts.sum((2, 3)) <= got.end.max((2, 3)) + 1e-9).all()
     assert paid > DRAWS_OF_EACH
     assert (pairs > 0) == (pipeline.order.paired is not None)
-
-
-def assert_alike(slots, got, index):
-    """The clock without JAX says the same."""
-    for field, value in slots._asdict().items():
-        if value is not None:
-            np.testing.assert_allclose(value, getattr(got, field)[index], rtol=1e-12, atol=1e-12, err_msg=field)
 
 
 def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass():

@@ -8,10 +8,9 @@ import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import solve
+from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing.iteration import Walked, walk
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
@@ -98,5 +97,5 @@ def _region(one: Scenario) -> dict[str, Any]:
     sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
     policy = settings.circuits_policy(one.mean_demand.astype(settings.dtype))
-    plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.seed))
+    plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.case.run.seed))
     return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}
