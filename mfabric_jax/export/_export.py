@@ -88,7 +88,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     """
     reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
     _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
-    began, dtype = time.perf_counter(), one.one.settings.dtype
+    began, dtype = time.perf_counter(), one.one.settings.case.run.dtype
     flows = lowered(one.graph, lanes="free")
     crossed = links_of_iteration(one, flows, contention)
     size = np.where(flows.transfers, flows.bytes, flows.seconds)

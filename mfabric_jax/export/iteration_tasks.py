@@ -36,7 +36,7 @@ class SentAllToAlls:
 
     def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
-        tokens = jnp.asarray(one.sent[one.shown], one.settings.dtype)
+        tokens = jnp.asarray(one.sent[one.shown], one.settings.case.run.dtype)
         demand = between_ends(job, one.group, np.asarray(rank_demand(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
@@ -79,7 +79,7 @@ class SentAllToAlls:
         every, index = np.unique(asked, axis=0, return_inverse=True)
         which = np.full(moe.shape, -1)
         which[moe] = index.ravel()
-        dtype, servers = one.settings.dtype, self.count.shape[-1]
+        dtype, servers = one.settings.case.run.dtype, self.count.shape[-1]
         unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
         found = _every_way(
@@ -156,7 +156,7 @@ def iteration_graph(
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)
-    rates = jax.tree.map(lambda x: np.asarray(x, one.settings.dtype), one.rates(one.bandwidths[0]))
+    rates = jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.rates(one.bandwidths[0]))
     layout = _layout(one.workload, ends)
     solved, replicas = _solved(one), []
     for found, replica in zip(solved, one.each_replica, strict=True):
@@ -208,7 +208,7 @@ def _layout(job: Workload, ends: str) -> EndLayout:
 
 
 def _arrays(one: Scenario) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x, one.settings.dtype), one.seconds)
+    return jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.seconds)
 
 
 def _solved(one: Scenario) -> list[Exchanges]:

@@ -54,7 +54,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
         **parts,
         **job_columns(settings, job),
-        "dtype": settings.dtype,
+        "dtype": settings.case.run.dtype,
     }
 
 

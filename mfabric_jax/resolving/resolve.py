@@ -631,7 +631,7 @@ def _check_fabric(resolved: Resolved) -> None:
     """`InputError` for what the fabric cannot be: a group that it has no room for, a bandwidth without a price."""
     case, settings, job = resolved.case, resolved.settings, resolved.job
     settings.parts.prices.at("nic", case.network.nic_gbps)
-    settings.server.peak(settings.compute_precision)
+    settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
     if case.traffic.source.name == "knobs":
         knobs_of(case.traffic.source)
     _check_measured(case)

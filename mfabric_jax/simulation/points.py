@@ -17,7 +17,6 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving.resolve import Resolved, resolve
-from mfabric_jax.resolving.settings import rates_at
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.rows import (
     PARTS,
@@ -33,6 +32,7 @@ from mfabric_jax.simulation.scenario import (
     Scenario,
     TrafficOf,
     check_dtype,
+    rates_at,
     replicas_of,
     slowest_columns,
 )
@@ -170,7 +170,7 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
-    settings, dtype = one.settings, one.settings.dtype
+    settings, dtype = one.settings, one.settings.case.run.dtype
     peak_s = settings.block_seconds(one.workload, 1.0)
     function = IterationOf(
         on=one.fabric,
@@ -248,7 +248,7 @@ class Points:
             if path in found:
                 usual = AVERAGED if path == SAMPLE else self.usual[path]
                 found[path] = np.array([usual if value is None else value for value in column])
-        if self.settings.rates_from == "measured":
+        if self.settings.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
 

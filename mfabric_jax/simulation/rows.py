@@ -205,7 +205,7 @@ def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bil
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
-    peak = settings.server.peak(settings.compute_precision)
+    peak = settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
     shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
     return shares | costs(settings, job, bill, total, achieved)
 
@@ -236,7 +236,7 @@ def _described(one: Scenario) -> dict[str, Any]:
             "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
             "traffic": one.tokens.source,
             "iterations": len(one.tokens.count),
-            "dtype": one.settings.dtype,
+            "dtype": one.settings.case.run.dtype,
         }
         | memory_columns(one.settings, one.workload)
     )
@@ -248,14 +248,14 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
     return {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")} | {
         "tokens_per_iteration": tokens_of_iteration(job),
-        "compute_precision": settings.compute_precision,
+        "compute_precision": settings.case.job.precision.compute,
         "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),
     }
 
 
 def shown_rate(settings: Settings, achieved: float) -> str:
     """An achieved rate as `compute_source` shows it."""
-    return f"{achieved:.1%}" if settings.rates_from == "measured" else f"{achieved:.0%}"
+    return f"{achieved:.1%}" if settings.case.compute.rate.name == "measured" else f"{achieved:.0%}"
 
 
 def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
@@ -263,15 +263,15 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
 
     - `measured_at`: Gbps of the iteration that was measured, where that says the rate; None: as the case has it.
     """
-    peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
-    if settings.rates_from == "measured":
+    peak = "peak" if settings.case.job.precision.compute == "bf16" else f"{settings.case.job.precision.compute} peak"
+    if settings.case.compute.rate.name == "measured":
         measured: Any = settings.case.compute.rate
         where = f"{measured.fabric} at {measured.nic_gbps if measured_at is None else measured_at:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
         said = f"from a measured iteration of {measured.iteration_s:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {shown_rate(settings, achieved)} of {peak}, {said}"
     rate = f"{settings.server.name} at {shown_rate(settings, achieved)} of {peak}"
-    if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
+    if settings.case.compute.rate.name == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
 

@@ -30,9 +30,10 @@ from mfabric_jax import traffic
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
+from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.policies import Policy, topoopt, uniform
 from mfabric_jax.policies._static import matchings
 from mfabric_jax.resolving.resolve import Resolved, check_beside
@@ -40,7 +41,7 @@ from mfabric_jax.resolving.settings import Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.text_files import stamp
-from mfabric_jax.timing import Iteration
+from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.switching import LONG
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
@@ -102,7 +103,19 @@ class Scenario:
 
     def rates(self, nic_gbps: float) -> FabricRates:
         """What the timeline needs of the fabric at a bandwidth."""
-        return self.settings.rates(self.fabric, self.group, nic_gbps)._replace(decision_s=self.decision_s)
+        settings, case, on = self.settings, self.settings.case, self.fabric
+        return rates_at(
+            on.at(self.group, nic_gbps, settings.gpu_tbps),
+            settings.carried_by,
+            on.path_links(settings),
+            goodput=settings.goodput,
+            link_delay_s=case.network.link_delay_s,
+            nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
+            memory_Bps=settings.server.memory_Bps or float("inf"),
+            each_s=case.circuits.each_s,
+            reactivation_s=case.circuits.reactivation_s,
+            decision_s=self.decision_s,
+        )
 
     @property
     def seconds(self) -> BlockSeconds:
@@ -144,6 +157,27 @@ class Scenario:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
         circuits = case.circuits if self.group.reconfigures else None
         return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
+
+
+def rates_at(
+    group: EpGroup,
+    used: Transport,
+    links: Any,
+    *,
+    goodput: Any,
+    link_delay_s: Any,
+    nvlink_Bps: Any,
+    memory_Bps: Any,
+    each_s: Any = 0.0,
+    reactivation_s: Any = 0.0,
+    decision_s: Any = 0.0,
+) -> FabricRates:
+    """What the timeline needs of a group at its bandwidth, whose transport is `used` and whose paths have so many
+    `links`. All numbers may be traced."""
+    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps}
+    if group.reconfigures:
+        rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
+    return rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
 
 
 def scenario_of(
@@ -202,11 +236,11 @@ def _decision_s(one: Scenario) -> float:
     decision_s = settings.case.circuits.decision_s
     if not isinstance(decision_s, str):
         return decision_s
-    first = jnp.asarray(one.sent[0, 0, 0], settings.dtype)
+    first = jnp.asarray(one.sent[0, 0, 0], settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
+    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
     return measured_decision_s(
-        policy, group_numbers(one.group, settings.dtype), demand, jax.random.key(settings.case.run.seed)
+        policy, group_numbers(one.group, settings.case.run.dtype), demand, jax.random.key(settings.case.run.seed)
     )
 
 

@@ -23,7 +23,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
-from mfabric_jax.policies import check_legal, takes_many
+from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
@@ -134,8 +134,9 @@ class Program(eqx.Module):
 def program_of(one: Scenario) -> Program:
     """The program that solves the all-to-alls of a scenario."""
     settings, changes = one.settings, one.group.reconfigures
-    experts: Any = settings.case.compute.experts
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
+    case: Any = settings.case
+    experts, turn = case.compute.experts, case.circuits.turn
+    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
     return Program(
         workload=one.workload,
@@ -144,11 +145,11 @@ def program_of(one: Scenario) -> Program:
         cold=settings.case.circuits.cold_start,
         span=span,
         partial=settings.case.circuits.partial and changes,
-        scenarios=settings.turn.scenarios if first == "predict" and takes_many(policy) else 0,
+        scenarios=turn.scenarios if first == "predict" and takes_many(policy) else 0,
         tile=experts.tile if experts.name == "received" else None,
         early=experts.name == "received" and experts.combine == "rank",
         acks=settings.carried_by.acks_back,
-        always=settings.turn.name == "always" and changes,
+        always=turn.name == "always" and changes,
         policy=policy,
         carry=carried(one),
         run=planned_on(one) if span == "run" else None,
@@ -159,10 +160,10 @@ def program_of(one: Scenario) -> Program:
 def planned_on(one: Scenario) -> jax.Array:
     """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
     if one.settings.plan_on == "span":
-        return jnp.asarray(one.sent, one.settings.dtype)
+        return jnp.asarray(one.sent, one.settings.case.run.dtype)
     past = iterations_before(one.tokens)
     past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
-    return jnp.asarray(past, one.settings.dtype)
+    return jnp.asarray(past, one.settings.case.run.dtype)
 
 
 def given_of(one: Scenario) -> Given:
@@ -173,18 +174,19 @@ def given_of(one: Scenario) -> Given:
 
 def _given(one: Scenario, replica: int) -> Given:
     settings, sent = one.settings, one.sent
+    turn: Any = settings.case.circuits.turn
     guess = sigma = past = None
     if settings.first == "predict" and one.group.reconfigures:
-        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.turn.predictor))
-        sigma = np.full(len(sent), SIGMA if settings.turn.sigma is None else settings.turn.sigma)
-        if settings.turn.sigma is None and takes_many(settings.circuits_policy()):
+        guess = sent_as(one.workload, predicted_tokens(one.tokens, turn.predictor))
+        sigma = np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
+        if turn.sigma is None and takes_many(settings.circuits_policy()):
             sigma = errors_so_far(sent, guess, one.workload)
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
-    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
+    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.case.run.dtype) for x in (guess, sigma, past))
     key = jax.random.key(settings.case.run.seed)
     keys = jax.random.split(jax.random.fold_in(key, replica) if replica else key, len(sent))
-    return Given(jnp.asarray(sent, settings.dtype), guess, sigma, past, keys, moves_of(one))
+    return Given(jnp.asarray(sent, settings.case.run.dtype), guess, sigma, past, keys, moves_of(one))
 
 
 def moves_of(one: Scenario) -> Array | None:
@@ -196,12 +198,12 @@ def moves_of(one: Scenario) -> Array | None:
     copied = copied_experts(slots, settings.room(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
-    return jnp.asarray(stages * expert_state_bytes(job), settings.dtype)
+    return jnp.asarray(stages * expert_state_bytes(job), settings.case.run.dtype)
 
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
-    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
+    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.case.run.dtype)
     return trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
 
 
@@ -212,12 +214,12 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 def solve_between(one: Scenario) -> Exchanges:
     """The all-to-alls between servers of every iteration [I ...]; [bandwidth I ...] where a scenario `weighs`."""
     settings = one.settings
-    given = program_of(one), group_numbers(one.group, settings.dtype), given_of(one)
+    given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
         solved = jax.block_until_ready(_solve_all(*given, None))
-    if settings.own_policy and one.group.reconfigures:
+    if is_own(settings.case.circuits.policy) and one.group.reconfigures:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
 
@@ -235,8 +237,8 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
 
 def solve_inside(one: Scenario) -> jax.Array:
     """The parts inside servers of every iteration [I P Q L], seconds times the NVLink bandwidth [bytes]."""
-    group = group_numbers(one.group, one.settings.dtype)
-    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.dtype) for replica in one.each_replica])
+    group = group_numbers(one.group, one.settings.case.run.dtype)
+    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.case.run.dtype) for replica in one.each_replica])
     return jax.block_until_ready(_inside_all(one.workload, group, tokens))
 
 
@@ -272,9 +274,9 @@ def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds |
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
     at = [one.rates(gbps) for gbps in one.bandwidths]
-    rates = FabricRates(*(jnp.asarray(column, settings.dtype) for column in zip(*at, strict=True)))
+    rates = FabricRates(*(jnp.asarray(column, settings.case.run.dtype) for column in zip(*at, strict=True)))
     axes = (0, 0) if one.weighs else (0, None)
-    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.dtype), rules, axes)
+    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.case.run.dtype), rules, axes)
 
 
 @eqx.filter_jit
@@ -294,7 +296,7 @@ def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simu
 
     - `exchanges`: those of a scenario that differs in computation, delays or replicas alone; they are not solved again.
     """
-    check_dtype(one.settings.dtype)
+    check_dtype(one.settings.case.run.dtype)
     solved = solve(one) if exchanges is None else exchanges
     return _simulated(one, solved)
 
@@ -455,7 +457,7 @@ def measured_efficiency(case: Case) -> float:
 def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Scenario:
     """`scenario_of` a case; where an iteration was measured, the rate of computation is solved from it first."""
     settings = resolved.settings
-    if settings.rates_from == "measured" and settings.measured is None:
+    if settings.case.compute.rate.name == "measured" and settings.measured is None:
         settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
         resolved = dataclasses.replace(resolved, settings=settings)
     return scenario_of(resolved, bandwidths, **rest)

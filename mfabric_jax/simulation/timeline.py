@@ -48,7 +48,9 @@ def walked_through(one: Scenario) -> Walked:
     """Every block of the iteration that a scenario shows, at its first bandwidth."""
     settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
-    rates, seconds = jax.tree.map(lambda x: np.asarray(x, settings.dtype), (one.rates(one.bandwidths[0]), one.seconds))
+    rates, seconds = jax.tree.map(
+        lambda x: np.asarray(x, settings.case.run.dtype), (one.rates(one.bandwidths[0]), one.seconds)
+    )
     return walk(one.workload, rates, shown, seconds, rules=settings.rules)
 
 
@@ -94,8 +96,8 @@ def _scenario(block: Block) -> Scenario:
 def _region(one: Scenario) -> dict[str, Any]:
     """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
     settings, job = one.settings, one.workload
-    sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.dtype)
+    sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
-    policy = settings.circuits_policy(one.mean_demand.astype(settings.dtype))
+    policy = settings.circuits_policy(one.mean_demand.astype(settings.case.run.dtype))
     plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.case.run.seed))
     return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}

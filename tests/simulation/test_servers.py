@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import cases, fabric, load, resolve, simulate
+from mfabric_jax import cases, load, resolve, simulate
 from mfabric_jax.simulation.rows import bill_of
 
 LLAMA = load(preset="paper").with_({"model.name": "llama-moe", "network.nic_use": "pooled"})
@@ -62,7 +62,7 @@ def test_a_named_gpu_keeps_servers_of_8():
         assert group_of(resolved(name)) == group_of(resolved(name, **named))
     one = resolved(**named).settings
     assert (one.optical_degree, one.electrical_nics, one.server_nics) == (6, 2, 8)
-    assert one.nvlink_Bps(fabric.get("fat-tree"), 400.0) == 900e9  # as preset paper says
+    assert one.server.nvlink == 900e9  # as preset paper says
     assert one.server.name == "GB300-NVL72"
 
 
