@@ -118,7 +118,7 @@ ENDS = ("server", "rank", "gpu")
 class IterationGraph:
     """One iteration.   - `ends`: what a rank of the graph is, one of `ENDS`.   - `iteration_s`: what `compare` says.
 
-    - `traffic` [T]: of `schedule.as_tasks.TRAFFIC`.   - `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    - `traffic` [T]: of `timing.as_tasks.TRAFFIC`.   - `cap` [T] bytes/s and `private` [T]: messages on circuits.
     """
 
     one: Scenario

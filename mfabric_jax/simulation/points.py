@@ -71,7 +71,7 @@ WHOLE = ("sample", "optical_degree")  # numbers that are whole
 
 
 class IterationOf(eqx.Module):
-    """Numbers of a case, by path (`NUMBERS`) -> seconds of `schedule.Iteration`, and `exposed_comm_s`.
+    """Numbers of a case, by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`.
 
     What is code (model, fabric, rules, a policy) is static; traffic, circuits of a fabric that is wired once and FLOP
     rates are arrays: other ones of the same shapes run in the same program.
@@ -222,7 +222,7 @@ class Points:
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
         """The first case, its program, and its numbers."""
-        return _program_of(TrafficOf(self.resolved), self.resolved, self.block.variant)
+        return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:

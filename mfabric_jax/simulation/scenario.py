@@ -194,18 +194,24 @@ def scenario_of(
     """
     settings, job = resolved.settings, resolved.job
     check_beside("an iteration of one group", resolved.case)
-    tokens, *others = _traffic_once(TrafficOf(resolved)) if traffic is None else traffic
+    tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
     one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
     return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
 
 
+@dataclasses.dataclass(frozen=True)
 class TrafficOf:
     """A case as far as its traffic goes: what is placed is placed on servers, which fabrics may have larger."""
 
-    def __init__(self, resolved: Resolved):
-        self.resolved, case, job = resolved, resolved.case, resolved.job
+    resolved: Resolved = dataclasses.field(compare=False)
+    key: tuple
+
+    @staticmethod
+    def of(resolved: Resolved) -> "TrafficOf":
+        """The traffic of a resolved case."""
+        case, job = resolved.case, resolved.job
         shape = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
         if case.placement.rule.name == "contiguous":
             del shape["gpus_per_server"]
@@ -213,13 +219,7 @@ class TrafficOf:
         past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
         source = case.traffic.source
         file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
-        self._key = tuple(shape.items()), case.traffic, file, case.placement, run, past
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, TrafficOf) and self._key == other._key
+        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, file, case.placement, run, past))
 
 
 @functools.lru_cache(maxsize=16)

@@ -356,7 +356,7 @@ WIDE = 1e15  # gigabytes/s: no limit
 
 
 def carried(one: Scenario) -> Any:
-    """The `carry` of `schedule.exchanges`; None: bytes spread over circuits, NICs and links."""
+    """The `carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
     settings, group, job = one.settings, one.group, one.workload
     paths: Any = settings.case.network.paths
     if paths.name == "spray" or not one.fabric.single_paths(settings):

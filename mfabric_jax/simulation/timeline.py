@@ -19,7 +19,7 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """(segments as `schedule.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
+    """(segments as `timing.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
     the last. `InputError` for several replicas."""
     return timeline(shown_scenario(case, "a timeline is"))
 

@@ -117,7 +117,7 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 class Work(NamedTuple):
     """Computation, or the all-reduce of attention, on the compute lane.
 
-    - `of`: what it takes, names of `block_table.ROWS`.   - `track`, `kind`: of its segment in pictures.
+    - `of`: what it takes, names of `ROWS`.   - `track`, `kind`: of its segment in pictures.
     - `off`: gradients of weights. What follows in the block does not wait for them, but they take the lane.
     """
 

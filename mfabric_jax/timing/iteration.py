@@ -21,7 +21,7 @@ from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
 from mfabric_jax.routing.electrical import away_from_server
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots
-from mfabric_jax.timing.passes import BACKWARD, FORWARD, WEIGHT, Exchanges, order_of, places
+from mfabric_jax.timing.passes import BACKWARD, FORWARD, WEIGHT, Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
@@ -274,14 +274,9 @@ def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_o
 
 def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
     """When every stage's gradients are reduced if each block's, an equal part of all, queue up as they are ready."""
-    where, order = places(workload), order_of(workload)
     done = []
     for stage in range(workload.pp):
-        last = [
-            np.flatnonzero((order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk))[-1]
-            for chunk in range(len(workload.held_places(stage)))
-        ]
-        slots = [(q, block) for q in sorted(last) for block in np.flatnonzero(where.present[stage, q])]
+        slots = gradient_slots(workload, stage)
         ready = end[stage][tuple(np.transpose(slots))]  # in running order
         behind = np.arange(len(slots), 0, -1) / len(slots)
         done.append((ready + jnp.asarray(behind, end.dtype) * reduce_s[stage]).max())

@@ -219,3 +219,13 @@ def _lane(paired: np.ndarray, most: int) -> np.ndarray:
             row += both.ravel().tolist()
         rows.append(row)
     return np.asarray(rows)
+
+
+def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
+    """Where [Q L] the gradients of every block of a stage become ready, in the order in which they do."""
+    order, blocks = order_of(workload), max(workload.place_blocks)
+    last = []
+    for chunk, place in enumerate(workload.held_places(stage)):
+        back = (order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk)
+        last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[place]))
+    return [(q, blocks - count + at) for q, count in sorted(last) for at in range(count)]
