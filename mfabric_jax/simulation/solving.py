@@ -298,10 +298,6 @@ def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simu
     """
     check_dtype(one.settings.case.run.dtype)
     solved = solve(one) if exchanges is None else exchanges
-    return _simulated(one, solved)
-
-
-def _simulated(one: Scenario, solved: Exchanges) -> Simulated:
     timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
     return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
 
@@ -335,11 +331,10 @@ def simulate_each(
                     wait(running, return_when=FIRST_COMPLETED)
                     continue
                 between, inside = (part.result() for part in parts.pop(number))
-                one, solved = left[number], _together(between, inside)
-                found = _simulated(one, solved)
+                simulated = simulate_scenario(left[number], _together(between, inside))
                 if progress:
-                    progress(one)
-                yield number, found
+                    progress(simulated.scenario)
+                yield number, simulated
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
