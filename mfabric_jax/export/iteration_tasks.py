@@ -17,12 +17,12 @@ from mfabric_jax.routing.ways import Ways, ways_of
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
-from mfabric_jax.timing._site import BARRIERS, Sent
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
 from mfabric_jax.timing.exchange import at_unit_bandwidth, rank_demand
 from mfabric_jax.timing.iteration import FabricRates, walk
 from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.site_tasks import BARRIERS, Sent
 from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.workload import Workload
 

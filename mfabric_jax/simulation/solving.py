@@ -276,11 +276,11 @@ def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds |
     at = [one.rates(gbps) for gbps in one.bandwidths]
     rates = FabricRates(*(jnp.asarray(column, settings.case.run.dtype) for column in zip(*at, strict=True)))
     axes = (0, 0) if one.weighs else (0, None)
-    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.case.run.dtype), rules, axes)
+    return timed_at_rates(one.workload, rates, solved, _arrays(seconds, settings.case.run.dtype), rules, axes)
 
 
 @eqx.filter_jit
-def _time_all(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
+def timed_at_rates(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
     """One program per model: fabrics are data here."""
 
     def one(rates, solved):

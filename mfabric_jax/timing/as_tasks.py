@@ -11,11 +11,11 @@ import numpy as np
 
 from mfabric_jax.tasks.graph import TaskColumns, TaskKind
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing._site import Ready, Reduced, Sent, Site, all_reduced, gathered, send
 from mfabric_jax.timing.block_tasks import Lanes, Replica, RunningBlocks, Switch, add_blocks
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import gradient_slots, order_of
+from mfabric_jax.timing.site_tasks import Ready, Reduced, Sent, Site, all_reduced, gathered, send
 from mfabric_jax.timing.trace import DIRECTIONS
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, replica_ring

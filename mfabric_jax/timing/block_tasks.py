@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing._site import Ready, Sent, Site
 from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
 from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import BACKWARD, FORWARD, order_of
+from mfabric_jax.timing.site_tasks import Ready, Sent, Site
 from mfabric_jax.timing.trace import BESIDE, DIRECTIONS
 from mfabric_jax.workload import Workload
 

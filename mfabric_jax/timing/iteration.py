@@ -118,11 +118,13 @@ def iterate(
     other rates and seconds run in the same program.
     """
     rates, seconds = as_data((rates, seconds), exchanges.load.dtype)
-    return _iterate(workload, rates, exchanges, seconds, rules, tp_Bps)
+    return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
 @eqx.filter_jit
-def _iterate(workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps):
+def iterate_compiled(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps
+):
     walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps)
     total, spent = walked.ends.max(), walked.spent
     parts = jnp.stack([*spent.values()])

@@ -202,12 +202,12 @@ def places(workload: Workload) -> Places:
     micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
     experts = layer[place, run]
     sent = np.where(kind == WEIGHT, -1, experts)
-    lane = None if order.paired is None else _lane(order.paired, most)
+    lane = None if order.paired is None else lane_of(order.paired, most)
     later = np.zeros(run.shape, bool) if order.later is None else np.broadcast_to(order.later[..., None], run.shape)
     return Places(present[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
 
 
-def _lane(paired: np.ndarray, most: int) -> np.ndarray:
+def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
     """The all-to-alls [2QL] of every stage where pairs of passes take turns: combine gradient, dispatch, dispatch
     gradient, combine of every pair of blocks."""
     number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)

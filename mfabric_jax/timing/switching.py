@@ -484,7 +484,7 @@ def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, co
     both = jax.vmap(lambda count, one: parts(unit, Circuits(count), one))(counts, every)
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
-    serving, before = _served(at, cold) if where.lane is None else _served_in_turn(at, where.lane, cold)
+    serving, before = _served(at, cold) if where.lane is None else served_in_turn(at, where.lane, cold)
     chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: where nothing ran before
     count, before = chosen[serving], chosen[before]
     if where.lane is None:  # the two all-to-alls of a block follow each other
@@ -501,7 +501,7 @@ def _served(at: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
     return serving.reshape(at.shape), np.concatenate([begin, serving[:, :-1]], axis=1).reshape(at.shape)
 
 
-def _served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
+def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
     """`_served` for each of the two all-to-alls of a slot, which follow each other as the lane says."""
     each = np.repeat(at.reshape(len(at), -1), 2, axis=1)
     found = _served(np.take_along_axis(each, lane, axis=1), cold)

@@ -64,10 +64,10 @@ def test_cases_that_are_cut_on_the_device_are_the_same(monkeypatch):
     def twice(case):
         return {"twice": 2 * case["x"], "drawn": jax.random.normal(case["key"])}
 
-    real = batch._cutting
+    real = batch.cutting
 
     keys, done, cut = jax.random.split(jax.random.key(0), 11), [], []
-    monkeypatch.setattr(batch, "_cutting", lambda *given: cut.append(real(*given)) or cut[-1])
+    monkeypatch.setattr(batch, "cutting", lambda *given: cut.append(real(*given)) or cut[-1])
     with compiling_for("gpu"):
         found = evaluate(twice, {"x": np.arange(11.0), "key": keys}, at_once=3, progress=done.append)
     np.testing.assert_array_equal(found.arrays["twice"], 2 * np.arange(11.0))
@@ -131,11 +131,11 @@ def test_equal_constants_of_other_kinds_are_other_programs():
 
 def test_a_function_with_more_arrays_than_may_be_is_soon_alone():
     large = jax.tree_util.Partial(lambda table, case: {"sum": (table * case["x"]).sum()}, np.ones(50_000))
-    before = batch._compiled.cache_info().misses
+    before = batch.compiled_program.cache_info().misses
     found = evaluate(large, {"x": np.arange(64.0)}, memory_bytes=399_000)
     np.testing.assert_allclose(found.arrays["sum"], 50_000 * np.arange(64.0))
     assert found.estimate.at_once == 1
-    assert batch._compiled.cache_info().misses - before <= 7
+    assert batch.compiled_program.cache_info().misses - before <= 7
 
 
 def test_mistakes_are_sentences():

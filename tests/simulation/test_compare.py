@@ -216,9 +216,9 @@ def test_nothing_is_promoted():
 
 
 def test_numbers_of_a_fabric_are_data(monkeypatch):
-    traces, counted, plain = [], module.iterate, module._time_all.__wrapped__
+    traces, counted, plain = [], module.iterate, module.timed_at_rates.__wrapped__
     monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
-    monkeypatch.setattr(module, "_time_all", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
+    monkeypatch.setattr(module, "timed_at_rates", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
     changes = ({}, {"network.nic_gbps": 300.0, "circuits.delay_s": 0.1}, {"network.mfabric.optical_degree": 4})
     got = [simulate(small(SKEWED | change)).rows()[0]["iteration_s"] for change in changes]
     assert len(traces) == 1

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
-from mfabric_jax.timing.passes import Order, _lane, order, order_of
-from mfabric_jax.timing.switching import _served_in_turn
+from mfabric_jax.timing.passes import Order, lane_of, order, order_of
+from mfabric_jax.timing.switching import served_in_turn
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
@@ -397,9 +397,9 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
 
 def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass():
     # One block each, demands 0 forward and 1 backward: combine gradient, dispatch, dispatch gradient, combine.
-    lane = _lane(np.array([[True, False]]), 1)
+    lane = lane_of(np.array([[True, False]]), 1)
     np.testing.assert_array_equal(lane, [[2, 0, 3, 1]])
-    serving, before = _served_in_turn(np.array([[[0], [1]]]), lane, True)
+    serving, before = served_in_turn(np.array([[[0], [1]]]), lane, True)
     np.testing.assert_array_equal(serving, [[[[0, 0]], [[1, 1]]]])
     np.testing.assert_array_equal(before, [[[[1, 1]], [[-1, 0]]]])
 
