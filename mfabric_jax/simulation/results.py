@@ -24,7 +24,7 @@ from mfabric_jax.simulation.rows import bill_of, column_of, filled, rows_of, unk
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import scenario_at, simulate_each
 
-FEW = 16  # cases of a block that are timed one bandwidth after the other; more are columns of one program
+FEW = 16  # cases of a block that are scenarios, which share programs over fabrics; more are columns of a program
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",
     "network.fabric",
