@@ -1,4 +1,4 @@
-"""The clock of an iteration: trace, compile and run of `timeline.run`, and `timeline.run_plain` without XLA.
+"""The clock of an iteration: trace, compile and run of `timeline.run`.
 
     python benchmarks/clock.py [overlap]
 
@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from mfabric_jax import Case, resolve
-from mfabric_jax.timing._order import order_of
-from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
-from mfabric_jax.timing.timeline import run, run_plain
+from mfabric_jax.timing.passes import order_of, places
+from mfabric_jax.timing.timeline import run
 
 MODELS = ("llama-moe", "qwen-moe", "mixtral-8x7b", "mixtral-8x22b", "deepseek-v3")
 
@@ -48,19 +47,16 @@ def measured(model: str, *, overlap: bool) -> str:
     traced = time.perf_counter()
     program = lowered.compile()
     compiled = time.perf_counter()
-    ran, plain = (
-        seconds_of(lambda: program(blocks, compute, *rest)),
-        seconds_of(lambda: run_plain(order, blocks, compute, *rest, rules).end.max(), 2),
-    )
+    ran = seconds_of(lambda: program(blocks, compute, *rest))
     lines = len(lowered.as_text().splitlines())
     return (
         f"| {model} | {' x '.join(map(str, shape[:3]))} | {job.recompute} | {lines} | {traced - began:.2f} | "
-        f"{compiled - traced:.2f} | {1e3 * ran:.2f} | {1e3 * plain:.0f} |"
+        f"{compiled - traced:.2f} | {1e3 * ran:.2f} |"
     )
 
 
 if __name__ == "__main__":
-    print("| model | stages x passes x blocks | recomputed | lines of HLO | trace s | compile s | run ms | plain ms |")
+    print("| model | stages x passes x blocks | recomputed | lines of HLO | trace s | compile s | run ms |")
     measured(MODELS[0], overlap=False)  # what JAX itself does once
     for name in MODELS:
         print(measured(name, overlap="overlap" in sys.argv))

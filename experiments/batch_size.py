@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.simulation import rows_of
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.workload import NAMES
 
 from .pictures import Axis, Lines, Picture, looks

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.timelines import build_block
-from mfabric_jax.simulation._timeline import walked_through
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.simulation.timeline import walked_through
+from mfabric_jax.timing.passes import places
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops

@@ -12,7 +12,7 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.report import style
-from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, simulate
 
 from .pictures import Axis, Lines, Picture

@@ -16,7 +16,7 @@ from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.simulation import resolve
-from mfabric_jax.timing.all_to_alls import Exchanges, places
+from mfabric_jax.timing.passes import Exchanges, places
 
 from .pictures import Axis, Dots, Picture, looks
 from .rows import Row, Rows, adding, listed, then, told, values_of

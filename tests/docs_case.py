@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from mfabric_jax.case import Case, presets
-from mfabric_jax.case.layers import load
-from mfabric_jax.case.old import GONE, WHERE
+from mfabric_jax.case.layers import GONE, WHERE, load
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words

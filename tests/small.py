@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.solving import scenario_at
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 # One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.

@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
 from mfabric_jax.routing.shortest import Routes
@@ -129,7 +129,7 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
         gpus_per_server=shape.gpus_per_server,
     )
     form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
-    inside = units.to_gigabytes(on.nvlink_Bps(hardware.gpu_tbps, network.nic_gbps, hardware.own_nvlink_Bps))
+    inside = units.to_gigabytes(on.nvlink_Bps(hardware.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
     rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
     return on.cluster(shape.servers, network.nic_gbps, form, rest)
 

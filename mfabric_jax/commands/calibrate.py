@@ -6,7 +6,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import Layer, preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
-from mfabric_jax.resolving.calibration import PUBLISHED
+from mfabric_jax.resolving.settings import PUBLISHED
 
 FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # all published bandwidths are
 BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]
@@ -31,7 +31,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.simulation import calibrate
-    from mfabric_jax.simulation._calibrate import calibration_rows, check_calibration, write_calibration
+    from mfabric_jax.simulation.calibrate import calibration_rows, check_calibration, write_calibration
 
     every = {case.model.name: case for case in cases}
     if options.out is not None:

@@ -17,8 +17,8 @@ def run(cases: Cases, options: Options) -> int | None:
     """Returns the exit status, None where all went well."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.simulation._timeline import examples
     from mfabric_jax.simulation.results import effective, simulate
+    from mfabric_jax.simulation.timeline import examples
 
     shared.check_outputs(options.out, figures=options.figures)
     results, told = simulate(cases), effective(cases)

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import presets
-from mfabric_jax.case.paths import SHORT, Choice, Leaf, alternatives_at, settings, unknown
+from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives_at, parts_of, settings, unknown, words
 from mfabric_jax.case.tree import Group
-from mfabric_jax.case.values import AUTO, UNITS, parts_of, words
 from mfabric_jax.commands.words import OF_CASES, Option, options_in
 
 WIDTH = 110

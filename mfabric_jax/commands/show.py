@@ -9,8 +9,7 @@ from typing import Any
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case.grid import RULES, fabric_reads, random_axes
 from mfabric_jax.case.layers import presets
-from mfabric_jax.case.paths import Leaf, flat, is_axis, is_chosen, settings
-from mfabric_jax.case.values import AUTO
+from mfabric_jax.case.paths import AUTO, Leaf, flat, is_axis, is_chosen, settings
 
 COLUMN = 48  # where comments begin
 DEFAULT = "default"

@@ -17,10 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers
-from mfabric_jax.case.old import now
-from mfabric_jax.case.paths import settings
-from mfabric_jax.case.values import parts_of
+from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
+from mfabric_jax.case.paths import parts_of, settings
 from mfabric_jax.checks import InputError, one_of
 
 T = TypeVar("T")

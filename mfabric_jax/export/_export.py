@@ -12,9 +12,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.export.contention import over_ports
 from mfabric_jax.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
 from mfabric_jax.flows import Outcome
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.scenario import check_dtype
+from mfabric_jax.simulation.solving import scenario_at
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.timing.as_tasks import TRAFFIC
@@ -87,7 +87,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     """
     reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
     _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
-    began, dtype = time.perf_counter(), one.one.settings.dtype
+    began, dtype = time.perf_counter(), one.one.settings.case.run.dtype
     flows = lowered(one.graph, lanes="free")
     capacity, routed = over_ports(one, flows, contention)
     found = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))

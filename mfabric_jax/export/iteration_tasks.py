@@ -12,18 +12,18 @@ from jax import lax
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import Ways, ways_of
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
-from mfabric_jax.timing._site import BARRIERS, CIRCUITS, PACKETS
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
 from mfabric_jax.timing.exchange import at_unit_bandwidth, rank_demand
 from mfabric_jax.timing.iteration import FabricRates, walk
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.workload import Workload
 
@@ -32,12 +32,12 @@ from mfabric_jax.workload import Workload
 AT_ONCE = 256  # all-to-alls
 
 
-class SentAllToAlls:
+class AllToAlls:
     """Those of one iteration of one replica, solved (`found`, with circuits), at NICs of `nic_Bps`."""
 
     def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
-        tokens = jnp.asarray(one.sent[one.shown], one.settings.dtype)
+        tokens = jnp.asarray(one.sent[one.shown], one.settings.case.run.dtype)
         demand = between_ends(job, one.group, np.asarray(rank_demand(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
@@ -78,10 +78,12 @@ class SentAllToAlls:
         every, index = np.unique(asked, axis=0, return_inverse=True)
         which = np.full(moe.shape, -1)
         which[moe] = index.ravel()
-        dtype, servers = one.settings.dtype, self.count.shape[-1]
+        dtype, servers = one.settings.case.run.dtype, self.count.shape[-1]
         unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
-        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.routing)
+        found = _every_way(
+            unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.case.circuits.routing
+        )
         return which, tuple(np.asarray(part, np.float64) for part in found)
 
 
@@ -115,7 +117,7 @@ ENDS = ("server", "rank", "gpu")
 class IterationGraph:
     """One iteration.   - `ends`: what a rank of the graph is, one of `ENDS`.   - `iteration_s`: what `compare` says.
 
-    - `traffic` [T]: of `schedule.as_tasks.TRAFFIC`.   - `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    - `traffic` [T]: of `timing.as_tasks.TRAFFIC`.   - `cap` [T] bytes/s and `private` [T]: messages on circuits.
     """
 
     one: Scenario
@@ -146,12 +148,14 @@ def iteration_graph(
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
-    if one.group.reconfigures and ends != "server" and one.settings.routing != "unsplit":
-        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.routing}.")
+    if one.group.reconfigures and ends != "server" and one.settings.case.circuits.routing != "unsplit":
+        raise InputError(
+            f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.case.circuits.routing}."
+        )
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)
-    rates = jax.tree.map(lambda x: np.asarray(x, one.settings.dtype), one.rates(one.bandwidths[0]))
+    rates = jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.rates(one.bandwidths[0]))
     layout = _layout(one.workload, ends)
     solved, replicas = _solved(one), []
     for found, replica in zip(solved, one.each_replica, strict=True):
@@ -160,7 +164,7 @@ def iteration_graph(
             Replica(
                 walked,
                 _delays(rates, found),
-                SentAllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
+                AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
             )
         )
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
@@ -203,7 +207,7 @@ def _layout(job: Workload, ends: str) -> EndLayout:
 
 
 def _arrays(one: Scenario) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x, one.settings.dtype), one.seconds)
+    return jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.seconds)
 
 
 def _solved(one: Scenario) -> list[Exchanges]:

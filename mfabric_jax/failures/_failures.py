@@ -24,17 +24,15 @@ from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of
 from mfabric_jax.failures.kinds import said_of, why_absent
 from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
-from mfabric_jax.policies import Policy, check_legal
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.policies import Policy, check_legal, is_own
+from mfabric_jax.resolving.resolve import check_beside, resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import solve
+from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing import First, Iteration, Rules, iterate
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
@@ -77,7 +75,7 @@ class Failures:
         name, asked = found.fabric.name, self.kinds or tuple(KINDS)
         said = [said_of(name, asked, self.absent)]
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
-        said += [no_price(name, found.settings.price_list())]
+        said += [no_price(name, found.settings.parts.prices)]
         return [one for one in said if one]
 
 
@@ -148,10 +146,10 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
         region = degraded(one.group, kind, gpus_per_rank=one.workload.tp, **given)
         return region, _solve_stage(one, region, stage)
     hit = Hit(kind, server, radix, nvswitches, one.fabric.rails, one.mean_demand)
-    left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
-    tokens = jnp.asarray(one.sent, one.settings.dtype)
+    left = packets_left(at_unit_bandwidth(one.group, one.settings.case.run.dtype), one.workload, hit)
+    tokens = jnp.asarray(one.sent, one.settings.case.run.dtype)
     carrier: Any = left.carrier
-    carrier = group_numbers(carrier, one.settings.dtype)
+    carrier = group_numbers(carrier, one.settings.case.run.dtype)
     return left, _solve_packets(one.workload, tokens, carrier, stage, one.settings.carried_by.acks_back)
 
 
@@ -166,18 +164,22 @@ def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchan
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
     settings, job = one.settings, one.workload
-    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
+    keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
-    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
+    parts = (
+        functools.partial(relayed_part_times, server=left.server)
+        if left.relays
+        else routed(settings.case.circuits.routing)
+    )
     parts = with_acks(parts, settings.carried_by.acks_back)
-    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.sent, share))
-    region: Any = group_numbers(left.region, settings.dtype)
+    tokens, share = (jnp.asarray(x, settings.case.run.dtype) for x in (one.sent, share))
+    region: Any = group_numbers(left.region, settings.case.run.dtype)
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.case.circuits.cold_start)
     solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
-    if settings.own_policy:
+    if is_own(settings.case.circuits.policy):
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
     return solved
 
@@ -186,9 +188,9 @@ def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) ->
     """Circuits [S S] for the last all-to-all of the stage in the first iteration."""
     where, sent = places(one.workload), one.sent[0]
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
-    last = jnp.asarray(sent[layer, micro_batch], one.settings.dtype)
+    last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    return policy(demand, region, previous=None, key=jax.random.key(one.settings.seed)).circuits.count
+    return policy(demand, region, previous=None, key=jax.random.key(one.settings.case.run.seed)).circuits.count
 
 
 def _staying(demand, region, *, previous=None, key=None, count):
@@ -239,7 +241,7 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None
         tp[stage] *= left.nvlink_left
         tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
     numbers = rates._replace(eps_Bps=eps, send_Bps=send), one.seconds, tp
-    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.case.run.dtype), numbers)
     timed = _time_all(one.workload, solved, numbers, settings.rules)
     return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])
 

@@ -7,12 +7,11 @@ import numpy as np
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.failures.kinds import devices
-from mfabric_jax.simulation.money import bill_of, usd_of_gpu
-from mfabric_jax.simulation.rows import PARTS, job_columns
+from mfabric_jax.simulation.rows import PARTS, bill_of, job_columns, usd_of_gpu
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.timing import Iteration
-from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.timing.passes import Exchanges
 
 SPARED = ("gpu", "server")  # a spare server takes over
 PUBLISHED_ON = "mfabric"
@@ -41,7 +40,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,
         "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.routing or settings.routing,
+        "routing": one.fabric.routing or settings.case.circuits.routing,
         "nic_use": one.group.nic_use,
         "stage": stage,
         "server": config.case.failures.server,
@@ -55,7 +54,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
         **parts,
         **job_columns(settings, job),
-        "dtype": settings.dtype,
+        "dtype": settings.case.run.dtype,
     }
 
 

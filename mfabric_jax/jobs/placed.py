@@ -19,7 +19,7 @@ from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.jobs.cassini import time_shifts
 from mfabric_jax.jobs.iterations import Scene, pattern_of, scene_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
-from mfabric_jax.resolving._resolve import gpu_of, hardware_of
+from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.rings import onward
 from mfabric_jax.routing.shortest import Routes, stacked
 from mfabric_jax.routing.transfers import Routed, Wired, latency, wired_cluster, wired_graph

@@ -10,10 +10,9 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError, whole
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.rows import rows_of
-from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.simulation.solving import scenario_at, simulate_scenario
 from mfabric_jax.traffic.foresight import foresight_rows, ranked
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.workload import Workload

@@ -1,13 +1,13 @@
 """Cases simulated: resolved, solved, timed, told as rows."""
 
-from mfabric_jax.resolving._resolve import Resolved, resolve
-from mfabric_jax.simulation._calibrate import calibrate
-from mfabric_jax.simulation._iteration_of import iteration_of
-from mfabric_jax.simulation._timeline import example_timeline
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import evaluate, grid
+from mfabric_jax.simulation.calibrate import calibrate
+from mfabric_jax.simulation.points import iteration_of
 from mfabric_jax.simulation.results import Results, simulate
 from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.simulation.timeline import example_timeline
 
 __all__ = [
     "Resolved",

@@ -113,7 +113,7 @@ def evaluate(
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
     with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
         program, estimate = _fitted(code, shared, typed, most, limit, spread)
-        cut = _cutting(typed, estimate, limit, spread)
+        cut = cutting(typed, estimate, limit, spread)
     if before:
         before(estimate)
     began, found, running = time.perf_counter(), [], collections.deque()
@@ -135,7 +135,7 @@ def evaluate(
     return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
 
 
-def _cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
+def cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
     """What cuts chunks from cases on the device; None where they are cut on the host: on a CPU, for several devices, or
     where one does not hold all cases beside its chunks."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
@@ -228,7 +228,7 @@ def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSha
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = _compiled(*key, at_once, spread)
+        program, need = compiled_program(*key, at_once, spread)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
@@ -254,7 +254,9 @@ def shapes(tree) -> tuple:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding):
+def compiled_program(
+    code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding
+):
     """The program, and the bytes that its chunks take of each device; `x64`, `kind` of platform tell traces apart."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")

@@ -1,35 +1,207 @@
-"""Many cases that differ in numbers alone, through one compiled program: a design space's block, row by row."""
+"""One iteration as a function of numbers alone, and many cases that differ in numbers through one compiled program."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from mfabric_jax.case import Block
+from mfabric_jax import units
+from mfabric_jax.case import Block, Case
 from mfabric_jax.case.paths import build, flat
-from mfabric_jax.resolving._resolve import Resolved, resolve
-from mfabric_jax.simulation._iteration_of import IterationOf, function_of
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.simulation.measured import measured_efficiency, measured_under, scenario_at
-from mfabric_jax.simulation.money import Bill, bill_of
-from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
 from mfabric_jax.simulation.rows import (
     PARTS,
+    SWITCHING,
     changes_of,
+    columns_of,
     compute_source,
-    described,
-    judged,
-    named,
+    listed_rows,
     over_balanced,
     shown_rate,
-    switching_columns,
 )
-from mfabric_jax.simulation.scenario import Scenario, TrafficOf, check_dtype
-from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.simulation.scenario import (
+    Scenario,
+    TrafficOf,
+    check_dtype,
+    rates_at,
+    replicas_of,
+    slowest_columns,
+)
+from mfabric_jax.simulation.solving import (
+    Given,
+    Program,
+    given_of,
+    measured_efficiency,
+    measured_under,
+    program_of,
+    scenario_at,
+)
+from mfabric_jax.timing import Rules, iterate
+from mfabric_jax.timing.exchange import exchanges_inside
+from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.passes import Exchanges
+from mfabric_jax.timing.switching import trade_off_of
+from mfabric_jax.workload.compute import BlockSeconds
 
-SWITCHING = ("circuit_changes", "turns")
+Numbers = Mapping[str, Any]
+NUMBERS = {  # of a case, by path, and what they are called here
+    "network.nic_gbps": "nic_gbps",
+    "network.goodput": "goodput",
+    "network.link_delay_s": "link_delay_s",
+    "network.mfabric.optical_degree": "optical_degree",
+    "circuits.delay_s": "delay_s",
+    "circuits.each_s": "each_s",
+    "circuits.reactivation_s": "reactivation_s",
+    "compute.efficiency": "efficiency",
+    "gpu.nvlink_gigabytes_per_s": "nvlink_gigabytes_per_s",
+    "run.sample": "sample",
+}
+PATHS = {name: path for path, name in NUMBERS.items()}
+TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvlink_gigabytes_per_s")
+WHOLE = ("sample", "optical_degree")  # numbers that are whole
+
+
+class IterationOf(eqx.Module):
+    """Numbers of a case, by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`.
+
+    What is code (model, fabric, rules, a policy) is static; traffic, circuits of a fabric that is wired once and FLOP
+    rates are arrays: other ones of the same shapes run in the same program.
+    """
+
+    on: Fabric = eqx.field(static=True)
+    rules: Rules = eqx.field(static=True)
+    dtype: str = eqx.field(static=True)
+    gpu_tbps: float = eqx.field(static=True)
+    transport: Transport = eqx.field(static=True)
+    solver: Program
+    group: Any
+    given: Given
+    nics: Int[Array, ""]
+    decision_s: Float[Array, ""]
+    peak_s: BlockSeconds
+    path_links: Float[Array, ""]
+    memory_Bps: Float[Array, ""]
+
+    def __call__(self, case: Numbers) -> dict[str, Array]:
+        return self.time(case, self.exchanges(case))
+
+    def exchanges(self, case: Numbers) -> Exchanges:
+        """The all-to-alls for NICs and an NVSwitch of 1 byte/s, without circuits. They depend on `solved_for` alone."""
+        case = self._typed(case)
+        group, at = self._group(case), case["sample"]
+        workload = self.solver.workload
+        weighs, routing = self.solver.first == "pays", self.solver.routing
+        trade_off = trade_off_of(workload, *self._costs(case), routing) if weighs else None
+        given = self.given.at(at)
+        between = self.solver.between(group, given, trade_off)
+        return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)
+
+    def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
+        """Seconds with these all-to-alls."""
+        rates, seconds = self._costs(self._typed(case))
+        time = iterate(self.solver.workload, rates, solved, seconds, rules=self.rules)
+        parts = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
+        return parts | {"exposed_comm_s": time.exposed_comm_s}
+
+    @property
+    def solved_for(self) -> tuple[str, ...]:
+        """Paths of the numbers on which the all-to-alls depend."""
+        if not self.on.reconfigures:
+            return (PATHS["sample"],)
+        ports = ("optical_degree",) if self.on.data else ("nic_gbps",)
+        weighed = TRADED_OFF if self.solver.first == "pays" else ()
+        return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
+
+    def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
+        """Bandwidths and delays, and computation of a block."""
+        names = ("goodput", "link_delay_s", "each_s", "reactivation_s")
+        numbers = {name: case[name] for name in names if name in case} | {"memory_Bps": self.memory_Bps}
+        own = units.gigabytes_per_s(case["nvlink_gigabytes_per_s"])
+        numbers |= {
+            "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, case["nic_gbps"], own),
+            "decision_s": self.decision_s,
+        }
+        rates = rates_at(self._group(case), self.transport, self.path_links, **numbers)
+        rates = jax.tree.map(lambda x: jnp.asarray(x, self.dtype), rates)
+        return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
+
+    def _group(self, case: Numbers) -> Any:
+        """The group with the numbers of a case."""
+        group = self.on.at(self.group, case["nic_gbps"], self.gpu_tbps)
+        for name in (*self.on.data, *(("delay_s",) if group.reconfigures else ())):
+            group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, case[name])
+        return group
+
+    def _typed(self, case: Numbers) -> Numbers:
+        """By the names of here; NICs of a server that are on no optical switch are on the tree."""
+        for path in case:
+            one_of("number of a case", path, NUMBERS)
+        names = {NUMBERS[path]: x for path, x in case.items()}
+        found = {name: jnp.asarray(x, jnp.int32 if name in WHOLE else self.dtype) for name, x in names.items()}
+        if "optical_degree" in found:
+            found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype)
+        return found
+
+
+def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
+    """A function of the numbers of a case, and the numbers that this case has, by path, to be changed or swept.
+
+    Numbers are bandwidths, delays, the rate of computation, `run.sample` (which of the drawn or recorded iterations,
+    from 0) and, on mFabric, `network.mfabric.optical_degree`. The function is for `evaluate`: its numbers may be
+    traced, differentiated and batched; model, fabric, traffic, policy, routing and rules are those of the case. Other
+    paths are refused; values are not checked.
+
+    Example: `function, numbers = iteration_of(Case())`, then `evaluate(function, grid(**{path: [value] for path, value
+    in numbers.items()} | {"circuits.delay_s": [0.001, 0.025]}))`.
+    """
+    if case.run.replicas != 1:
+        raise InputError(f"a function of numbers is of one replica; run.replicas must be 1, got {case.run.replicas}.")
+    return function_of(scenario_at(resolve(case), (case.network.nic_gbps,)))
+
+
+def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
+    """`iteration_of` of a scenario, at its first bandwidth."""
+    settings, dtype = one.settings, one.settings.case.run.dtype
+    peak_s = settings.block_seconds(one.workload, 1.0)
+    function = IterationOf(
+        on=one.fabric,
+        rules=settings.rules,
+        dtype=dtype,
+        gpu_tbps=settings.gpu_tbps,
+        nics=jnp.asarray(settings.server_nics or 0, jnp.int32),
+        transport=settings.carried_by,
+        solver=program_of(one),
+        group=group_numbers(one.group, dtype),
+        given=given_of(one),
+        decision_s=jnp.asarray(one.decision_s, dtype),
+        peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
+        path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
+        memory_Bps=jnp.asarray(settings.server.memory_Bps or jnp.inf, dtype),
+    )
+    case = {
+        "nic_gbps": one.bandwidths[0],
+        "goodput": settings.goodput,
+        "link_delay_s": settings.case.network.link_delay_s,
+    }
+    case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
+    case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
+    if one.group.reconfigures:
+        circuits = settings.case.circuits
+        case |= {name: getattr(circuits, name) for name in ("delay_s", "each_s", "reactivation_s")}
+    if one.fabric.data:
+        case["optical_degree"] = settings.optical_degree
+    return function, {PATHS[name]: value for name, value in case.items()}
+
+
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY = "run.sample", "network.nic_gbps", "compute.efficiency"
@@ -50,7 +222,7 @@ class Points:
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
         """The first case, its program, and its numbers."""
-        return _program_of(TrafficOf(self.resolved), self.resolved, self.block.variant)
+        return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:
@@ -76,7 +248,7 @@ class Points:
             if path in found:
                 usual = AVERAGED if path == SAMPLE else self.usual[path]
                 found[path] = np.array([usual if value is None else value for value in column])
-        if self.settings.rates_from == "measured":
+        if self.settings.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
 
@@ -94,8 +266,7 @@ class Points:
 
     def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
         """A row for every case, as `simulate` of it alone has it."""
-        columns = {name: listed(values) for name, values in self.columns(before).items()}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return listed_rows(self.columns(before))
 
     def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
         """Columns of the rows, each [N]; what is not known is nan."""
@@ -109,7 +280,10 @@ class Points:
         weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
         seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
-        return self._columns(mean, cases) | {"ep_over_balanced": over}
+        degree, nics = cases.get(PORTS), self.resolved.case.network.nics
+        ports = {"optical_degree": degree, "electrical_nics": nics - degree} if self.on.data else {}  # type: ignore[operator]
+        told = columns_of(self.scenario, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
+        return told | {"compute_source": self._sources(cases)}
 
     def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
         """The median load of the all-to-alls of every row, over the balanced one.
@@ -124,27 +298,6 @@ class Points:
                 known[key] = float(np.median(self._over[some]))
             found.append(known[key])
         return np.array(found)
-
-    def _columns(self, mean: dict[str, np.ndarray], cases: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of the rows, from mean seconds."""
-        settings, job, rows = self.settings, self.job, len(self.block)
-        replica_s = mean.pop("replica_s")
-        changes, turns = (mean.pop(name, None) for name in SWITCHING)
-        switching = switching_columns(settings, self.on, changes, turns, mean["iteration_s"])  # type: ignore[arg-type]
-        switching["region_servers"] = job.servers_per_region
-        ports = {}
-        if self.on.data:
-            degree = cases[PORTS]
-            ports = {"optical_degree": degree, "electrical_nics": self.resolved.case.network.nics - degree}  # type: ignore[operator]
-        bill = bill_of(settings, self.on, job, cases[BANDWIDTH], **ports)  # type: ignore[arg-type]
-        known = (np.broadcast_to(np.nan if part is None else part, rows).astype(float) for part in bill)
-        told = judged(settings, job, dict(mean), Bill(*known), cases[EFFICIENCY])  # type: ignore[arg-type]
-        group = self.function.group
-        where = group.nic_use, 0.0, settings.circuits_for
-        first = named(settings, self.on, job, *where, self.block.variant) | described(self.scenario)  # type: ignore[arg-type]
-        first |= {"nic_gbps": cases[BANDWIDTH], "compute_source": self._sources(cases)}
-        every = first | mean | told | switching | replica_columns(self.replicas, mean["iteration_s"], replica_s)
-        return {name: filled(value, rows) for name, value in every.items()}
 
     def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
         """Where the rate of every case comes from, in words."""
@@ -216,32 +369,6 @@ def check_ends(block: Block) -> None:
         ends = {min(some), max(some)} if some else set()
         for value in ends | ({None} if None in column else set()):
             resolve(build(below | {path: value}))
-
-
-def column_of(values: Sequence[Any]) -> np.ndarray:
-    """Numbers as numbers where all are numbers or unknown, which is nan; anything else as it is."""
-    kinds = set(map(type, values))
-    if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
-        return np.asarray(values)
-    if kinds <= {int, float, type(None)}:
-        return np.asarray([np.nan if value is None else value for value in values], float)
-    column = np.empty(len(values), object)
-    column[:] = values
-    return column
-
-
-def filled(value: Any, rows: int) -> np.ndarray:
-    """One value for all rows, or a column as it is."""
-    column = value if isinstance(value, np.ndarray) else column_of([value])
-    return np.broadcast_to(column, rows)
-
-
-def listed(column: np.ndarray) -> list:
-    """The values of a column in Python's types; nan is None."""
-    values = column.tolist()
-    if column.dtype.kind != "f" or not np.isnan(column).any():
-        return values
-    return [None if np.isnan(value) else value for value in values]
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:

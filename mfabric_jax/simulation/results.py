@@ -17,16 +17,14 @@ from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
-from mfabric_jax.resolving._resolve import resolve
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
-from mfabric_jax.simulation.measured import scenario_at
-from mfabric_jax.simulation.money import bill_of, unknown_parts
-from mfabric_jax.simulation.points import BANDWIDTH, Points, check_ends, column_of, filled
-from mfabric_jax.simulation.rows import rows_of
+from mfabric_jax.simulation.points import BANDWIDTH, Points, check_ends
+from mfabric_jax.simulation.rows import bill_of, column_of, filled, rows_of, unknown_parts
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import simulate_each
+from mfabric_jax.simulation.solving import scenario_at, simulate_each
 
-FEW = 16  # cases of a block that are timed one bandwidth after the other; more are columns of one program
+FEW = 16  # cases of a block that are scenarios, which share programs over fabrics; more are columns of a program
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",
     "network.fabric",

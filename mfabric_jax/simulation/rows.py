@@ -1,19 +1,18 @@
-"""Compare fabrics for training: models x fabrics x bandwidths, one row each."""
+"""Rows: what is said of a case, its seconds, shares, circuits, memory, and what its cluster costs and draws."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.resolving._resolve import Resolved, resolve
+from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.resolving.settings import Settings
-from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iteration
-from mfabric_jax.simulation.replicas import replica_columns
-from mfabric_jax.simulation.scenario import AS_SET, Scenario
+from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import Simulated
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
@@ -22,6 +21,129 @@ from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
+# --------------------------------------------------------------------------------------- what a cluster costs and draws
+SECONDS_AN_HOUR = 3600
+MILLION = 1_000_000
+
+
+class Bill(NamedTuple):
+    """Dollars and watts of the network, and of the whole cluster with it: numbers, arrays [N] or None (not known)."""
+
+    network_usd: Any
+    cluster_usd: Any
+    network_watts: Any
+    cluster_watts: Any
+
+
+def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
+    """The bill of a cluster. `ports`: other numbers of NICs than those of the settings; they and the bandwidth may be
+    arrays."""
+    parts, gpu = settings.parts, settings.server
+    form = dataclasses.replace(on.form(settings, job), **ports)
+    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
+    where = {"gpus": job.gpus_per_server} | fields
+    usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
+    watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)
+    if parts.ocs is not None and on.optical_regions is not None:
+        switches = parts.ocs.switches(*on.optical_regions(form, job))
+        usd, watts = (
+            _sum(usd, _times(switches, parts.ocs.usd or 0)),
+            _sum(watts, _times(switches, parts.ocs.watts or 0)),
+        )
+    server = parts.server_of(gpu.name)
+    servers = job.gpus / server.gpus
+    gpu_usd = _times(job.gpus, usd_of_gpu(settings))
+    rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
+    return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
+
+
+def usd_of_gpu(settings: Settings) -> float | None:
+    """Dollars of a GPU: as its file has it, or as listed."""
+    parts, gpu = settings.parts, settings.server
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    return listed if gpu.usd is None else gpu.usd
+
+
+def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
+    """Columns of a row, numbers or arrays: dollars, kilowatts, and what an iteration and a million tokens take.
+
+    An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE). Where
+    more than the peak is `achieved`, the GPUs that are priced cannot do it: what they would take is not known.
+    """
+    running = settings.parts.running
+    joules = _times(bill.cluster_watts, running.pue * iteration_s)
+    energy = _times(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
+    usd = _sum(_times(bill.cluster_usd, iteration_s / running.seconds), energy)
+    each = MILLION / tokens_of_iteration(job)
+    return {
+        "network_cost_usd": bill.network_usd,
+        "perf_per_dollar": _per(bill.network_usd, iteration_s),
+        "cluster_cost_usd": bill.cluster_usd,
+        "perf_per_cluster_dollar": _if_can(achieved, _per(bill.cluster_usd, iteration_s)),
+        "network_kw": _times(bill.network_watts, 1 / 1000),
+        "cluster_kw": _times(bill.cluster_watts, 1 / 1000),
+        "usd_per_iteration": _if_can(achieved, usd),
+        "joules_per_iteration": _if_can(achieved, joules),
+        "usd_per_million_tokens": _if_can(achieved, _times(usd, each)),
+        "joules_per_million_tokens": _if_can(achieved, _times(joules, each)),
+        "tokens_per_s": tokens_of_iteration(job) / iteration_s,
+    }
+
+
+def tokens_of_iteration(job: Workload) -> int:
+    """Tokens that the whole cluster trains on in one iteration."""
+    return job.iteration_tokens
+
+
+def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
+    """A sentence for every part of a cluster whose price or power is not known, and for power that is assumed."""
+    parts, gpu = settings.parts, settings.server
+    if why := no_price(on.name, parts.prices):
+        yield why
+    if parts.ocs is not None and on.optical_regions is not None:
+        name = parts.ocs.name
+        if parts.ocs.port_usd is None:
+            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
+            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
+        if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
+            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
+    if bill.network_watts is None:
+        give = "give it in [watts] of network.prices"
+        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
+    server = parts.server_of(gpu.name)
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    known = {
+        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": gpu.usd or listed,
+        f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
+        f"price of a server of {gpu.name}; give usd in [servers.NAME] of network.prices": server.usd,
+        f"power of a server of {gpu.name}; give watts in [servers.NAME] of network.prices": server.watts,
+    }
+    for what, value in known.items():
+        if value is None:
+            yield f"whole-cluster {what.split()[0]}: no {what}."
+
+
+def _if_can(achieved: Any, value: Any) -> Any:
+    """The value, a number or an array, but where more than the peak is achieved."""
+    if value is None or np.ndim(achieved) == 0:
+        return None if np.ndim(achieved) == 0 and achieved > 1 else value
+    return np.where(achieved > 1, np.nan, value)
+
+
+def _sum(*parts: Any) -> Any:
+    return None if any(part is None for part in parts) else sum(parts)
+
+
+def _times(value: Any, factor: Any) -> Any:
+    return None if value is None or factor is None else value * factor
+
+
+def _per(usd: Any, iteration_s: Any) -> Any:
+    return None if usd is None else 1 / (iteration_s * usd)
+
+
+# ----------------------------------------------------------------------------------------------------------------- rows
+SWITCHING = ("circuit_changes", "switch_turns")
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
     *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
@@ -30,42 +152,51 @@ PARTS = (
 
 def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     """The rows of one scenario: a bandwidth each, averaged over iterations."""
-    one = simulated.scenario
+    one, solved = simulated.scenario, simulated.exchanges
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
-    shared, switching = _described(simulated), _switching(simulated, mean["iteration_s"])
-    replica_s = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
-    rows, achieved = [], one.settings.achieved(one.workload)
-    for at, gbps in enumerate(one.bandwidths):
-        seconds = {name: float(values[at]) for name, values in mean.items()}
-        where = one.group.nic_use, gbps, one.circuits_for
-        rows.append(named(one.settings, one.fabric, one.workload, *where, one.variant) | seconds)
-        bill = bill_of(one.settings, one.fabric, one.workload, gbps)
-        rows[-1] |= judged(one.settings, one.workload, seconds, bill, achieved) | switching[at] | shared
-        rows[-1] |= replica_columns(len(one.every_replica), seconds["iteration_s"], float(replica_s[at]))
-    return rows
+    mean["replica_s"] = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
+    if solved.anew is not None:
+        switching = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
+        both = (np.broadcast_to(x.mean(axis=-1), len(one.bandwidths)) for x in switching)
+        mean |= zip(SWITCHING, both, strict=True)
+    over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
+    achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
+    return listed_rows(columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over))))
 
 
-def named(
-    settings: Settings,
-    on: Fabric,
-    job: Workload,
-    nic_use: str,
-    nic_gbps: float,
-    circuits_for: str,
-    variant: str = AS_SET,
-) -> dict[str, Any]:
-    """What a row says of a scenario."""
+def columns_of(
+    one: Scenario, mean: dict[str, np.ndarray], nic_gbps: np.ndarray, achieved: np.ndarray, over: Any, **ports: Any
+) -> dict[str, np.ndarray]:
+    """Columns of the rows of cases that differ in numbers alone, each [N]; what is not known is nan.
+
+    - `mean`: seconds of `PARTS` and `replica_s`, of the mean replica; where circuits change `SWITCHING`.
+    - `achieved`: over the peak, while computing.   - `over`: `ep_over_balanced`.   - `ports`: as in `bill_of`.
+    """
+    settings, on, job = one.settings, one.fabric, one.workload
+    seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
+    bill = bill_of(settings, on, job, nic_gbps, **ports)
+    known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
+    columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds
+    columns |= judged(settings, job, seconds, known, achieved)
+    columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
+    columns |= {"ep_over_balanced": over} | _described(one)
+    replicas = len(one.every_replica)
+    columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
+    return {name: filled(value, len(total)) for name, value in columns.items()}
+
+
+def _named(one: Scenario) -> dict[str, Any]:
+    settings, on = one.settings, one.fabric
+    optical = on.reconfigures or on.optical_regions is not None
     return {
-        "model": job.model,
+        "model": one.workload.model,
         "fabric": on.name,
-        "variant": variant,
+        "variant": one.variant,
         "policy": on.policy or settings.policy_name,
-        "routing": on.routing or settings.routing,
-        "circuits_for": circuits_for if on.reconfigures else "none",
-        "nic_use": nic_use,
-        "ocs": switch_name(settings, on),
-        "nic_gbps": nic_gbps,
-        "gpus": job.gpus,
+        "routing": on.routing or settings.case.circuits.routing,
+        "circuits_for": one.circuits_for if on.reconfigures else "none",
+        "nic_use": one.group.nic_use,
+        "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",
     }
 
 
@@ -74,26 +205,9 @@ def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bil
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
-    peak = settings.server.peak(settings.compute_precision)
+    peak = settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
     shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
     return shares | costs(settings, job, bill, total, achieved)
-
-
-def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, Any]]:
-    """What optical switches do in an iteration, at every bandwidth."""
-    one, solved = simulated.scenario, simulated.exchanges
-    if solved.anew is None:
-        return [switching_columns(one.settings, one.fabric, None, None, None)] * len(one.bandwidths)
-    changes, turns = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
-    changes, turns = (np.atleast_1d(x.mean(axis=-1)) for x in (changes, turns))
-    each = [np.broadcast_to(x, len(one.bandwidths)).tolist() for x in (changes, turns, iteration_s)]
-    return [switching_columns(one.settings, one.fabric, *at) for at in zip(*each, strict=True)]
-
-
-def _described(simulated: Simulated) -> dict[str, Any]:
-    solved = simulated.exchanges
-    over = over_balanced(simulated.scenario.workload, np.asarray(solved.load), np.asarray(solved.balanced))
-    return {"ep_over_balanced": float(np.median(over))} | described(simulated.scenario)
 
 
 def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
@@ -103,7 +217,7 @@ def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.n
     return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
 
 
-def described(one: Scenario) -> dict[str, Any]:
+def _described(one: Scenario) -> dict[str, Any]:
     """What a row says of a scenario beside times and money."""
     received = one.tokens
     if one.workload.capacity_factor is not None:
@@ -122,7 +236,7 @@ def described(one: Scenario) -> dict[str, Any]:
             "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
             "traffic": one.tokens.source,
             "iterations": len(one.tokens.count),
-            "dtype": one.settings.dtype,
+            "dtype": one.settings.case.run.dtype,
         }
         | memory_columns(one.settings, one.workload)
     )
@@ -134,14 +248,14 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
     return {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")} | {
         "tokens_per_iteration": tokens_of_iteration(job),
-        "compute_precision": settings.compute_precision,
+        "compute_precision": settings.case.job.precision.compute,
         "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),
     }
 
 
 def shown_rate(settings: Settings, achieved: float) -> str:
     """An achieved rate as `compute_source` shows it."""
-    return f"{achieved:.1%}" if settings.rates_from == "measured" else f"{achieved:.0%}"
+    return f"{achieved:.1%}" if settings.case.compute.rate.name == "measured" else f"{achieved:.0%}"
 
 
 def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
@@ -149,15 +263,15 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
 
     - `measured_at`: Gbps of the iteration that was measured, where that says the rate; None: as the case has it.
     """
-    peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
-    if settings.rates_from == "measured":
+    peak = "peak" if settings.case.job.precision.compute == "bf16" else f"{settings.case.job.precision.compute} peak"
+    if settings.case.compute.rate.name == "measured":
         measured: Any = settings.case.compute.rate
         where = f"{measured.fabric} at {measured.nic_gbps if measured_at is None else measured_at:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
         said = f"from a measured iteration of {measured.iteration_s:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {shown_rate(settings, achieved)} of {peak}, {said}"
     rate = f"{settings.server.name} at {shown_rate(settings, achieved)} of {peak}"
-    if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
+    if settings.case.compute.rate.name == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
 
@@ -174,16 +288,10 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
-def switch_name(settings: Settings, on: Fabric) -> str:
-    """For rows: the optical switch that is named; "none" on a fabric without any."""
-    optical = on.reconfigures or on.optical_regions is not None
-    return (settings.case.circuits.ocs or "unnamed") if optical else "none"
-
-
-def switching_columns(settings: Settings, on: Fabric, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
-    """Columns of a row: circuits changed in an iteration, how often the busiest region's switch turns in it, and that
-    over how often it may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
-    switch = settings.optical_switch if on.reconfigures else None
+def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
+    """Circuits changed in an iteration, how often the busiest region's switch turns in it, and that over how often it
+    may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
+    switch = one.settings.optical_switch if one.fabric.reconfigures else None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
@@ -238,3 +346,36 @@ def too_large_words(resolved: Resolved) -> str | None:
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+def column_of(values: Sequence[Any]) -> np.ndarray:
+    """Numbers as numbers where all are numbers or unknown, which is nan; anything else as it is."""
+    kinds = set(map(type, values))
+    if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
+        return np.asarray(values)
+    if kinds <= {int, float, type(None)}:
+        return np.asarray([np.nan if value is None else value for value in values], float)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def filled(value: Any, rows: int) -> np.ndarray:
+    """One value for all rows, or a column as it is."""
+    column = value if isinstance(value, np.ndarray) else column_of([value])
+    return np.broadcast_to(column, rows)
+
+
+def listed(column: np.ndarray) -> list:
+    """The values of a column in Python's types; nan is None."""
+    values = column.tolist()
+    if column.dtype.kind != "f" or not np.isnan(column).any():
+        return values
+    return [None if np.isnan(value) else value for value in values]
+
+
+def listed_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """A row for every place of columns, in Python's types; nan is None."""
+    each = {name: listed(column) for name, column in columns.items()}
+    return [dict(zip(each, values, strict=True)) for values in zip(*each.values(), strict=True)]

@@ -1,9 +1,10 @@
 """One training iteration, solved and timed in one place.
 
-A `Scenario` is one model on one fabric with its traffic and all that is assumed. Its all-to-alls are solved once for
-all bandwidths: all links of a fabric are multiples of its NICs, so their times scale with one over the bandwidth.
-"""
+The all-to-alls of a `Scenario` are solved once for all bandwidths: all links of a fabric are multiples of its NICs, so
+their times scale with one over the bandwidth."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -14,26 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mfabric_jax import units
+from mfabric_jax import traffic, units
+from mfabric_jax.case.grid import fabric_reads
+from mfabric_jax.case.paths import Case
+from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.packet_trees import roomy_radix
 from mfabric_jax.platforms import mapped
-from mfabric_jax.policies import check_legal, takes_many
+from mfabric_jax.policies import check_legal, is_own, takes_many
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
-from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
-from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_replicas, scenario_of, slowest
 from mfabric_jax.timing import First, Iteration, iterate
-from mfabric_jax.timing.all_to_alls import Exchanges, places
 from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
-from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.pays import TradeOff, trade_off_of
-from mfabric_jax.timing.spans import Span
-from mfabric_jax.timing.uneven import early, expert_load
+from mfabric_jax.timing.iteration import FabricRates, early, expert_load
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.switching import Span, TradeOff, trade_off_of
+from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
-from mfabric_jax.traffic.placement import copied_experts
+from mfabric_jax.traffic.placement import copied_experts, in_slots
+from mfabric_jax.traffic.predictor import DEFAULT, WINDOW
+from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import expert_state_bytes
@@ -130,35 +134,36 @@ class Program(eqx.Module):
 def program_of(one: Scenario) -> Program:
     """The program that solves the all-to-alls of a scenario."""
     settings, changes = one.settings, one.group.reconfigures
-    experts: Any = settings.case.compute.experts
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
+    case: Any = settings.case
+    experts, turn = case.compute.experts, case.circuits.turn
+    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
     return Program(
         workload=one.workload,
-        routing=settings.routing,
+        routing=settings.case.circuits.routing,
         first=first,
         cold=settings.case.circuits.cold_start,
         span=span,
         partial=settings.case.circuits.partial and changes,
-        scenarios=settings.turn.scenarios if first == "predict" and takes_many(policy) else 0,
+        scenarios=turn.scenarios if first == "predict" and takes_many(policy) else 0,
         tile=experts.tile if experts.name == "received" else None,
         early=experts.name == "received" and experts.combine == "rank",
         acks=settings.carried_by.acks_back,
-        always=settings.turn.name == "always" and changes,
+        always=turn.name == "always" and changes,
         policy=policy,
         carry=carried(one),
         run=planned_on(one) if span == "run" else None,
-        run_key=jax.random.key(settings.seed) if span == "run" else None,
+        run_key=jax.random.key(settings.case.run.seed) if span == "run" else None,
     )
 
 
 def planned_on(one: Scenario) -> jax.Array:
     """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
     if one.settings.plan_on == "span":
-        return jnp.asarray(one.sent, one.settings.dtype)
+        return jnp.asarray(one.sent, one.settings.case.run.dtype)
     past = iterations_before(one.tokens)
     past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
-    return jnp.asarray(past, one.settings.dtype)
+    return jnp.asarray(past, one.settings.case.run.dtype)
 
 
 def given_of(one: Scenario) -> Given:
@@ -169,18 +174,19 @@ def given_of(one: Scenario) -> Given:
 
 def _given(one: Scenario, replica: int) -> Given:
     settings, sent = one.settings, one.sent
+    turn: Any = settings.case.circuits.turn
     guess = sigma = past = None
     if settings.first == "predict" and one.group.reconfigures:
-        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.turn.predictor))
-        sigma = np.full(len(sent), SIGMA if settings.turn.sigma is None else settings.turn.sigma)
-        if settings.turn.sigma is None and takes_many(settings.circuits_policy()):
+        guess = sent_as(one.workload, predicted_tokens(one.tokens, turn.predictor))
+        sigma = np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
+        if turn.sigma is None and takes_many(settings.circuits_policy()):
             sigma = errors_so_far(sent, guess, one.workload)
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
-    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
-    key = jax.random.key(settings.seed)
+    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.case.run.dtype) for x in (guess, sigma, past))
+    key = jax.random.key(settings.case.run.seed)
     keys = jax.random.split(jax.random.fold_in(key, replica) if replica else key, len(sent))
-    return Given(jnp.asarray(sent, settings.dtype), guess, sigma, past, keys, moves_of(one))
+    return Given(jnp.asarray(sent, settings.case.run.dtype), guess, sigma, past, keys, moves_of(one))
 
 
 def moves_of(one: Scenario) -> Array | None:
@@ -192,13 +198,13 @@ def moves_of(one: Scenario) -> Array | None:
     copied = copied_experts(slots, settings.room(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
-    return jnp.asarray(stages * expert_state_bytes(job), settings.dtype)
+    return jnp.asarray(stages * expert_state_bytes(job), settings.case.run.dtype)
 
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
-    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
-    return trade_off_of(one.workload, rates, seconds, one.settings.routing)
+    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.case.run.dtype)
+    return trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
 
 
 def _arrays(numbers: Any, dtype: str) -> Any:
@@ -208,12 +214,12 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 def solve_between(one: Scenario) -> Exchanges:
     """The all-to-alls between servers of every iteration [I ...]; [bandwidth I ...] where a scenario `weighs`."""
     settings = one.settings
-    given = program_of(one), group_numbers(one.group, settings.dtype), given_of(one)
+    given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
         solved = jax.block_until_ready(_solve_all(*given, None))
-    if settings.own_policy and one.group.reconfigures:
+    if is_own(settings.case.circuits.policy) and one.group.reconfigures:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
 
@@ -231,8 +237,8 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
 
 def solve_inside(one: Scenario) -> jax.Array:
     """The parts inside servers of every iteration [I P Q L], seconds times the NVLink bandwidth [bytes]."""
-    group = group_numbers(one.group, one.settings.dtype)
-    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.dtype) for replica in one.each_replica])
+    group = group_numbers(one.group, one.settings.case.run.dtype)
+    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.case.run.dtype) for replica in one.each_replica])
     return jax.block_until_ready(_inside_all(one.workload, group, tokens))
 
 
@@ -268,13 +274,13 @@ def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds |
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
     at = [one.rates(gbps) for gbps in one.bandwidths]
-    rates = FabricRates(*(jnp.asarray(column, settings.dtype) for column in zip(*at, strict=True)))
+    rates = FabricRates(*(jnp.asarray(column, settings.case.run.dtype) for column in zip(*at, strict=True)))
     axes = (0, 0) if one.weighs else (0, None)
-    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.dtype), rules, axes)
+    return timed_at_rates(one.workload, rates, solved, _arrays(seconds, settings.case.run.dtype), rules, axes)
 
 
 @eqx.filter_jit
-def _time_all(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
+def timed_at_rates(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
     """One program per model: fabrics are data here."""
 
     def one(rates, solved):
@@ -290,12 +296,8 @@ def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simu
 
     - `exchanges`: those of a scenario that differs in computation, delays or replicas alone; they are not solved again.
     """
-    check_dtype(one.settings.dtype)
+    check_dtype(one.settings.case.run.dtype)
     solved = solve(one) if exchanges is None else exchanges
-    return _simulated(one, solved)
-
-
-def _simulated(one: Scenario, solved: Exchanges) -> Simulated:
     timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
     return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
 
@@ -329,11 +331,10 @@ def simulate_each(
                     wait(running, return_when=FIRST_COMPLETED)
                     continue
                 between, inside = (part.result() for part in parts.pop(number))
-                one, solved = left[number], _together(between, inside)
-                found = _simulated(one, solved)
+                simulated = simulate_scenario(left[number], _together(between, inside))
                 if progress:
-                    progress(one)
-                yield number, found
+                    progress(simulated.scenario)
+                yield number, simulated
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -350,7 +351,7 @@ WIDE = 1e15  # gigabytes/s: no limit
 
 
 def carried(one: Scenario) -> Any:
-    """The `carry` of `schedule.exchanges`; None: bytes spread over circuits, NICs and links."""
+    """The `carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
     settings, group, job = one.settings, one.group, one.workload
     paths: Any = settings.case.network.paths
     if paths.name == "spray" or not one.fabric.single_paths(settings):
@@ -358,9 +359,9 @@ def carried(one: Scenario) -> Any:
     if group.reconfigures:
         if paths.circuits == "pooled":
             return None
-        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
+        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.case.run.seed)
     if one.fabric.panels:
-        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.seed)
+        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.case.run.seed)
     return _over_switches(one)
 
 
@@ -382,4 +383,108 @@ def _over_switches(one: Scenario) -> SinglePaths:
     radix = roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
-    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.seed)
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
+
+
+SIGMA = 0.3  # of a prediction that has no past: about that of the moving average on traffic of trained models
+
+
+def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:
+    """Predicted selections [I layer M R E]."""
+    return as_placed(tokens, lambda own: traffic.predicted(own, predictor or DEFAULT))
+
+
+def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
+    """The error that the predictor had in the last iterations before each [I], between servers: the standard deviation
+    of its logarithm. Iteration 0, which is predicted even, tells nothing."""
+    seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
+    past = [slice(max(1, at - WINDOW), at) for at in range(len(true))]
+    servers = true.shape[-1]
+    flat = [(seen[some].reshape(-1, servers, servers), true[some].reshape(-1, servers, servers)) for some in past]
+    return np.array([error_of(*both) if len(both[0]) else SIGMA for both in flat])
+
+
+def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
+    """Bytes between servers [I layer M S S]."""
+    work = jax.jit(jax.vmap(lambda one: server_bytes(dispatched_bytes(workload, one), workload.ranks_per_server)))
+    flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
+    return flat.reshape(*count.shape[:3], *flat.shape[1:])
+
+
+def iterations_before(tokens: Tokens) -> np.ndarray:
+    """Selections of the iteration before each [I layer M R E]."""
+
+    def before(own: Tokens) -> np.ndarray:
+        assert own.before is not None
+        return np.concatenate([own.before[None], own.count[:-1]])
+
+    return as_placed(tokens, before)
+
+
+def as_placed(tokens: Tokens, work: Callable[[Tokens], np.ndarray]) -> np.ndarray:
+    """What `work` finds [I layer M R E] for tokens by expert, by slot where experts are placed."""
+    if tokens.slots is None or tokens.by_expert is None:
+        return work(tokens)
+    return in_slots(work(tokens.by_expert), tokens.slots)
+
+
+HALVINGS = 60
+
+
+def measured_under(case: Case, path: str) -> bool:
+    """Whether the iteration that a case says was measured ran under its number at a path."""
+    rate: Any = case.compute.rate
+    elsewhere = path == "network.nic_gbps" and rate.nic_gbps is not None
+    return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
+
+
+@functools.lru_cache(maxsize=64)
+def measured_efficiency(case: Case) -> float:
+    """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""
+    rate = case.compute.rate
+    assert isinstance(rate, Measured)
+    assert rate.iteration_s is not None
+    where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
+    there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
+    return achieved_in(scenario_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
+
+
+def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Scenario:
+    """`scenario_of` a case; where an iteration was measured, the rate of computation is solved from it first."""
+    settings = resolved.settings
+    if settings.case.compute.rate.name == "measured" and settings.measured is None:
+        settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
+        resolved = dataclasses.replace(resolved, settings=settings)
+    return scenario_of(resolved, bandwidths, **rest)
+
+
+def achieved_in(one: Scenario, measured_s: float) -> float:
+    """Achieved over peak FLOP/s with which an iteration takes `measured_s`.
+
+    An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
+    all-to-alls are simulated once. Not all of an iteration follows the rate (the optimizer's step is memory's), so the
+    bracket grows until it holds. `InputError` for less time than what does not follow it takes.
+    """
+    solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
+
+    def iteration(slower: float) -> float:
+        """Seconds of the mean iteration with computation so many times slower than at the peak."""
+        timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
+        return float(np.asarray(timed.iteration_s, np.float64).mean())
+
+    least = iteration(0.0)
+    if measured_s <= least:
+        where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
+        raise InputError(
+            f"compute.measured.iteration_s must be above {least:.4g}, what {where} takes without its products of "
+            f"matrices, got {measured_s:g}."
+        )
+    low, high = 0.0, 1.0
+    while iteration(high) <= measured_s:
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if iteration(middle) > measured_s else (middle, high)
+    return 2 / (low + high)

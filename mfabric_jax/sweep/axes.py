@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.case.draws import WHOLE_BELOW, check_form, check_range, draw, is_number
-from mfabric_jax.case.grid import MOST_CASES
+from mfabric_jax.case.grid import MOST_CASES, WHOLE_BELOW, check_form, check_range, draw, is_number
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload import Workload
 

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.old import WHERE
-from mfabric_jax.case.paths import Choice, Leaf, settings
-from mfabric_jax.case.values import parts_of
+from mfabric_jax.case.layers import WHERE
+from mfabric_jax.case.paths import Choice, Leaf, parts_of, settings
 from mfabric_jax.checks import InputError
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.replay_settings import Replay

@@ -12,12 +12,12 @@ import numpy as np
 from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.rings import onward
 from mfabric_jax.tasks.graph import TaskColumns, TaskKind
-from mfabric_jax.timing import block_ops as ops
-from mfabric_jax.timing._order import FORWARD, order_of
-from mfabric_jax.timing._site import Ready, Reduced, Site, all_reduced, gathered, send
+from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.block_tasks import Lanes, Replica, RunningBlocks, Switch, add_blocks
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.passes import gradient_slots, order_of
+from mfabric_jax.timing.site_tasks import Ready, Reduced, Site, all_reduced, gathered, send
 from mfabric_jax.timing.trace import DIRECTIONS
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, replica_ring
@@ -154,7 +154,7 @@ class _Writer:
         """Gradients of a stage and the optimizer's step: what is over when it is through."""
         ends, walked = self.grid[stage].ravel(), self.replicas[0].walked
         overlap = self.rules.dp_overlap and self.workload.sharding in ("none", "optimizer")
-        last = _last_blocks(self.workload, stage) if overlap else [None]
+        last = gradient_slots(self.workload, stage) if overlap else [None]
         sums = replica_bytes(self.workload, stage, last=True)
         ring = replica_ring(self.workload, sums.dense, sums.expert)
         inside_s = ring.inside / float(self.rates.nvlink_Bps) / len(last)
@@ -228,13 +228,3 @@ def _beside_each_other(every: list[Ready]) -> Ready:
     """Of several replicas [K N] as one [K R N]; what is missing is what they wait for already."""
     most = max(len(one) for one in every)
     return np.concatenate([np.concatenate([one, *[one[-1:]] * (most - len(one))]) for one in every], axis=1)
-
-
-def _last_blocks(workload: Workload, stage: int) -> list[tuple[int, int]]:
-    """Where [Q L] every block's gradients become ready, in the order in which they do: as `iteration.reduced_by`."""
-    order, blocks = order_of(workload), max(workload.place_blocks)
-    last = []
-    for chunk, place in enumerate(workload.held_places(stage)):
-        back = (order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk)
-        last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[place]))
-    return [(q, blocks - count + at) for q, count in sorted(last) for at in range(count)]

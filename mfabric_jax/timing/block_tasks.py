@@ -1,4 +1,4 @@
-"""What one block of a pass, or a pair of blocks, does as tasks of a graph: `block_ops` read for a site."""
+"""What one block of a pass, or a pair of blocks, does as tasks of a graph: `blocks` read for a site."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.flows.flows import Flows
-from mfabric_jax.timing import block_ops as ops
-from mfabric_jax.timing._order import BACKWARD, FORWARD, order_of
-from mfabric_jax.timing._site import Ready, Site
-from mfabric_jax.timing.block_table import rows_of
-from mfabric_jax.timing.blocks import Rules, in_float64
+from mfabric_jax.timing import blocks as ops
+from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
 from mfabric_jax.timing.iteration import Walked
+from mfabric_jax.timing.passes import order_of
+from mfabric_jax.timing.site_tasks import Ready, Site
 from mfabric_jax.timing.trace import BESIDE, DIRECTIONS
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 
 
 class Replica(NamedTuple):
@@ -31,7 +31,7 @@ class Replica(NamedTuple):
 class Block(NamedTuple):
     """One block of one pass.
 
-    - `seconds`: of work, by the names of `block_table.ROWS`.   - `beside`: kind -> what else it takes [2].
+    - `seconds`: of work, by the names of `blocks.ROWS`.   - `beside`: kind -> what else it takes [2].
     - `sent`: its two all-to-alls as dispatch sends them; None: it has none.   - `inside_s` [2]: of them.
     - `switch` [2], `delay_s` [2]: as in `Blocks`.   - `asks` [2]: for circuits of its own demand.
     """

@@ -1,11 +1,24 @@
-"""What a clock needs to know of blocks, and what it says of them."""
+"""What a block does in a pass, as a list of operations, and what each of them takes.
 
+The clock (`timeline`), tasks (`as_tasks`), pictures (`trace`) and the forecast of `switching` read these lists. A
+block has three sections: what comes before its all-to-alls; the first and the experts; the second and what
+follows it. A backward block has the all-to-alls of the forward block in reverse. Two passes that run together take
+turns, section by section and backward first (arXiv 2412.19437, figure 4), on two lanes: computation and the network.
+
+What an operation takes is a sum of `BASES`, so the seconds of a pass are a small constant matrix (`factors`) times the
+seconds of its block."""
+
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from mfabric_jax.timing.passes import Order
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, WEIGHTS_OVER_FORWARD
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
 class Compute(NamedTuple):
@@ -84,7 +97,7 @@ class Slots(NamedTuple):
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
-    runs: Float[Array, "P Q L 4"]  # when each of `block_ops.RUNS` starts
+    runs: Float[Array, "P Q L 4"]  # when each of `block_RUNS` starts
     again: Float[Array, "P Q L 2"] | Any = None  # when all-to-alls that are computed again start; None: none is
 
 
@@ -96,3 +109,368 @@ def in_float64(tree: Any) -> Any:
         return x.astype(np.float64) if x.dtype.kind == "f" else x
 
     return jax.tree.map(widened, tree)
+
+
+KINDS = ("forward", "backward", "inputs", "weights")  # of a pass; inputs: backward without gradients of weights
+RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between two all-to-alls
+
+
+class Work(NamedTuple):
+    """Computation, or the all-reduce of attention, on the compute lane.
+
+    - `of`: what it takes, names of `ROWS`.   - `track`, `kind`: of its segment in pictures.
+    - `off`: gradients of weights. What follows in the block does not wait for them, but they take the lane.
+    """
+
+    of: tuple[str, ...]
+    label: str
+    track: str = "compute"
+    kind: str = "attention"
+    off: bool = False
+
+
+class Beside(NamedTuple):
+    """What else a block takes: before all of it (0), or behind its all-to-alls (1)."""
+
+    which: int
+
+
+class Decide(NamedTuple):
+    """The demand is known here; circuits for it are known after the time of a decision."""
+
+
+class Turn(NamedTuple):
+    """The switch is told to turn for an all-to-all: once the one before it is over and, where the all-to-all asks for
+    circuits of its own demand, once these are known."""
+
+    which: int
+
+
+class Send(NamedTuple):
+    """An all-to-all, on the network lane.   - `again`: one of the forward pass, recomputed."""
+
+    which: int
+    label: str
+    again: bool = False
+
+
+Section = tuple[Any, ...]
+REDUCE = Work(("tp",), "TP", "NVSwitch", "tp")
+REDUCE_AGAIN = REDUCE._replace(label="TP again")
+
+
+def forward_block() -> tuple[Section, Section, Section]:
+    """Sections of a forward block."""
+    return (
+        (Beside(0), Work(("attention",), "attention"), REDUCE, Decide()),
+        (Turn(0), Send(0, "dispatch"), Work(("inner",), "experts", kind="experts")),
+        (Turn(1), Send(1, "combine"), Beside(1)),
+    )
+
+
+def backward_block(recompute: str) -> tuple[Section, Section, Section]:
+    """Sections of a backward block; `recompute`: as in `Workload`."""
+    before, between, behind = (), (), ()
+    if recompute == "block":
+        before = Work(("attention",), "attention again"), REDUCE_AGAIN
+        experts = Work(("inner",), "experts again", kind="experts")
+        between = Send(1, "dispatch again", again=True), experts, Send(0, "combine again", again=True)
+    if recompute == "attention":
+        behind = (Work(("attention",), "attention again"),)
+    return (
+        (Beside(0), *before, Decide()),
+        (
+            *(Turn(0), *between, Send(0, "combine grad")),
+            Work(("inner inputs",), "experts", kind="experts"),
+            Work(("inner weights",), "experts weights", kind="experts", off=True),
+        ),
+        (
+            *(Turn(1), Send(1, "dispatch grad"), Beside(1), *behind),
+            Work(("attention inputs",), "attention"),
+            Work(("attention weights",), "attention weights", off=True),
+            REDUCE,
+        ),
+    )
+
+
+@functools.cache
+def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
+    """(run, operation) of a block in a pass that runs alone."""
+    if kind == "forward":
+        return _placed(sum(forward_block(), ()))
+    backward = _placed(sum(backward_block(recompute), ()))
+    if kind == "weights":
+        return tuple((run, op._replace(off=False)) for run, op in backward if _off(op))
+    if kind == "inputs":
+        return tuple((run, op) for run, op in backward if not _off(op))
+    return _with_weights(backward)
+
+
+@functools.cache
+def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
+    """(whose, run, operation) of two blocks that run together; whose: 0 the forward one, 1 the backward one.
+
+    Gradients of weights move to the end of their section, as nobody waits for them.
+    """
+    forward, backward = forward_block(), backward_block(recompute)
+    left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
+    steps = []
+    for ones, twos in zip(forward, backward, strict=True):
+        own = [(1, *next(right)) for _ in twos]
+        steps += sorted(own, key=lambda step: _off(step[2]))
+        steps += [(0, *next(left)) for _ in ones]
+    return tuple(steps)
+
+
+def steps_of(kind: str, recompute: str, *, together: bool) -> tuple[tuple[str, Any], ...]:
+    """(run, operation) of a block of one pass, alone or together with another."""
+    if not together:
+        return alone(kind, recompute)
+    return tuple((run, op) for whose, run, op in pair(recompute) if whose == (kind != "forward"))
+
+
+def kind_of(order: Order, at: tuple[int, int]) -> str:
+    """Which of `KINDS` the pass at [P Q] is."""
+    if order.later is not None and order.later[at]:
+        return "inputs"
+    return {FORWARD: "forward", BACKWARD: "backward"}.get(int(order.kind[at]), "weights")
+
+
+def _off(op: Any) -> bool:
+    return isinstance(op, Work) and op.off
+
+
+def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
+    """Operations, each with the run of computation that it is in."""
+    placed, run = [], "lead"
+    for op in ops:
+        placed.append((run, op))
+        if isinstance(op, Send):
+            run = "again" if op.again else ("inner", "behind")[op.which]
+    return tuple(placed)
+
+
+def _with_weights(steps: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """Gradients of inputs and the gradients of weights behind them as one piece of work."""
+    joined: list[tuple[str, Any]] = []
+    for run, op in steps:
+        if _off(op):
+            before = joined[-1][1]
+            joined[-1] = run, before._replace(of=before.of + op.of)
+        else:
+            joined.append((run, op))
+    return tuple(joined)
+
+
+# ------------------------------------------------------------------------------------------------------- for a clock
+class Run(NamedTuple):
+    """All that is computed between two all-to-alls, as one operation of a clock."""
+
+    name: str
+    off: bool = False
+
+
+@functools.cache
+def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
+    """(0, operation) of a block of any pass alone: a backward block's. Other passes take nothing for what they lack."""
+    steps = [_merged([(0, *step) for step in alone(kind, recompute)]) for kind in ("backward", "forward")]
+    backward, forward = ([(type(op), getattr(op, "which", None)) for _, op in some if _timed(op)] for some in steps)
+    assert backward == forward, "one list serves both directions"
+    return steps[0]
+
+
+@functools.cache
+def clock_pair(recompute: str) -> tuple[tuple[int, Any], ...]:
+    """(whose, operation) of two blocks together; of what is computed again only attention is, there."""
+    return _merged(pair("attention" if recompute == "attention" else "none"))
+
+
+def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
+    merged: list[tuple[int, Any]] = []
+    for whose, run, op in steps:
+        step = whose, Run(run, _off(op)) if isinstance(op, Work | Beside) else op
+        if step not in merged:  # a stretch of computation is in a block once
+            merged.append(step)
+    return tuple(merged)
+
+
+def _timed(op: Any) -> bool:
+    return not isinstance(op, Run) and not getattr(op, "again", False)
+
+
+COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))
+NETWORK = ("optical", "electronic", "waiting", "delay")
+SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
+SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
+FLAGS = {  # whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
+    name: column
+    for column, name in enumerate(
+        ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
+    )
+}
+OF_BOTH = ("told", "start", "over", "active", "waits")  # times of each all-to-all
+
+BASES = ("attention", "scores", "tp", "inner", "beside 0", "beside 1")  # forward seconds of a block
+_INPUTS = BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD
+ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have no weights
+    "attention": {"attention": 1},
+    "attention inputs": {"attention": _INPUTS, "scores": WEIGHTS_OVER_FORWARD},
+    "attention weights": {"attention": WEIGHTS_OVER_FORWARD, "scores": -WEIGHTS_OVER_FORWARD},
+    "tp": {"tp": 1},
+    "inner": {"inner": 1},
+    "inner inputs": {"inner": _INPUTS},
+    "inner weights": {"inner": WEIGHTS_OVER_FORWARD},
+}
+
+
+@functools.cache
+def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
+    """[kind, column, base]: kinds are `KINDS`, then forward and backward of a pair; columns are `COMPUTED`, then
+    all that is computed and all that is all-reduced."""
+    every = [steps_of(kind, recompute, together=False) for kind in KINDS]
+    every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
+    found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
+    for kind, steps in enumerate(every):
+        for run, op in steps:
+            if isinstance(op, Beside):
+                found[kind, SECONDS["run", run, False], BASES.index(f"beside {op.which}")] += 1
+            elif isinstance(op, Work):
+                slower = 1 / (1 - comm_cores) if kind >= len(KINDS) and op.kind != "tp" else 1.0
+                columns = [SECONDS["run", run, op.off], len(COMPUTED) + (op.kind == "tp")]
+                for base, times in row_of(op).items():
+                    found[kind, columns, BASES.index(base)] += times * slower
+    return found
+
+
+def row_of(work: Work) -> dict[str, float]:
+    """What work takes, in bases."""
+    found: dict[str, float] = {}
+    for name in work.of:
+        for base, times in ROWS[name].items():
+            found[base] = found.get(base, 0.0) + times
+    return found
+
+
+class Table(NamedTuple):
+    """Of all blocks.
+
+    - `seconds` [P Q L column], `flags` [P Q L column]: columns are `SECONDS` and `FLAGS`.
+    - `inner` [P Q L 2]: when experts start and end, behind the end of the first all-to-all.
+    - `compute`, `tp`, `exchange` [P Q L]: as in `Slots`.
+    """
+
+    seconds: Any
+    flags: Any
+    inner: Any
+    compute: Any
+    tp: Any
+    exchange: Any
+
+
+def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
+    """Forward seconds [P Q L] of every base."""
+    dtype, shape = blocks.optical_s.dtype, blocks.present.shape
+    each = Compute(*(xp.broadcast_to(xp.asarray(part, dtype), shape[:1])[:, None, None] for part in compute))
+    busy = 0.0 if blocks.busy is None else (blocks.busy - 1) * each.expert_s
+    inner = xp.where(blocks.with_experts, each.moe_s + busy, each.dense_s)
+    beside = [0.0, 0.0] if blocks.beside_s is None else [blocks.beside_s[..., 0], blocks.beside_s[..., 1]]
+    parts = (each.attention_s, each.scores_s, each.tp_s, inner, *beside)
+    return [xp.broadcast_to(xp.where(blocks.present, part, xp.zeros((), dtype)), shape) for part in parts]
+
+
+def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
+    """Seconds [P Q L] of everything in `ROWS`; NumPy."""
+    bases = dict(zip(BASES, bases_of(blocks, compute, np), strict=True))
+    return {name: sum(times * bases[base] for base, times in row.items()) for name, row in ROWS.items()}  # type: ignore[misc]
+
+
+def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
+    """Everything that a clock needs of an iteration; `delay_s` () or [P Q L 2]."""
+    together = None if order.paired is None else order.in_pairs
+    kind = jnp.asarray(order.kind)
+    backward, forward = (kind == BACKWARD)[..., None], (kind == FORWARD)[..., None]
+    dtype = blocks.optical_s.dtype
+    seconds = _seconds(order, blocks, compute, rules, together)
+    runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
+    twice = backward & (rules.recompute == "block")
+    length = jnp.where(blocks.moe[..., None], jnp.maximum(blocks.optical_s, blocks.electronic_s), jnp.zeros((), dtype))
+    at = SECONDS["run", "inner", False]
+    work = runs[..., at]
+    inner = jnp.stack([jnp.zeros_like(work), work + runs[..., SECONDS["run", "inner", True]]], -1)
+    exchange = jnp.where(twice, 2, 1).astype(dtype) * length.sum(-1)
+    if together is not None:
+        exchange = jnp.where(jnp.asarray(together)[..., None], jnp.zeros((), dtype), exchange)
+    elif not (isinstance(rules.parts, int) and rules.parts == 1):
+        inner, gap = overlapped(length, work, rules.parts)
+        exchange = exchange + (gap - work)
+        runs = jnp.concatenate([runs[..., :at], gap[..., None], runs[..., at + 1 :]], -1)
+    waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
+    delay_s = jnp.broadcast_to(jnp.asarray(delay_s, dtype), length.shape)
+    lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
+    behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
+    asks = ~blocks.ahead, jnp.broadcast_to(~backward, blocks.ahead.shape)
+    if together is not None:
+        asks = asks[0] & ~(jnp.asarray(together)[..., None] & backward), asks[1]
+    here = jnp.stack([blocks.present, blocks.moe, lead, behind, blocks.moe & twice], -1)
+    flags = jnp.concatenate([here, blocks.switch & blocks.moe[..., None], jnp.stack(asks, -1)], -1)
+    sent = blocks.optical_s, blocks.electronic_s, waiting_s, delay_s
+    return Table(jnp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
+
+
+def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
+    """[P Q L column]: of `COMPUTED`, of all that is computed, and of all-reduces."""
+    kind = jnp.asarray(order.kind)
+    which = jnp.where(kind == BACKWARD, 1, 0)
+    if order.later is not None:
+        which = jnp.where(kind == WEIGHT, 3, jnp.where(jnp.asarray(order.later), 2, which))
+    if together is not None:
+        which = jnp.where(jnp.asarray(together), len(KINDS) + which, which)
+    each = jnp.asarray(factors(rules.recompute, rules.comm_cores), blocks.optical_s.dtype)[which][:, :, None]
+    return sum(each[..., n] * base[..., None] for n, base in enumerate(bases_of(blocks, compute, jnp)))
+
+
+def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
+    """Seconds behind the end of the first all-to-all: (start and end of the experts [.. 2], start of the second).
+
+    - `length` [.. 2]: of the all-to-alls.   - `inner`: of the experts.   - `parts`: in how many they overlap.
+    The second all-to-all is drawn at a stretch; parts that come late delay its start instead.
+    """
+    first, second = length[..., 0], length[..., 1]
+    begin, end = first / parts, jnp.maximum(first + inner / parts, first / parts + inner)
+    combined = (inner + first * (1 - parts)) / parts  # the first part may be combined from here on
+    in_time = end - first + second / parts - second  # so that the last part ends in time
+    gap = jnp.maximum(0, jnp.maximum(combined, in_time))
+    alone = parts == 1  # exact to the last digit
+    zero = jnp.zeros_like(inner)
+    experts = jnp.stack([jnp.where(alone, zero, begin - first), jnp.where(alone, inner, end - first)], -1)
+    return experts, jnp.where(alone, inner, gap)
+
+
+def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
+    """From the times of a clock [P Q L], by name; without what pairs wait for."""
+
+    def both(name: str, *again: str) -> Any:
+        return jnp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
+
+    at = SECONDS["optical", 0]
+    length = jnp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
+    paid: Any = 0.0
+    for flag, *again in (("moe",), ("again", "again"))[: 1 + (rules.recompute == "block")]:
+        late = (both("over", *again) - (both("start", *again) + length)).sum(-1)
+        paid = paid + jnp.where(table.flags[..., FLAGS[flag]], late, jnp.zeros_like(late))
+    return Slots(
+        begin=times["begin"],
+        end=times["end"],
+        start=both("start"),
+        over=both("over"),
+        inner=times["run", "inner"][..., None] + table.inner,
+        turn=both("told"),
+        active=both("active"),
+        waiting=both("waits"),
+        compute_s=table.compute,
+        tp_s=table.tp,
+        exchange_s=table.exchange,
+        paid_s=paid,
+        runs=jnp.stack([times["run", run] for run in RUNS], -1),
+        again=both("start", "again") if rules.recompute == "block" else None,
+    )

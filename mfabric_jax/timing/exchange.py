@@ -14,10 +14,8 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
-from mfabric_jax.timing.all_to_alls import Exchanges, places
-from mfabric_jax.timing.first import BLOCK, First
-from mfabric_jax.timing.spans import ALL_TO_ALL, Span
-from mfabric_jax.timing.switching import routed, routed_in_parts, switched
+from mfabric_jax.timing.passes import Exchanges, Places, places
+from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
@@ -73,14 +71,16 @@ def every_all_to_all(work: Callable) -> Callable:
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
     """`Exchanges.inside`: what stays in a server, and what crosses its NVSwitch to or from a NIC elsewhere in it."""
-    where, per_server = places(workload), workload.ranks_per_server
-
-    def one(demand):
-        crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
-        return inside_time(crossing, 1.0 * workload.tp)
-
-    inside = every_all_to_all(one)(rank_demand(workload, tokens))
+    where, demand = places(workload), rank_demand(workload, tokens)
+    inside = every_all_to_all(lambda one: _inside_time(workload, group, one))(demand)
     return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
+
+
+def _inside_time(workload: Workload, group: EpGroup, demand: Float[Array, "R R"]):
+    """Of one all-to-all, at 1 byte/s of an NVSwitch port."""
+    per_server = workload.ranks_per_server
+    crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
+    return inside_time(crossing, 1.0 * workload.tp)
 
 
 @eqx.filter_jit
@@ -107,7 +107,7 @@ def exchanges_between(
     if not unit.reconfigures:
         paths = carry.time if isinstance(carry, SinglePaths) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-        return _steady(workload, demand, lambda one: seconds(unit, acknowledged(one, acks)))
+        return _steady(workload, places(workload), demand, lambda one: seconds(unit, acknowledged(one, acks)))
     between = every_all_to_all(lambda one: server_bytes(one, per_server))
     guess = None if first.predicted is None else _likely(first, between(rank_demand(workload, first.predicted)), key)
     even = server_bytes(even_bytes(workload, demand.dtype), per_server)
@@ -179,14 +179,12 @@ def failed_stage(
 
 def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
     """The all-to-alls of one stage [1 Q L] where `seconds` says how long a demand [R R] takes at 1 byte/s a NIC."""
-    found = _steady(workload, rank_demand(workload, tokens), seconds)
-    fields = ("optical", "electrical", "inside", "switch", "ahead")
-    return found._replace(**{name: getattr(found, name)[stage : stage + 1] for name in fields})
+    return _steady(workload, places(workload).of_stage(stage), rank_demand(workload, tokens), seconds)
 
 
-def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
+def _steady(workload: Workload, where: Places, demand, seconds: Callable) -> Exchanges:
     """On a fabric that does not change, where `seconds` says how long a demand between ranks takes."""
-    where, even = places(workload), even_bytes(workload, demand.dtype)
+    even = even_bytes(workload, demand.dtype)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
     load = jax.vmap(seconds)(every)
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(*demand.shape[:2])]
@@ -215,8 +213,4 @@ def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], rou
         servers = server_bytes(demand, per_server)
         return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
 
-    def one(demand):
-        crossing = inside_bytes(demand, per_server) + delegated(unit, demand, per_server)
-        return jnp.stack([between(demand), inside_time(crossing, 1.0 * workload.tp)])
-
-    return jax.vmap(one)(moves)
+    return jax.vmap(lambda demand: jnp.stack([between(demand), _inside_time(workload, unit, demand)]))(moves)

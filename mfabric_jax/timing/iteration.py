@@ -1,30 +1,54 @@
-"""A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end."""
+"""A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end.
+
+Beside attention, experts, their all-to-alls and attention's all-reduce a block may have: the output head, all-reduces
+behind experts, keys and values around a context-parallel ring, parameters gathered. Rings are hidden by the scores of
+attention: a ring of n ranks has n - 1 transfers, each beside a part of the scores (arXiv 2310.01889). What replicas
+gather and scatter of a block is hidden by the computation of a block: the next one is fetched ahead, so that what takes
+longer than the block computes is waited for. Neither slows all-to-alls down.
+"""
 
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import whole
+from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
-from mfabric_jax.timing._beside import COLUMNS, Beside, beside_of
-from mfabric_jax.timing._order import FORWARD, order_of
-from mfabric_jax.timing.all_to_alls import Exchanges, places
+from mfabric_jax.routing.fixed import away_from_server
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run
-from mfabric_jax.timing.uneven import Early, ends_earlier
+from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import (
     BACKWARD_OVER_FORWARD,
     WEIGHTS_OVER_FORWARD,
+    BackwardTimes,
     BlockSeconds,
+    backward_times,
+    head_over_attention,
     scores_over_attention,
 )
 from mfabric_jax.workload.memory import step_bytes
-from mfabric_jax.workload.volume import pp_bytes, replica_bytes, replica_ring, tp_bytes_per_gpu
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
+from mfabric_jax.workload.volume import (
+    WEIGHT_BYTES,
+    block_params,
+    context_bytes,
+    context_rounds,
+    pp_bytes,
+    replica_bytes,
+    replica_ring,
+    tp_bytes_per_gpu,
+)
+
+Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
+COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_comm_s"}  # where a kind counts
 
 
 class FabricRates(NamedTuple):
@@ -95,11 +119,13 @@ def iterate(
     other rates and seconds run in the same program.
     """
     rates, seconds = as_data((rates, seconds), exchanges.load.dtype)
-    return _iterate(workload, rates, exchanges, seconds, rules, tp_Bps)
+    return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
 @eqx.filter_jit
-def _iterate(workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps):
+def iterate_compiled(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps
+):
     walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps)
     total, spent = walked.ends.max(), walked.spent
     parts = jnp.stack([*spent.values()])
@@ -251,14 +277,9 @@ def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_o
 
 def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
     """When every stage's gradients are reduced if each block's, an equal part of all, queue up as they are ready."""
-    where, order = places(workload), order_of(workload)
     done = []
     for stage in range(workload.pp):
-        last = [
-            np.flatnonzero((order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk))[-1]
-            for chunk in range(len(workload.held_places(stage)))
-        ]
-        slots = [(q, block) for q in sorted(last) for block in np.flatnonzero(where.present[stage, q])]
+        slots = gradient_slots(workload, stage)
         ready = end[stage][tuple(np.transpose(slots))]  # in running order
         behind = np.arange(len(slots), 0, -1) / len(slots)
         done.append((ready + jnp.asarray(behind, end.dtype) * reduce_s[stage]).max())
@@ -281,3 +302,179 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(rates.latency_s, eps_Bps.dtype)
     between, inside = jnp.asarray(between, eps_Bps.dtype), jnp.asarray(inside, eps_Bps.dtype)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
+
+
+# ------------------------------------------------------------------------------------- beside attention and experts
+def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
+    """Everything that a job has of it; nothing by default.   - `rates`: `FabricRates`.   - `compute`: () or [P]."""
+    rates, compute = jax.tree.map(lambda x: jnp.asarray(x, dtype), (rates, compute))
+    found = {}
+    if workload.head_counted:
+        found["head"] = _head(workload, compute)
+    if workload.tp_reduces == "all" and workload.tp > 1:
+        found["tp"] = _each_block(workload, behind=(_column(compute.tp_s),) * 2)
+    if workload.cp > 1:
+        found["cp"] = _rings(workload, rates, compute)
+    if workload.sharding in ("gradients", "parameters"):
+        found["dp"] = _parameters(workload, rates, compute)
+    return found
+
+
+def _column(seconds):
+    """() or [P] beside [P Q L]."""
+    return seconds[..., None, None]
+
+
+def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Array:
+    """Seconds of every block [P Q L 2]; both: (forward, backward)."""
+    where = places(workload)
+    runs = where.present & (order_of(workload).kind != WEIGHT)[..., None]
+    pairs = [jnp.where(where.backward, back, forth) for forth, back in (before, behind)]
+    here = [jnp.where(runs, seconds, 0) for seconds in pairs]
+    return jnp.stack(jnp.broadcast_arrays(*here), axis=-1)
+
+
+def _head(workload: Workload, compute: Compute) -> Array:
+    """Behind the last block of the model forward, before it backward."""
+    last = last_blocks(workload)
+    head_s = _column(head_over_attention(workload) * compute.attention_s)
+    every = _each_block(workload, before=(0.0, BACKWARD_OVER_FORWARD * head_s), behind=(head_s, 0.0))
+    return jnp.where(last[..., None], every, 0)
+
+
+def last_blocks(workload: Workload) -> np.ndarray:
+    """Which running blocks are the last of the model [P Q L]."""
+    order, blocks = order_of(workload), workload.place_blocks
+    found, (*_, count), most = np.zeros_like(places(workload).present), blocks, max(blocks)
+    for stage in range(workload.pp):
+        for chunk, place in enumerate(workload.held_places(stage)):
+            if place == len(blocks) - 1:
+                here, kind = order.chunk[stage] == chunk, order.kind[stage]
+                found[stage, here & (kind == FORWARD), count - 1] = True
+                found[stage, here & (kind == BACKWARD), most - count] = True
+    return found
+
+
+def _rings(workload: Workload, rates, compute: Compute) -> Array:
+    """What scores do not hide of them; over NVLink in a server, else over a rank's part of its server's NICs."""
+    if workload.ranks_per_server % workload.cp == 0:
+        once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
+    else:
+        of_rank = rates.send_Bps * (workload.tp / workload.gpus_per_server)
+        once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.latency_s
+    hidden_s = scores_over_attention(workload) * (workload.cp - 1) / workload.cp * compute.attention_s
+    shown_s = _column(jnp.maximum(once_s - hidden_s, 0))
+    again = float(workload.recompute == "block")  # before the block's own
+    rest = context_rounds(workload) - 1 - again
+    return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
+
+
+def _parameters(workload: Workload, rates, compute: Compute) -> Array:
+    """What the computation of a block does not hide of gathering its parameters and scattering its gradients."""
+    fetched = WEIGHT_BYTES if workload.sharding == "parameters" else 0
+    passes = (fetched, BackwardTimes(1.0, 1.0)), (fetched + workload.grad_bytes, backward_times(workload.recompute))
+    moe, before = places(workload).layer >= 0, []
+    for bytes_each, times in passes:
+        attention_s = times.attention * compute.attention_s
+        waits = [
+            jnp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - times.inner * inner_s, 0)
+            for kind, inner_s in ((True, compute.moe_s), (False, compute.dense_s))
+        ]
+        before.append(jnp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
+    return _each_block(workload, before=tuple(before))
+
+
+def _half(workload: Workload, rates, moe: bool, bytes_each: float):
+    """Seconds of a reduce-scatter or all-gather of a block's parameters, so many bytes each, () or [P]."""
+    dense, expert = (bytes_each * part for part in block_params(workload, moe))
+    ring = replica_ring(workload, dense, expert)
+    return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.latency_s) / 2
+
+
+# -------------------------------------------------------------------------------- experts that receive unequally many
+PORTS = ("rank", "server", "pair")
+TILE = 128  # rows that a grouped matrix product computes together
+
+
+def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
+    """Selections that the busiest rank computes, over those of every rank if all experts had equally many.
+
+    - `tokens`: selections of each source rank for each expert; expert e lives on rank e // (E / R).
+    - `tile`: every expert's selections are rounded up to whole tiles, as its grouped matrix product computes them;
+      1: not at all.
+    """
+    return _rank_load(workload, tokens, tile).max(axis=-1)
+
+
+def _rank_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int) -> Float[Array, "layer M R"]:
+    received = tokens.sum(axis=-2)  # [layer M E]
+    rows = jnp.ceil(received / tile) * tile if tile > 1 else received
+    return rows.reshape(*rows.shape[:-1], workload.ep, -1).sum(axis=-1) / workload.selections
+
+
+class Early(NamedTuple):
+    """What is left of a block's second all-to-all when all but the k busiest ranks (k = 1 .. R) have sent their part.
+
+    - `ahead` [... R]: by how much of `expert_load` the k-th busiest rank is done before the busiest.
+    - `between`, `inside` [... R]: what the k busiest ranks send, over what all do, at the busiest port between servers
+      and inside one; the last is 1.
+    """
+
+    ahead: Float[Array, "... R"]
+    between: Float[Array, "... R"]
+    inside: Float[Array, "... R"]
+
+
+def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
+    """`Early` of every all-to-all; `tokens`, `tile`: as in `expert_load`.
+
+    - `ports`: what limits between servers: every "rank" has NICs of its own; those of a "server" are its ranks'; or
+      every "pair" of servers has links of its own, whichever of them has most left.
+    """
+    per_server, others = workload.ranks_per_server, 1 - np.eye(workload.ep)
+    together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
+    left = _left_of_pair if ports == "pair" else _left
+
+    def one(load, tokens):
+        order = jnp.argsort(-load)
+        demand = rank_bytes(tokens, 1.0)
+        away = away_from_server(demand, per_server)
+        between = left(away, order, together)
+        inside = _left((demand - away) * jnp.asarray(others, demand.dtype), order, 1)
+        return Early(load.max() - load[order], between, inside)
+
+    return jax.vmap(jax.vmap(one))(_rank_load(workload, tokens, tile), tokens)
+
+
+def _left(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
+    """What is left at the busiest port for the first k ranks of `order`, which send the columns of `demand` back;
+    `together`: neighbouring ranks that share a port."""
+    into, out = _by_port(demand, order, together)
+    left = jnp.cumsum(jnp.concatenate([into, jnp.where(out, into.sum(0)[None], 0)]), axis=1).max(axis=0)
+    return jnp.where(left[-1] > 0, left / jnp.where(left[-1] > 0, left[-1], 1), 1)
+
+
+def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
+    """The same of the pair of servers that has most left of what it has to send, as a part of that."""
+    into, out = _by_port(demand, order, together)
+    left = jnp.cumsum(jnp.where(out[:, None], into[None], 0), axis=-1)  # [from to k]
+    every = left[..., -1:]
+    part = jnp.where(every > 0, left / jnp.where(every > 0, every, 1), 0).max(axis=(0, 1))
+    return jnp.where(part[-1] > 0, part, 1)
+
+
+def _by_port(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> tuple[Array, Bool[Array, "port R"]]:
+    """What each port receives [port R] of every rank in that order, and whose port a rank sends from [port R]."""
+    into = demand[:, order].reshape(-1, together, len(order)).sum(1)
+    return into, (order // together)[None] == np.arange(len(order) // together)[:, None]
+
+
+def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
+    """How long after the busiest rank is done an all-to-all of `seconds` ends, if every rank starts when it is done.
+
+    For no k does it end before the k busiest ranks, from when the first of them is done, have sent what they have:
+    the latest of these is taken, as it is where ports keep busy.
+
+    - `left`: of `Early`.   - `ahead_s`: seconds for its `ahead`.
+    """
+    return lax.max(left * seconds[..., None] - ahead_s, jnp.zeros_like(ahead_s)).max(axis=-1)

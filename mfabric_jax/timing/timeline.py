@@ -1,6 +1,6 @@
 """When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
 
-`block_ops` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
+`blocks` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
 The switch starts to turn once circuits are known (forward: a decision after the gate, unless they are chosen ahead) and
 the region's previous all-to-all is over; a new request restarts it. Until it is done its circuits carry nothing; where
 it turns some of them alone, those that stay carry (unless it was restarted). What the all-to-all ends later for that is
@@ -21,10 +21,19 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from mfabric_jax.timing import block_ops as ops
-from mfabric_jax.timing._order import Order
-from mfabric_jax.timing.block_table import FLAGS, OF_BOTH, SECONDS, slots_of, table_of
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
+from mfabric_jax.timing import blocks as ops
+from mfabric_jax.timing.blocks import (
+    FLAGS,
+    OF_BOTH,
+    SECONDS,
+    Blocks,
+    Compute,
+    Rules,
+    Slots,
+    slots_of,
+    table_of,
+)
+from mfabric_jax.timing.passes import Order
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -40,12 +49,10 @@ class Clock(NamedTuple):
     anew: Any
 
 
-def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool, xp: Any):
+def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
     """(clock, times of each pass by name) behind one block of every pass.
 
-    - `steps`: of `block_ops.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
-    - `xp`: has `where` and `maximum` of the numbers.
-
+    - `steps`: of `blocks.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
     A pass alone finds its lanes free whenever it goes on.
     """
     (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
@@ -57,19 +64,19 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
         if isinstance(op, ops.Decide):
             known[whose] = now + decision_s
         elif isinstance(op, ops.Turn):
-            told = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
+            told = jnp.where(flags[FLAGS["asks", op.which]], jnp.maximum(quiet, known[whose]), quiet)
             turns = flags[FLAGS["switch", op.which]]
-            anew = xp.where(turns, active > told, anew)
-            active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
+            anew = jnp.where(turns, active > told, anew)
+            active = jnp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
             record["told", op.which] = told
         elif isinstance(op, ops.Send):
             here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
             optical = seconds[SECONDS["optical", op.which]]
-            waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
-            start = now if single else xp.maximum(now, quiet)
-            over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits, xp)
-            over = xp.where(here, over, now)
-            quiet, ready[whose] = xp.where(here, over, quiet), over
+            waits = jnp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
+            start = now if single else jnp.maximum(now, quiet)
+            over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits)
+            over = jnp.where(here, over, now)
+            quiet, ready[whose] = jnp.where(here, over, quiet), over
             record |= {("start", op.which, *again): start, ("over", op.which, *again): over}
             if not again:
                 record |= {("active", op.which): active, ("waits", op.which): waits}
@@ -81,25 +88,25 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             ready[whose] = now + length
             if not single:
                 here = flags[FLAGS["present" if op.name == "inner" else op.name]]
-                start = xp.where(here, xp.maximum(free, now), now)
+                start = jnp.where(here, jnp.maximum(free, now), now)
                 ready[whose] = start + length
-                free = xp.where(here, ready[whose], free)
+                free = jnp.where(here, ready[whose], free)
                 begun[whose].append((here, start))
             record["run", op.name] = start
     times[0]["end"] = ready[0]
     if not single:
         for record, each in zip(times, begun, strict=True):
             for here, start in reversed(each):
-                record["begin"] = xp.where(here, start, record["begin"])
-        times[1]["end"] = xp.where(blocks[1][1][FLAGS["present"]], times[1]["end"], ready[1])
+                record["begin"] = jnp.where(here, start, record["begin"])
+        times[1]["end"] = jnp.where(blocks[1][1][FLAGS["present"]], times[1]["end"], ready[1])
     return Clock(tuple(ready), free, quiet, active, anew), times
 
 
-def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool, xp: Any) -> Any:
+def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool) -> Any:
     """When an all-to-all is over; `waits`: seconds on circuits that carry nothing before `active`."""
-    carries = xp.maximum(start, active)
-    over = xp.maximum((carries if eps_waits else start) + packet, start + optical)
-    return xp.maximum(over, xp.where(waits > 0, carries + waits, start))
+    carries = jnp.maximum(start, active)
+    over = jnp.maximum((carries if eps_waits else start) + packet, start + optical)
+    return jnp.maximum(over, jnp.where(waits > 0, carries + waits, start))
 
 
 def _named(times: dict, names: list) -> tuple:
@@ -116,7 +123,6 @@ def names_of(rules: Rules) -> list[Any]:
     return names
 
 
-# ------------------------------------------------------------------------------------------------------------- in JAX
 def run(
     order: Order,
     blocks: Blocks,
@@ -136,7 +142,7 @@ def run(
     """
     (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
     blocks, compute, delay_s = jax.tree.map(jnp.asarray, (blocks, compute, delay_s))
-    table = table_of(order, blocks, compute, delay_s, rules, jnp)
+    table = table_of(order, blocks, compute, delay_s, rules)
     walks, names = _Walks(rules, jnp.asarray(decision_s, dtype)), names_of(rules)
     at = order.stage, order.position
     sent_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, jnp.asarray(send_s, dtype)[order.crossing])
@@ -163,13 +169,13 @@ def run(
     empty = jnp.zeros(blocks.present.shape, dtype)
     if order.paired is None:
         times = lax.scan(step, start, (every, every, jnp.zeros(len(sent_s), bool)))[1]
-        return slots_of({name: empty.at[at].set(x) for name, x in zip(names, times, strict=True)}, table, rules, jnp)
+        return slots_of({name: empty.at[at].set(x) for name, x in zip(names, times, strict=True)}, table, rules)
     first, second, both = units_of_order(order)
     units = jax.tree.map(lambda x: x[first], every), jax.tree.map(lambda x: x[second], every), jnp.asarray(both)
     ones, twos, paid = lax.scan(step, start, units)[1]
     here, there = ((order.stage[some], order.position[some]) for some in (first, second[both]))
     placed = (empty.at[here].set(x).at[there].set(y[both]) for x, y in zip(ones, twos, strict=True))
-    slots = slots_of(dict(zip(names, placed, strict=True)), table, rules, jnp)
+    slots = slots_of(dict(zip(names, placed, strict=True)), table, rules)
     return _with_paid(slots, blocks, order, (here[0][both], here[1][both]), paid[both])
 
 
@@ -229,7 +235,7 @@ class _Walks(NamedTuple):
         return (jnp.maximum(clock.free, jnp.maximum(*clock.ready)), *clock[2:]), times
 
     def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
-        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits, jnp)
+        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits)
 
 
 def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -244,80 +250,10 @@ def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], 
 
     - `at`: stages and positions of these [U].   - `paid` [U 2]: seconds for the switch, and of the pair without it.
     """
-    xp = np if isinstance(paid, np.ndarray) else jnp
     work = (slots.compute_s + slots.tp_s).sum(-1)
     if blocks.beside_s is not None:
-        work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
+        work = work + jnp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
     p, q = at
     exposed = paid[:, 1] - work[p, q] - work[p, q + 1]
-    paid_s = xp.where(xp.asarray(order.in_pairs)[..., None], 0, slots.paid_s)
-    if xp is np:
-        exchange_s = np.array(slots.exchange_s)
-        paid_s[p, q, 0], exchange_s[p, q, 0] = paid[:, 0], exposed
-        return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
-    exchange_s, paid_s = slots.exchange_s.at[p, q, 0].set(exposed), jnp.asarray(paid_s).at[p, q, 0].set(paid[:, 0])
-    return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
-
-
-# -------------------------------------------------------------------------------------------------------- without JAX
-class _Plain:
-    """`where` and `maximum` of Python's numbers."""
-
-    @staticmethod
-    def where(condition: bool, a: float, b: float) -> float:
-        return a if condition else b
-
-    maximum = staticmethod(max)
-
-
-def run_plain(
-    order: Order,
-    blocks: Blocks,
-    compute: Compute,
-    send_s: np.ndarray,
-    delay_s: Any,
-    rules: Rules,
-    decision_s: float = 0.0,
-) -> Slots:
-    """`run` of one case without XLA: nothing is compiled. NumPy arrays in and out, float64."""
-    blocks, compute, send_s, delay_s = in_float64((blocks, compute, send_s, delay_s))
-    table, names = table_of(order, blocks, compute, delay_s, rules, np), names_of(rules)
-    stages, passes = order.kind.shape
-    seconds, flags = table.seconds.tolist(), table.flags.tolist()
-    calm = np.where(SWITCHES, False, table.flags).tolist()
-    sent_s = np.where(order.crossing < 0, 0.0, send_s[order.crossing]).tolist()
-    single, double = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute)
-    end, clocks = [0.0] * (stages * passes), [(0.0, -np.inf, -np.inf, False)] * stages
-    times = {name: np.zeros(blocks.present.shape) for name in names}
-    paid, firsts = [], []
-
-    def through(steps: tuple, clock: Clock, rows: list, at: list) -> Clock:
-        for block, row in enumerate(zip(*(zip(*of, strict=True) for of in rows), strict=True)):
-            clock, records = play(steps, clock, list(row), decision_s, rules.eps_waits, _Plain)
-            for (p, q), record in zip(at, records, strict=False):
-                for name, time in zip(names, _named(record, names), strict=True):
-                    times[name][p, q, block] = time
-        return clock
-
-    for first, _, both in zip(*units_of_order(order), strict=True):
-        p, q = int(order.stage[first]), int(order.position[first])
-        now, quiet, active, anew = clocks[p]
-        for n in range(first, first + 1 + both):
-            if (need := order.needs[n]) >= 0:
-                now = max(now, end[need] + sent_s[n])
-        if not both:
-            clock = through(single, Clock((now,), now, quiet, active, anew), [(seconds[p][q], flags[p][q])], [(p, q)])
-            over = clock.ready[0]
-        else:
-            rows = [(seconds[p][q + n], flags[p][q + n]) for n in (0, 1)]
-            clock = through(double, Clock((now, now), now, quiet, active, anew), rows, [(p, q), (p, q + 1)])
-            over = max(clock.free, *clock.ready)
-            rows = [(seconds[p][q + n], calm[p][q + n]) for n in (0, 1)]
-            still = through(double, Clock((now, now), now, quiet, -np.inf, False), rows, [])
-            calm_over = max(still.free, *still.ready)
-            paid.append((over - calm_over, calm_over - now))
-            firsts.append((p, q))
-            end[p * passes + q + 1] = over
-        clocks[p], end[p * passes + q] = (over, *clock[2:]), over
-    slots = slots_of(times, table, rules, np)
-    return _with_paid(slots, blocks, order, tuple(np.transpose(firsts)), np.asarray(paid)) if firsts else slots
+    paid_s = jnp.where(jnp.asarray(order.in_pairs)[..., None], 0, slots.paid_s).at[p, q, 0].set(paid[:, 0])
+    return slots._replace(paid_s=paid_s, exchange_s=slots.exchange_s.at[p, q, 0].set(exposed))

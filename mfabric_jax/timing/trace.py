@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mfabric_jax.timing import block_ops as ops
-from mfabric_jax.timing._beside import Beside
-from mfabric_jax.timing._order import BACKWARD, FORWARD, WEIGHT, order_of
-from mfabric_jax.timing.block_table import rows_of
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.timing import blocks as ops
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, rows_of
+from mfabric_jax.timing.iteration import Beside
+from mfabric_jax.timing.passes import order_of
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
@@ -98,7 +98,7 @@ class _Who(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """An iteration to draw; `rows`: seconds [P Q L] of everything in `block_table.ROWS`."""
+    """An iteration to draw; `rows`: seconds [P Q L] of everything in `blocks.ROWS`."""
 
     slots: Slots
     blocks: Blocks

@@ -9,8 +9,8 @@ counted must leave `HEADROOM` for them.
 from typing import NamedTuple
 
 from mfabric_jax import units
-from mfabric_jax.workload.parallel import SHARDING, Holding, Workload
-from mfabric_jax.workload.schedules import held
+from mfabric_jax.workload.parallel import SHARDING, Workload
+from mfabric_jax.workload.schedules import Holding, held
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     OPTIMIZER_BYTES,

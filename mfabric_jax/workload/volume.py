@@ -10,7 +10,8 @@ import itertools
 from typing import Any, NamedTuple
 
 from mfabric_jax.rings import ring_bytes, ring_steps
-from mfabric_jax.workload.parallel import Holding, Workload
+from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.schedules import Holding
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward

@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 from mfabric_jax.case import Cases, presets
+from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.layers import file_layers, merged
 from mfabric_jax.case.paths import Leaf, flat, settings
 from mfabric_jax.commands import help, show
@@ -32,16 +33,12 @@ def cases_of(words):
 
 def read_by(found: Cases):
     """What each case reads, in order."""
-    from mfabric_jax.case.grid import fabric_reads
-
     every = [flat(case) for case in found]
     return [{path: value for path, value in one.items() if fabric_reads(path, one)} for one in every]
 
 
 def in_the_end(found: Cases):
     """What is computed of each block of cases."""
-    from mfabric_jax.case.grid import fabric_reads
-
     every = [flat(resolve(block.case).case) for block in found.blocks]
     return [{path: value for path, value in one.items() if fabric_reads(path, one)} for one in every]
 
@@ -96,31 +93,6 @@ def test_every_value_says_where_it_comes_from(tmp_path, capsys):
     assert "# read by no case here (mfabric): network.rail-optimized.pxn" in lines
     assert status("show", "--presets") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*presets()]
-
-
-MISTAKES = {
-    "--delay-s 3": "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?).",
-    "--rule next": "option '--rule' is unknown (greedy-released and greedy-next are names of circuits.policy).",
-    "--overlap-passes": "option '--overlap-passes' is unknown (did you mean --set job.overlap=passes?).",
-    "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
-    "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
-    "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
-    "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
-    "--set run.sed=3": "run.sed is unknown (did you mean run.seed?); mfabric show --help lists all settings.",
-    "--nic-gbps": "option --nic-gbps needs a value behind it; --help says which.",
-    "--changed=yes": "option --changed takes no value, got 'yes'.",
-    "surplus": "show does not take 'surplus'; --help lists what it takes.",
-    "none.toml": "cannot read 'none.toml' (No such file or directory); give a .toml or .json file of settings",
-    "--preset papr": "preset 'papr' is unknown (did you mean 'paper'?); allowed: as-0.1, ",
-    "--fabric fat-tree --policy joint": "circuits.policy is read by no case here (fat-tree); leave it out.",
-    "--seed auto": "run.seed is never left open, got 'auto'.",
-}
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_sentence(words, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert mistake(capsys, "show", *words.split()).startswith(MISTAKES[words])
 
 
 def test_help_is_one_screen_and_leads_to_every_setting(capsys):

@@ -20,7 +20,7 @@ from mfabric_jax.cluster.whole_cluster import (
 from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.flows import completion, max_min
-from mfabric_jax.resolving._resolve import hardware_of
+from mfabric_jax.resolving.resolve import hardware_of
 from mfabric_jax.routing.transfers import link_bytes
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
@@ -244,7 +244,7 @@ def test_hardware_is_that_of_a_case_whatever_runs_there():
     assert found.delay_s == get_ocs("polatis", None).delay_s[1]
     one = resolve(config("mfabric"))
     there = hardware_of(config("mfabric"), one.job.servers)
-    for name in ("server_nics", "optical_degree", "electrical_nics", "tiers", "delay_s", "pxn", "own_nvlink_Bps"):
+    for name in ("server_nics", "optical_degree", "electrical_nics", "tiers", "delay_s", "pxn"):
         assert getattr(there, name) == getattr(one.settings, name)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import iteration_time, reconfiguration_delay
 from mfabric_jax import load, resolve
-from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user
 
 

@@ -21,7 +21,7 @@ from mfabric_jax.failures.packet_failures import Hit, packets_left
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.timing import Iteration
-from mfabric_jax.timing.all_to_alls import Exchanges
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused

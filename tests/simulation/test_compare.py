@@ -1,4 +1,4 @@
-"""Rows: what they hold, that they repeat, and how they depend on what is asked for."""
+"""Rows: what they hold, that they repeat, how they depend on what is asked for, whoever asks."""
 
 import importlib
 import itertools
@@ -6,23 +6,37 @@ import itertools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cases, load, resolve, simulate
+from mfabric_jax import Case, InputError, all_to_all_time, cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
+from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.failures._failures import failures_of
-from mfabric_jax.policies import topoopt
-from mfabric_jax.report import remarks
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.policies import greedy, topoopt
+from mfabric_jax.report import comparison, remarks
 from mfabric_jax.resolving.settings import CALIBRATED
-from mfabric_jax.simulation._timeline import examples
+from mfabric_jax.routing.fixed import spray_time
+from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import commit, effective
+from mfabric_jax.simulation.scenario import measured_decision_s
+from mfabric_jax.simulation.solving import (
+    SIGMA,
+    errors_so_far,
+    given_of,
+    predicted_tokens,
+    program_of,
+    simulate_scenario,
+    solve_between,
+)
+from mfabric_jax.simulation.timeline import examples
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.workload import block_seconds, get_gpu
-from tests.mistakes import check_refused
-from tests.small import MODEL, configured, row, rows, scenario, several, small
+from mfabric_jax.traffic import measured, recorded, server_bytes
+from mfabric_jax.workload import block_seconds, get, get_gpu
+from tests.small import JOB, MODEL, configured, row, rows, scenario, several, small
 
 module = importlib.import_module("mfabric_jax.simulation.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -139,7 +153,6 @@ def test_delay_is_paid_where_circuits_change():
     # One iteration begins with the circuits of the one before: those for the mean never change.
     static = small(SKEWED | {"circuits.policy": "static", "circuits.delay_s": 1.0})
     assert row(static)["reconfig_s"] <= 1.0
-    check_refused("circuits.policy must not be static beside failures", failures_of, static)
     # One circuit a server: most pairs are left to the packet switches, which may have to wait, too.
     one = SKEWED | {"network.mfabric.optical_degree": 1, "network.nics": 3, "circuits.delay_s": 0.4}
     goes_on, waits = (row(small(one | {"circuits.packets_wait": wait})) for wait in (False, True))
@@ -203,9 +216,9 @@ def test_nothing_is_promoted():
 
 
 def test_numbers_of_a_fabric_are_data(monkeypatch):
-    traces, counted, plain = [], module.iterate, module._time_all.__wrapped__
+    traces, counted, plain = [], module.iterate, module.timed_at_rates.__wrapped__
     monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
-    monkeypatch.setattr(module, "_time_all", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
+    monkeypatch.setattr(module, "timed_at_rates", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
     changes = ({}, {"network.nic_gbps": 300.0, "circuits.delay_s": 0.1}, {"network.mfabric.optical_degree": 4})
     got = [simulate(small(SKEWED | change)).rows()[0]["iteration_s"] for change in changes]
     assert len(traces) == 1
@@ -243,3 +256,263 @@ def test_examples_for_the_pictures():
         assert {"attention", "experts", "all-to-all"} <= {one["kind"] for one in segments}
         assert all(one["end_s"] > one["start_s"] for one in segments)
     assert examples(cases(small(TREE), bandwidths)) == ({}, {})
+
+
+TIMES = ("iteration_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
+
+
+def test_a_fabric_has_the_same_rows_beside_others_and_alone():
+    # Under single paths rail-optimized once got the all-to-alls of the fat-tree where both were asked for.
+    single = {"network.paths": "ecmp", "traffic.alike": "everything", "network.radix": 16}
+    both = {one["fabric"]: one for one in rows(several(single, {"network.fabric": ("fat-tree", "rail-optimized")}))}
+    for name, beside in both.items():
+        alone = row(small(single | {"network.fabric": name}))
+        for part in TIMES:
+            np.testing.assert_allclose(beside[part], alone[part], rtol=1e-12, err_msg=f"{name} {part}")
+    assert both["rail-optimized"]["ep_comm_s"] != both["fat-tree"]["ep_comm_s"]
+    sprayed = row(small(TREE | {"traffic.alike": "everything"}))
+    assert both["fat-tree"]["ep_comm_s"] > sprayed["ep_comm_s"]
+
+
+def test_a_gpu_that_is_named_brings_its_own_peak_and_nvlink():
+    # 900 GB/s as the paper simulates; H800 has 200: tensor-parallel all-reduces take 4.5 times.
+    h800 = {"gpu.name": "H800-SXM", "gpu.nvlink_gigabytes_per_s": None}
+    paper, theirs, own = (
+        row(small(TREE | changes)) for changes in ({}, h800, h800 | {"gpu.nvlink_gigabytes_per_s": 450.0})
+    )
+    np.testing.assert_allclose(theirs["tp_comm_s"] / paper["tp_comm_s"], 4.5, rtol=1e-9)
+    np.testing.assert_allclose(own["tp_comm_s"] / paper["tp_comm_s"], 2.0, rtol=1e-9)
+    fast = row(small(TREE | {"gpu.name": "H100-SXM", "compute.efficiency": 1.0}))
+    np.testing.assert_allclose(paper["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
+    assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
+
+
+@pytest.mark.parametrize("name", [pytest.param("nvl72", marks=pytest.mark.slow), "mfabric-cpo"])
+def test_a_function_of_numbers_gives_the_rows_at_any_bandwidth(name):
+    # NVLink and optical ports are what the NIC leaves of a GPU: of 800 Gbps, not of the bandwidth asked for first.
+    given = {f"job.parallel.{name}": degree for name, degree in (("tp", 8), ("dp", 1), ("ep", 16), ("pp", 8))}
+    asked, axis = small(given | {"network.fabric": name}, "llama-moe"), {"network.nic_gbps": [100.0, 400.0, 800.0]}
+    function, numbers = iteration_of(asked)
+    points = grid(**{path: [value] for path, value in numbers.items()} | axis)
+    for got, want in zip(evaluate(function, points).rows(), simulate(cases(asked, axis)).rows(), strict=True):
+        for part in TIMES:
+            np.testing.assert_allclose(got[part], want[part], rtol=1e-9, atol=1e-15, err_msg=part)
+
+
+def test_circuit_changes_are_what_differs_from_slot_to_slot():
+    asked = small(
+        {"circuits.ocs": "calient", "network.nics": 4, "network.mfabric.optical_degree": 2}
+        | {"traffic.generated.skew": 1.0, "traffic.generated.drift": 0.4}
+    )
+    one = scenario(asked)
+    every = np.asarray(solve_between(one).count)[0]  # [P Q L 2 S S]
+    changed, turned = 0, []
+    for stage in every.reshape(len(every), -1, *every.shape[-2:]):
+        before, turns = stage[-1], 0  # as an iteration like it leaves them
+        for now in stage:
+            changed += np.maximum(now - before, 0).sum() / 2
+            turns += (now != before).any()
+            before = now
+        turned.append(turns)
+    job, found = one.workload, row(asked)
+    groups = job.servers // job.pp // job.servers_per_region
+    assert found["circuit_changes"] == changed * groups
+    assert changed > 10
+    assert found["switch_turns"] == max(turned)
+    assert row(small(TREE))["switch_turns"] is None
+    np.testing.assert_allclose(found["turns_over_allowed"], max(turned) / (5 * found["iteration_s"]), rtol=1e-9)
+    assert (found["ocs"], row(small(TREE))["ocs"]) == ("calient", "none")
+
+
+def test_known_all_to_alls_are_not_solved_again():
+    alike = {"traffic.alike": "everything"}
+    first = simulate_scenario(scenario(small(alike)))
+    slower = scenario(small(alike | {"circuits.delay_s": 1.0}))
+    again, whole = simulate_scenario(slower, first.exchanges), simulate_scenario(slower)
+    np.testing.assert_array_equal(again.times.iteration_s, whole.times.iteration_s)
+    assert again.exchanges is first.exchanges
+
+
+def scenarios(preset="usual", **changes):
+    """What is solved of one model at one bandwidth."""
+    given = {"model.name": "llama-moe", "network.nic_gbps": 400} | changes
+    return [group.work for group in simulate(load(preset=preset, changes=given)).groups]
+
+
+def shown(preset="usual", **changes):
+    """Fabric, variant, use of NICs, policy, routing and rule for the first all-to-all of every row."""
+    return [
+        (
+            one.fabric.name,
+            one.variant,
+            one.group.nic_use,
+            one.settings.case.circuits.policy,
+            one.settings.case.circuits.routing,
+            one.settings.first,
+        )
+        for one in scenarios(preset, **changes)
+    ]
+
+
+def test_the_fat_tree_and_mfabric_are_shown_twice():
+    greedy = ("greedy", "unsplit", "block")
+    for preset in ("usual", "as-0.1"):
+        assert shown(preset, **{"network.fabric": ["fat-tree", "mfabric", "torus"]}) == [
+            ("fat-tree", "own NICs", "own", *greedy),
+            ("fat-tree", "pooled NICs", "pooled", *greedy),
+            ("mfabric", "as published", "pooled", *greedy),
+            ("mfabric", "at its best", "pooled", "joint", "relay", "pays"),
+            ("torus", "as set", "pooled", *greedy),
+        ]
+
+
+def test_a_preset_chooses_micro_batches_for_a_bubble():
+    (one,) = scenarios("as-0.1", **{"network.fabric": "torus"})
+    assert one.workload.micro_batches == 17
+    (one,) = scenarios("as-0.1", **{"network.fabric": "torus", "job.batch.micro_batches": 6})
+    assert one.workload.micro_batches == 6
+
+
+TINY = load(preset="paper").with_({"model.name": "llama-moe"})
+
+
+def test_axes_say_what_an_array_is(tmp_path):
+    loads = np.arange(1, 2 * 3 * 16 + 1).reshape(2, 3, 16)  # iteration, layer, expert
+    np.save(tmp_path / "plain.npy", np.repeat(loads[:, :, None, None], 16, axis=3))  # spread over sources
+    np.save(tmp_path / "turned.npy", loads.transpose(2, 0, 1))
+
+    def drawn(name, axes):
+        trace = {"traffic.trace.path": str(tmp_path / name), "traffic.trace.axes": axes, "run.iterations": 2}
+        return scenario(TINY.with_(trace)).tokens.count
+
+    by_name = drawn("turned.npy", "expert,iteration,layer")
+    np.testing.assert_array_equal(by_name, drawn("plain.npy", "iteration,layer,micro-batch,source,expert"))
+    with pytest.raises(InputError, match="name its axes, such as --axes"):
+        drawn("turned.npy", None)
+
+
+def test_what_is_fine():
+    with pytest.raises(AttributeError):
+        Case().run.seed = 1  # type: ignore[misc]
+    assert msgspec.structs.replace(Case().run, seed=1) == Case().with_({"run.seed": 1}).run
+    for few in ({"network.nic_use": "pooled"} | TREE, {"network.fabric": "mfabric"}):
+        assert resolve(TINY.with_(few | {"network.nics": 4})).settings.server_nics == 4
+
+
+def test_float64_needs_x64():
+    sentence = r"^dtype float64 needs jax\.config\.update\('jax_enable_x64', True\)"
+    with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
+        simulate(small())
+
+
+SPANS = ("stage", "run")
+DRIFT = {"run.iterations": 2, "traffic.shares.drift": 0.4}
+KNOWN = {"circuits.span.chosen_on": "actual"}
+
+
+def span(length):
+    return {"circuits.span.length": length}
+
+
+def test_every_span_has_its_row_and_a_fixed_fabric_has_none():
+    narrow = {"network.nics": 4, "network.mfabric.optical_degree": 2, "run.iterations": 2}
+    changing = narrow | SKEWED | {"traffic.generated.drift": 0.4}
+    found = simulate(cases(small(changing), [TREE | {"network.nics": 8}, {}, span("stage"), span("run")])).rows()
+    assert [one["circuits_for"] for one in found] == ["none", "all-to-all", *SPANS]
+    _, each, stage, run = found
+    assert run["reconfig_s"] == 0
+    assert each["reconfig_s"] > stage["reconfig_s"] > 0
+    assert len({one["ep_comm_s"] for one in (each, stage, run)}) == 3
+    assert {one["decision_s"] for one in found} == {0.0}
+    assert "mfabric, run" in comparison(found)
+
+
+def test_the_past_is_the_iteration_before_and_is_not_timed():
+    job = resolve(small()).job
+    every = measured(job, iterations=3, micro_batches=4, seed=0, drift=0.4).count
+    stage, run = (scenario(small(DRIFT | span(length))) for length in SPANS)
+    for one in (stage, run):
+        np.testing.assert_array_equal(one.tokens.count, every[1:])
+    np.testing.assert_array_equal(given_of(stage).past, every[:2])
+    np.testing.assert_array_equal(program_of(run).run, every[:1])
+    assert given_of(run).past is program_of(stage).run is None
+    stage, run = (scenario(small(DRIFT | span(length) | KNOWN)) for length in SPANS)
+    np.testing.assert_array_equal(stage.tokens.count, every[:2])
+    np.testing.assert_array_equal(given_of(stage).past, every[:2])
+    np.testing.assert_array_equal(program_of(run).run, every[:2])
+    for alone in (small(DRIFT), small(DRIFT | TREE)):
+        np.testing.assert_array_equal(scenario(alone).tokens.count, every[:2])
+        assert given_of(scenario(alone)).past is None
+
+
+def test_errors_are_those_of_predictions_so_far():
+    job = resolve(small()).job
+    tokens = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.5)
+    found = errors_so_far(tokens.count, predicted_tokens(tokens, "previous-iteration"), job)
+    assert found[0] == found[1] == SIGMA
+    assert (found[2:] > 0.3).all()
+    np.testing.assert_allclose(errors_so_far(tokens.count, tokens.count, job)[2:], 0, atol=1e-6)
+    calm = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.01)
+    assert errors_so_far(calm.count, predicted_tokens(calm, "previous-iteration"), job)[-1] < found[-1]
+
+
+def test_a_decision_is_timed_without_its_compilation():
+    demand = jnp.ones((8, 8), jnp.float32)
+    assert 0 < measured_decision_s(greedy, Region(8, 400.0), demand, jax.random.key(0)) < 0.1
+
+
+def test_a_timeline_may_keep_circuits_for_a_stage():
+    case = small(JOB | SKEWED | span("stage"))
+    _, stages = example_timeline(case)
+    np.testing.assert_allclose(stages[0]["iteration_s"], row(case)["iteration_s"], rtol=1e-9)
+
+
+RECORDS = (2011, 2301)
+EVERY = 10  # of the 30 records there
+BATCH = 96
+
+
+@pytest.fixture(scope="module")
+def folder(shared_data):
+    return shared_data / "smartmoe_gate_trace"
+
+
+@jax.jit
+@jax.vmap
+def seconds(demand):
+    """All-to-alls [BATCH R R] of 16 ranks on two servers: fat-tree with own and with pooled NICs, and mFabric."""
+    region, all_circuits = Region(2, 400.0), Circuits(6 - 6 * jnp.eye(2, dtype=jnp.int32))
+    trees = [spray_time(Electrical(400.0, nic_use=use), demand, 8) for use in ("own", "pooled")]
+    return jnp.stack([*trees, all_to_all_time(region, all_circuits, server_bytes(demand, 8))])
+
+
+def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder):
+    workload = get("qwen-moe-ep16")
+    tokens = recorded(workload, folder, RECORDS)
+    count = np.asarray(tokens.count[::EVERY], float)  # every layer and micro-batch
+    assert count.shape[:4] == (3, workload.moe_layers, 4, 16)
+    demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)  # one byte a selection
+    own, pooled, optical = np.concatenate([seconds(batch) for batch in demand]).T
+    balanced = np.asarray(seconds(np.full_like(demand[0], demand.mean())))[0, 0]
+    load = tokens.rank_load_over_mean(workload.ep)[::EVERY].reshape(-1)
+    ratio = own / balanced / load
+    assert np.median(load) > 5  # far from balanced, so this says something
+    assert np.median(ratio) == pytest.approx(1, abs=0.02)
+    assert np.all(np.abs(np.quantile(ratio, [0.1, 0.9]) - 1) < 0.02)
+    # Two servers: what leaves one goes over 6 circuits or over 8 NICs. Against own NICs mFabric gains by pooling.
+    np.testing.assert_allclose(optical / pooled, 8 / 6, rtol=1e-9)
+    assert np.median(optical / own) == pytest.approx(0.28, abs=0.03)
+
+
+def test_recorded_rows_from_a_file(tmp_path):
+    # The same balanced counts, recorded and generated.
+    np.save(tmp_path / "run.npy", np.ones((2, 3, 4, 16, 16)))
+    traced = {"network.fabric": "fat-tree", "traffic.trace.path": str(tmp_path / "run.npy")}
+    even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0}
+    got = row(small(traced, "llama-moe"))
+    want = row(small({"network.fabric": "fat-tree"} | even, "llama-moe"))
+    times = [name for name in got if name.endswith("_s")]
+    np.testing.assert_allclose([got[name] for name in times], [want[name] for name in times], rtol=1e-9)
+    np.savez(tmp_path / "run.npz", tokens=np.ones((1, 2, 1, 4, 16)))  # of other ranks
+    with pytest.raises(InputError, match=r"ep of the workload must divide the 4 source ranks of .*run\.npz, got 16"):
+        simulate(small(traced | {"traffic.trace.path": str(tmp_path / "run.npz")}, "llama-moe"))

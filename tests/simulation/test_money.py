@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import resolve
-from mfabric_jax.simulation.money import bill_of, tokens_of_iteration, unknown_parts
-from mfabric_jax.simulation.rows import changes_of, judged
+from mfabric_jax.simulation.rows import bill_of, changes_of, judged, tokens_of_iteration, unknown_parts
 from mfabric_jax.workload import get
 from tests.small import base
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import cases, fabric, load, resolve, simulate
-from mfabric_jax.simulation.money import bill_of
+from mfabric_jax import cases, load, resolve, simulate
+from mfabric_jax.simulation.rows import bill_of
 
 LLAMA = load(preset="paper").with_({"model.name": "llama-moe", "network.nic_use": "pooled"})
 SERVERS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "torus")
@@ -62,16 +62,16 @@ def test_a_named_gpu_keeps_servers_of_8():
         assert group_of(resolved(name)) == group_of(resolved(name, **named))
     one = resolved(**named).settings
     assert (one.optical_degree, one.electrical_nics, one.server_nics) == (6, 2, 8)
-    assert one.nvlink_Bps(fabric.get("fat-tree"), 400.0) == 900e9  # as preset paper says
+    assert one.server.nvlink == 900e9  # as preset paper says
     assert one.server.name == "GB300-NVL72"
 
 
 def test_a_gpu_by_name_has_the_nvlink_of_its_data_sheet_unless_a_case_says_another():
     given = {"model.name": "llama-moe", "gpu.name": "H800-SXM"}
-    assert resolve(load(changes=given)).settings.own_nvlink_Bps == 200e9
+    assert resolve(load(changes=given)).settings.server.nvlink == 200e9
     paper = load(preset="paper", changes=given)
-    assert resolve(paper).settings.own_nvlink_Bps == 900e9
-    assert resolve(paper.with_({"gpu.nvlink_gigabytes_per_s": None})).settings.own_nvlink_Bps == 200e9
+    assert resolve(paper).settings.server.nvlink == 900e9
+    assert resolve(paper.with_({"gpu.nvlink_gigabytes_per_s": None})).settings.server.nvlink == 200e9
 
 
 def test_many_cases_have_the_gpu_of_a_file(tmp_path):

@@ -10,9 +10,9 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.timing.all_to_alls import Exchanges
 from mfabric_jax.timing.exchange import exchanges_between
-from mfabric_jax.timing.iteration import _iterate, all_reduce_seconds
+from mfabric_jax.timing.iteration import all_reduce_seconds, iterate_compiled
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.switching import remembers
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.timing import jobs
@@ -146,7 +146,7 @@ def test_other_bandwidths_run_in_the_same_program():
         found = exchanges(small, Region(4, gbps, 6, 2.0, gbps / 1e4), tokens, counted)
         rates = rates_of(Region(4, gbps, 6, 2.0, gbps / 1e4), nvlink_Bps=1e9 * gbps)
         times.append(float(iterate(small, rates, found, BlockSeconds(1e-6 / gbps, 0.0, 0.0)).ep_comm_s))
-        programs.append((len(traced), _iterate._cached._cache_size()))
+        programs.append((len(traced), iterate_compiled._cached._cache_size()))
     assert programs[0][0] > 0
     assert programs == programs[:1] * 3
     assert times[0] > times[1] > times[2]

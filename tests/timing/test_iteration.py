@@ -1,16 +1,43 @@
-"""Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
+"""Whole iterations: by hand, drawn ones against plain Python, stages that differ, and what blocks take beside."""
+
+import dataclasses
+import itertools
+import math
+from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Region
+from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.policies import uniform
-from mfabric_jax.timing.all_to_alls import Exchanges
-from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.policies import Plan, greedy, uniform
+from mfabric_jax.timing.blocks import Compute, Rules
+from mfabric_jax.timing.exchange import exchanges_between, failed_stage
+from mfabric_jax.timing.iteration import (
+    COLUMNS,
+    PORTS,
+    FabricRates,
+    Walked,
+    all_reduce_seconds,
+    beside_of,
+    early,
+    ends_earlier,
+    expert_load,
+    last_blocks,
+    send_seconds,
+    step_seconds,
+    walk,
+)
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.switching import routed
+from mfabric_jax.timing.trace import segments
+from mfabric_jax.workload import get
+from mfabric_jax.workload.compute import BlockSeconds, block_flops
+from mfabric_jax.workload.volume import context_bytes
+from tests.oracles import timeline as oracle
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Stage as Clock
 from tests.oracles.timeline import stage_order, timeline
@@ -191,3 +218,521 @@ def test_drawn_iterations_agree_with_plain_python(optical):
         hidden, paid = hidden + (most < at_most * (1 - RTOL)), paid + (most > 0)
     assert not optical or (hidden >= 1 and paid >= 5 and slack >= 3)  # the draws show all
     assert optical or paid == 0
+
+
+GB = 1e9
+DEEP, ROUNDS = 3, 4
+# One MoE block a stage on two servers of two ranks: 1 GB of activations a rank, 1.5 GB of its all-reduce over TP 4. Of
+# dense gradients 1 GB crosses between the servers (a ring has two steps), 0.25 GB inside.
+TP_GB = 1.5
+
+
+def stage_rates(*, eps=2 * GB, send=4 * GB, delay=0.0, latency=0.0, stages=DEEP):
+    """NICs of 1 GB/s; what a stage may have for itself as [P]."""
+    each = (jnp.broadcast_to(jnp.asarray(x, float), stages) for x in (eps, send))
+    return FabricRates(jnp.asarray(GB), *each, jnp.asarray(NVSWITCH), jnp.asarray(delay), jnp.asarray(latency))
+
+
+def twice(load):
+    """[P Q] as both all-to-alls of one block [P Q 1 2]."""
+    return jnp.repeat(jnp.asarray(load, float)[..., None, None], 2, axis=-1)
+
+
+def packets(load, inside=0.0):
+    """All-to-alls without circuits, from seconds at 1 GB/s of every pass [P Q], both of a block alike."""
+    load = twice(load) * GB
+    inside = jnp.broadcast_to(jnp.asarray(inside, float)[..., None], load.shape[:3]) * NVSWITCH
+    return Exchanges(0 * load, load, inside, load < 0, inside < 0, None, jnp.zeros(()))
+
+
+def stage_timed(given, found, stages=DEEP, batches=ROUNDS, tp=NVSWITCH):
+    tp = jnp.broadcast_to(jnp.asarray(tp, float), stages)
+    workload = job(pp=stages, blocks=stages, micro_batches=batches)
+    return iterate_once(workload, given, found, SECONDS, NVSWITCH, tp_Bps=tp)
+
+
+def plain(given, load, inside, tp):
+    """(iteration, EP seconds of every stage, those of its gradients): a send of its own at every boundary."""
+    latency = float(given.latency_s)
+    send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency for p in range(DEEP - 1)]
+    both, blocks = np.maximum(load, inside) + latency * (load > 0), {}
+    for p in range(DEEP):
+        for q, (kind, m, _) in enumerate(stage_order("1f1b", p, DEEP, ROUNDS)):
+            one = {"attention": 2.0, "inner": 1.0, "tp": TP_GB * GB / tp[p], "switch": (False, False), "ahead": False}
+            blocks[kind, p, m, 0] = [one | {"exchange": [(0, both[p, q])] * 2}]
+    _, end = timeline(blocks, "1f1b", DEEP, ROUNDS, 1, [*send, 0.0], [Clock(0.0) for _ in range(DEEP)])
+    reduce = [GB / float(eps) + 0.25 * GB / NVSWITCH + 2 * latency for eps in given.eps_Bps]
+    last = [max(t for (_, at, *_), t in end.items() if at == p) for p in range(DEEP)]
+    return max(np.add(last, reduce)), 2 * both.sum(1), reduce
+
+
+def test_every_stage_with_rates_of_its_own():
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        load, inside = rng.uniform(0, 4, (2, DEEP, 2 * ROUNDS))
+        load *= rng.random(load.shape) < 0.7  # no bytes leave the server: no latency
+        eps, send, tp = rng.uniform(0.1, 4, (3, DEEP)) * GB
+        given = stage_rates(eps=eps, send=send, latency=rng.choice([0.0, 0.5]))
+        got = stage_timed(given, packets(load, inside), tp=tp)
+        total, exchange, reduce = plain(given, load, inside, tp)
+        all_reduce = 2 * ROUNDS * TP_GB * GB / tp
+        busiest = int(got.stage)
+        want = (total, exchange[busiest], reduce[busiest], all_reduce[busiest])
+        np.testing.assert_allclose((got.iteration_s, got.ep_comm_s, got.dp_comm_s, got.tp_comm_s), want, rtol=RTOL)
+        assert busiest == np.argmax(np.array(exchange) + reduce + all_reduce)
+
+
+def test_every_boundary_and_the_one_from_the_last_to_the_first():
+    # 2 GB a server: at 4, 1, 2 GB/s. Between 0 and 1, 1 and 2, 2 and 0; one number for all; two stages share two.
+    workload = job(pp=3, blocks=6, micro_batches=3, schedule="interleaved", chunks=2)
+    for send, want in (((4, 1, 2), (2, 2, 1)), ((1, 4, 8), (2, 0.5, 2)), (2, (1, 1, 1))):
+        given = stage_rates(send=np.array(send) * GB, latency=0.25)
+        np.testing.assert_allclose(send_seconds(workload, given, float), np.add(want, 0.25), rtol=RTOL)
+    pair = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
+    got = send_seconds(pair, stage_rates(send=np.array([4, 1]) * GB, stages=2), float)
+    np.testing.assert_allclose(got, [2, 2], rtol=RTOL)
+
+
+def test_latency_leaves_the_switch_its_time():
+    # Circuits take 2 s of an all-to-all that packets end after 3: of a delay of 5 forward, 4 are paid, latency or not.
+    three = np.full((DEEP, 2), 3.0)
+    found = packets(three)._replace(
+        optical=twice((three - 1) * GB), switch=jnp.asarray([[[[True, False]], [[False, False]]]] * DEEP)
+    )
+    paid = [stage_timed(stage_rates(delay=5.0, latency=t), found, batches=1).reconfig_s for t in (0.0, 0.25)]
+    np.testing.assert_allclose(paid, 4, rtol=RTOL)
+
+
+FAILED = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=2)
+SHARE = np.repeat(np.eye(4), 2, axis=0)  # two ranks a server
+HIT = 1
+at_stage = eqx.filter_jit(failed_stage)
+
+
+def drawn_tokens():
+    heat = np.random.default_rng(0).lognormal(0, 1.5, (2, 2, 8, 8))
+    return heat * FAILED.selections / 8
+
+
+TOKENS = drawn_tokens()
+
+
+def servers(degree, nics):
+    return Region(len(degree), 8.0, jnp.asarray(degree), jnp.asarray(nics, float), 2.0)
+
+
+@eqx.filter_jit
+def healthy_and_failed(region, left):
+    parts = routed("unsplit")
+    return (
+        exchanges_between(FAILED, region, TOKENS, greedy),
+        exchanges_between(FAILED, left, TOKENS, greedy),
+        failed_stage(FAILED, left, TOKENS, jnp.asarray(SHARE), greedy, HIT, parts),
+    )
+
+
+def test_a_failed_stage_has_the_times_of_what_is_left():
+    region = servers([6] * 4, [2.0] * 4)
+    for left in (region, servers([5, 6, 6, 6], [2.0] * 4), servers([0, 6, 6, 6], [1.0, 2, 2, 2])):
+        before, all_of_it, after = healthy_and_failed(region, left)
+        for field in ("optical", "electrical", "switch", "count"):
+            want = np.asarray(getattr(all_of_it, field))[HIT : HIT + 1]
+            np.testing.assert_allclose(getattr(after, field), want, rtol=RTOL, err_msg=field)
+        np.testing.assert_allclose(after.balanced, all_of_it.balanced, rtol=RTOL)
+        same = left is region
+        assert np.allclose(after.load, np.asarray(before.load)[HIT : HIT + 1]) == same
+    assert np.asarray(after.count)[..., 0, :].sum() == 0  # the last: server 0 has no circuits
+
+
+def inactive(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.zeros(demand.shape, int)))
+
+
+def in_running_order(stage):
+    """(pass, layer, micro-batch): one block a stage."""
+    return [(q, stage, m) for q, (_, m, _) in enumerate(stage_order("1f1b", stage, 2, 2))]
+
+
+def test_work_that_moves_to_a_spare_server():
+    # A quarter of rank 2 (server 1) sits on a fifth server: everything it sends and receives, to its own server too.
+    left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
+    share = left.share_of_rank(8, 2)
+    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"), first=jobs.COLD)
+    port = np.full(5, 2.0)  # at unit bandwidth
+    for q, layer, m in in_running_order(HIT):
+        sent = np.zeros((5, 5))
+        for source, sink in np.ndindex(8, 8):
+            size = TOKENS[layer, m, source, sink] * FAILED.dispatch_bytes_per_selection
+            where = [[(4, 0.25), (1, 0.75)] if rank == 2 else [(rank // 2, 1.0)] for rank in (source, sink)]
+            for i, a in where[0]:
+                for j, b in where[1]:
+                    sent[i, j] += size * a * b * (source != sink) * (i != j)
+        np.testing.assert_allclose(got.electrical[0, q, 0], [tree(sent, port, port).max()] * 2, rtol=RTOL)
+    np.testing.assert_array_equal(got.optical, 0)
+    assert not got.switch[0, 1:].any()  # inactive from the first block on
+    np.testing.assert_array_equal(got.switch[0, 0], [[True, False]])
+
+
+NVLINK, SERVER, MEMORY = 0.5e9, 8e9, 1e9  # bytes/s: of a GPU, of a server's NICs, of a GPU's memory
+VOCAB = 500
+
+
+def rates(**more):
+    given = {"nic_Bps": 1e9, "eps_Bps": SERVER, "send_Bps": SERVER, "nvlink_Bps": NVLINK, "memory_Bps": MEMORY} | more
+    return FabricRates(**{name: jnp.asarray(x, float) for name, x in given.items()})
+
+
+def with_words(workload, **settings):
+    """A vocabulary of 500 words, and settings."""
+    model = dataclasses.replace(workload.architecture, vocab=VOCAB, tied=settings.pop("tied", False))
+    return dataclasses.replace(workload, architecture=model, **settings)
+
+
+class Times(NamedTuple):
+    """Of the busiest stage, and everything that happens."""
+
+    iteration_s: float
+    spent: dict
+    walked: Walked
+
+
+def timed(workload, seconds=SECONDS, **more):
+    """The iteration and everything in it, of one stage or the last; all-to-alls take no time."""
+    nothing = jnp.zeros((*places(workload).layer.shape, 2))
+    found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, jnp.zeros(()))
+    walked = walk(workload, rates(**more), found, BlockSeconds(*map(jnp.asarray, seconds)))
+    return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.spent.items()}, walked)
+
+
+def alone(workload, seconds=SECONDS, **more):
+    """What blocks take beside the rest."""
+    compute = Compute(*map(jnp.asarray, seconds[:3]), jnp.asarray(3.0))
+    return beside_of(workload, rates(**more), compute, float)
+
+
+# Two stages of one block, TP 4, EP 4, one replica, two servers a stage: 5e5 tokens of 1,000. Attention: 996,000
+# parameters and scores of 5e5 / 2 keys x 2 x 249 for values and scores. All-reduces over TP: 1.5 GB, 3 s.
+PAIR = job(pp=2, blocks=2, micro_batches=2)
+SCORES = 2 * (500_000 / 2) * 2 * 249  # FLOPs a token
+ATTENTION = 2 * 996_000 + SCORES
+HEAD_S = 2.0 * (2 * 1000 * VOCAB) / ATTENTION  # 2 x 1,000 x 500 FLOPs a token, at attention's rate
+
+
+def test_the_head_by_hand():
+    # One stage of one block on two servers: forward once behind it, backward twice before it.
+    workload = with_words(job(blocks=1, micro_batches=1))
+    before, after = timed(workload), timed(with_words(workload, head="counted"))
+    np.testing.assert_allclose(after.walked.beside["head"][0, :, 0], [[0, HEAD_S], [2 * HEAD_S, 0]], rtol=RTOL)
+    np.testing.assert_allclose(after.spent["compute_s"], before.spent["compute_s"] + 3 * HEAD_S, rtol=RTOL)
+    words = 2 * VOCAB * 1000 * 1000.0  # bytes of both matrices' gradients; inside: a ring of 2 ranks over 4 slices
+    reduce_s = servers_of(workload, words) / SERVER + words / 4 / NVLINK
+    np.testing.assert_allclose(after.spent["dp_comm_s"], before.spent["dp_comm_s"] + reduce_s, rtol=RTOL)
+    np.testing.assert_allclose(after.iteration_s, before.iteration_s + 3 * HEAD_S + reduce_s, rtol=RTOL)
+    assert alone(workload) == alone(dataclasses.replace(workload, architecture=job().architecture, head="known")) == {}
+
+
+def servers_of(workload, size):
+    """Bytes that leave a server of a ring all-reduce over the stage."""
+    servers = workload.servers // workload.pp
+    return 2 * size * (servers - 1) / servers
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_head_is_on_the_last_block_alone(chunks):
+    shape = {"schedule": "interleaved", "chunks": 2} if chunks == 2 else {}
+    workload = with_words(job(pp=2, blocks=5, micro_batches=2, **shape), head="counted")
+    last, where = last_blocks(workload), places(workload)
+    assert last.sum() == 2 * workload.micro_batches
+    assert (where.layer[last] == 4).all()
+    assert not last[0].any()
+    np.testing.assert_allclose(alone(workload)["head"].sum((1, 2, 3)), [0, 2 * 3 * HEAD_S], rtol=RTOL)
+
+
+def test_gradients_of_tied_words_are_on_both_ends():
+    own = 1000 * VOCAB * 1000.0  # bytes of one matrix
+    plain = all_reduce_seconds(with_words(PAIR), rates())
+    local = own / 4 / NVLINK  # a slice each of 4, on 2 ranks
+    once = servers_of(PAIR, own) / SERVER + local
+    for tied in (False, True):
+        got = all_reduce_seconds(with_words(PAIR, head="counted", tied=tied), rates())
+        np.testing.assert_allclose(got - plain, [once, once], rtol=RTOL)
+    alone = job(blocks=1, micro_batches=1)
+    both = all_reduce_seconds(with_words(alone, head="counted"), rates()) - all_reduce_seconds(alone, rates())
+    tied = all_reduce_seconds(with_words(alone, head="counted", tied=True), rates()) - all_reduce_seconds(
+        alone, rates()
+    )
+    np.testing.assert_allclose(both, 2 * tied, rtol=RTOL)
+
+
+def test_the_optimizer_reads_and_writes_its_state():
+    # A rank has 996,000 + 4,000 dense parameters and one expert of 3e6, a quarter of each on a GPU. Gradients of 1,000
+    # bytes and 12 of state read, 12 of state and a weight of 2 written. ZeRO-1: dense ones over 4 replicas.
+    for sharding, updated in (("none", 250_000 + 750_000), ("optimizer", 62_500 + 750_000)):
+        workload = dataclasses.replace(PAIR, sharding=sharding, optimizer_step="counted")
+        step_s = updated * (1000 + 12 + 12 + 2) / MEMORY
+        np.testing.assert_allclose(step_seconds(workload, rates(), float), [step_s] * 2, rtol=RTOL)
+        np.testing.assert_array_equal(step_seconds(workload, rates(memory_Bps=np.inf), float), 0)
+    got, before = timed(workload), timed(dataclasses.replace(workload, optimizer_step="left-out"))
+    np.testing.assert_allclose(got.iteration_s, before.iteration_s + step_s, rtol=RTOL)
+    np.testing.assert_allclose(got.spent["compute_s"], before.spent["compute_s"] + step_s, rtol=RTOL)
+
+
+def test_experts_that_are_all_reduced_too():
+    # Two blocks of two micro-batches on one stage: 3 s forward and 3 s backward more in each.
+    before, got = (timed(job(tp_reduces=kind)) for kind in ("attention", "all"))
+    np.testing.assert_allclose(got.spent["tp_comm_s"], before.spent["tp_comm_s"] + 24, rtol=RTOL)
+    np.testing.assert_allclose(got.iteration_s, before.iteration_s + 24, rtol=RTOL)
+    np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.beside["tp"])
+
+
+def test_keys_and_values_around_a_ring_in_a_server_and_between_servers():
+    # CP 2: 2.5e5 tokens a rank, of 2 x 249 elements in bf16: 249 MB once around; over NVLink of four GPUs 0.1245 s.
+    # CP 4 is two servers of two ranks: 1.25e5 tokens, thrice 124.5 MB, over half of a server's NICs and three hops.
+    for cp, once_s in ((2, 249e6 / (4 * NVLINK)), (4, 3 * 124.5e6 / (SERVER / 2) + 3 * 0.01)):
+        workload = job(blocks=1, micro_batches=1, cp=cp)
+        for attention_s in (0.0, 0.06, 2.0):
+            found = alone(workload, (attention_s, 1.0, 0.0), latency_s=0.01)["cp"]
+            want = max(0.0, once_s - attention_s * SCORES / ATTENTION * (cp - 1) / cp)
+            assert (want > 0) == (attention_s < 1)
+            np.testing.assert_allclose(found[0, :, 0], [[want, 0], [0, 2 * want]], rtol=RTOL, atol=1e-12)
+    for kind, want in {"attention": [[1, 0], [0, 3]], "block": [[1, 0], [1, 2]]}.items():
+        found = alone(job(blocks=1, micro_batches=1, cp=2, recompute=kind), (0.0, 1.0, 0.0))["cp"]
+        np.testing.assert_allclose(found[0, :, 0], np.multiply(want, 0.1245), rtol=RTOL)
+
+
+def plain_ring(steps, transfer, compute):
+    """A ring rank by rank: a step computes on the chunk at hand while the next one arrives."""
+    now = 0.0
+    for step in range(steps):
+        now += max(compute, transfer) if step < steps - 1 else compute
+    return now
+
+
+def test_what_a_ring_shows_is_that_of_its_steps():
+    for cp, attention_s in ((2, 0.01), (4, 0.01), (4, 3.0), (4, 0.0)):
+        workload = job(blocks=1, micro_batches=1, cp=cp)
+        once_s = context_bytes(workload) / (4 * NVLINK if cp == 2 else SERVER / 2)
+        scores_s = attention_s * SCORES / ATTENTION
+        shown = alone(workload, (attention_s, 1.0, 0.0))["cp"][0, 0, 0, 0]
+        longer = plain_ring(cp, once_s / (cp - 1), scores_s / cp) - scores_s
+        np.testing.assert_allclose(shown, longer, rtol=RTOL, atol=1e-12)
+
+
+# Two replicas of EP 4 on two servers each: dense parameters on 4 servers, experts on 2.
+SHARED = job(pp=1, dp=2, blocks=2, dense_blocks=1, micro_batches=3)
+DENSE_BLOCK, MOE_BLOCK = 996_000 + 1_500_000, 996_000 + 4_000  # parameters, the same on all ranks
+
+
+def half_ring(dense, expert):
+    """Seconds of a reduce-scatter or all-gather of bytes by hand: between servers, inside, 3 + 1 steps of 0.01 s."""
+    between = dense * 3 / 4 + 2 * expert * 1 / 2  # two EP ranks of a server
+    return between / SERVER + dense / 4 * 1 / 2 / NVLINK + 4 * 0.01
+
+
+def test_parameters_that_are_gathered_by_hand():
+    for attention_s, inner_s in ((0.0, 0.0), (0.001, 0.0), (1e3, 1e3)):
+        seconds = BlockSeconds(attention_s, inner_s, inner_s)
+        found = alone(dataclasses.replace(SHARED, sharding="parameters"), seconds, latency_s=0.01)["dp"]
+        computes = attention_s + inner_s
+        for moe, dense, expert in ((True, MOE_BLOCK, 3e6), (False, DENSE_BLOCK, 0)):
+            gather, scatter = half_ring(2.0 * dense, 2.0 * expert), half_ring(1002.0 * dense, 1002.0 * expert)
+            where = places(SHARED)
+            here = (where.layer >= 0) == moe
+            forward, back = max(0.0, gather - computes), max(0.0, scatter - 2 * computes)
+            want = np.where(where.backward, back, forward)[here]
+            np.testing.assert_allclose(found[here][:, 0], want, rtol=RTOL, atol=1e-12)
+            np.testing.assert_array_equal(found[here][:, 1], 0)
+    np.testing.assert_array_equal(all_reduce_seconds(dataclasses.replace(SHARED, sharding="parameters"), rates()), 0)
+
+
+@pytest.mark.parametrize(("recompute", "attention", "inner"), [("none", 2, 2), ("attention", 3, 2), ("block", 3, 3)])
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 2)])
+def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, recompute, attention, inner):
+    seconds = BlockSeconds(0.1, 0.07, 0.15)
+    settings = {"schedule": schedule, "chunks": chunks, "recompute": recompute, "sharding": "parameters"}
+    workload = job(pp=2, dp=2, blocks=4, dense_blocks=1, micro_batches=2, **settings)
+    where, walked = places(workload), timed(workload, seconds, latency_s=0.01).walked
+    region, seen = oracle.Stage(0, recompute=recompute), set()
+    for at in zip(*np.nonzero(where.present), strict=True):
+        backward, moe = bool(where.backward[at]), bool(where.layer[at] >= 0)
+        inner_s = seconds.moe_s if moe else seconds.dense_s
+        bytes_each = 1002.0 if backward else 2.0
+        wire = half_ring(bytes_each * (MOE_BLOCK if moe else DENSE_BLOCK), bytes_each * 3e6 * moe)
+        computed = attention * seconds.attention_s + inner * inner_s if backward else seconds.attention_s + inner_s
+        block = {"attention": seconds.attention_s, "inner": inner_s, "tp": 0, "switch": (False, False)}
+        ran = region.run("B" if backward else "F", block | {"exchange": [(0, 0)] * 2 if moe else None})
+        assert computed == pytest.approx(ran["computed"])  # as a plain clock has it
+        np.testing.assert_allclose(walked.slots.compute_s[at], computed, rtol=RTOL)
+        np.testing.assert_allclose(walked.beside["dp"][at], [max(0.0, wire - computed), 0], rtol=RTOL, atol=1e-12)
+        seen.add((backward, moe, wire > computed))
+    assert {(True, True, True), (True, False, True)} <= seen  # both kinds of blocks wait
+
+
+def half_of_all():
+    """Of all parameters: latency once."""
+    return half_ring(2.0 * (DENSE_BLOCK + MOE_BLOCK), 2.0 * 3e6)
+
+
+def test_gradients_that_are_scattered_and_weights_gathered_at_the_end():
+    workload = dataclasses.replace(SHARED, sharding="gradients", grad_bytes=2)
+    got = timed(workload, BlockSeconds(0.0, 0.0, 0.0))
+    moe, dense = half_ring(2.0 * MOE_BLOCK, 6e6) - 0.04, half_ring(2.0 * DENSE_BLOCK, 0) - 0.04
+    np.testing.assert_allclose(got.walked.reduce_s, half_of_all() - 0.04, rtol=RTOL)
+    np.testing.assert_allclose(got.spent["dp_comm_s"], 3 * (moe + dense) + half_of_all() - 0.04, rtol=RTOL)
+    for kind in ("none", "optimizer"):  # a reduce-scatter and an all-gather: all of an all-reduce
+        whole = all_reduce_seconds(dataclasses.replace(workload, sharding=kind), rates())
+        np.testing.assert_allclose(whole, 2 * (half_of_all() - 0.04), rtol=RTOL)
+
+
+def test_updated_weights_are_gathered_in_bf16_whatever_gradients_have():
+    dense, expert = DENSE_BLOCK + MOE_BLOCK, 3e6
+    scatter, gather = (half_ring(size * dense, size * expert) - 0.04 for size in (4.0, 2.0))
+    for sharding, want in (("none", 2 * scatter), ("optimizer", scatter + gather), ("gradients", gather)):
+        got = all_reduce_seconds(dataclasses.replace(SHARED, sharding=sharding, grad_bytes=4), rates())
+        np.testing.assert_allclose(got, want, rtol=RTOL, err_msg=sharding)
+
+
+def test_all_of_it_together_adds_up_and_is_drawn():
+    settings = {"head": "counted", "optimizer_step": "counted", "tp_reduces": "all", "sharding": "parameters", "cp": 2}
+    workload = with_words(job(pp=2, dp=2, blocks=5, dense_blocks=1, recompute="block"), **settings)
+    total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001))  # hides next to nothing
+    busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
+    np.testing.assert_allclose(sum(walked.spent.values()), busy, rtol=RTOL)
+    assert total > busy.max()
+    assert set(walked.beside) == set(COLUMNS)
+    assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
+    plain = jax.tree.map(np.asarray, walked)
+    ends = {"reduce_s": plain.reduce_s, "beside": plain.beside, "step_s": plain.step_s}
+    drawn = segments(workload, plain.slots, plain.blocks, plain.compute, Rules(recompute="block"), **ends)
+    for stage in range(2):
+        of = dict.fromkeys(("compute_s", "tp_comm_s", "dp_comm_s"), 0.0)
+        for one in drawn:
+            column = {"tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_comm_s", "waiting": None}.get(
+                one["kind"], "compute_s"
+            )
+            if one["stage"] == stage and column:
+                of[column] += one["end_s"] - one["start_s"]
+        for column, seconds in of.items():
+            np.testing.assert_allclose(seconds, plain.spent[column][stage], rtol=1e-7, err_msg=column)
+
+
+def test_slopes_go_through():
+    workload = dataclasses.replace(SHARED, sharding="parameters", cp=2)
+
+    @eqx.filter_jit
+    def total(eps_Bps):
+        compute = Compute(*map(jnp.asarray, (0.001, 0.001, 0.001, 0.0)))
+        found = beside_of(workload, rates()._replace(eps_Bps=eps_Bps), compute, float)
+        return sum(x.sum() for x in found.values())
+
+    slope = jax.grad(total)(jnp.asarray(SERVER))
+    step = 1e-4 * SERVER
+    np.testing.assert_allclose(slope, (total(SERVER + step) - total(SERVER - step)) / (2 * step), rtol=1e-5)
+
+
+EACH, FAST = BlockSeconds(2.0, 5.0, 0.0, 4.0), 1e9
+
+
+def plainly(tokens, ranks, selections, tile):
+    """Rank by rank, expert by expert."""
+    per_rank = len(tokens[0]) // ranks
+    busiest = 0.0
+    for rank in range(ranks):
+        rows = 0.0
+        for expert in range(rank * per_rank, (rank + 1) * per_rank):
+            received = sum(float(row[expert]) for row in tokens)
+            rows += math.ceil(received / tile) * tile if tile > 1 else received
+        busiest = max(busiest, rows)
+    return busiest / selections
+
+
+@pytest.mark.parametrize("tile", [1, 16, 128])
+def test_load_is_that_of_the_busiest_rank(tile):
+    job = get("llama-moe")
+    rng = np.random.default_rng(tile)
+    tokens = rng.integers(0, 900, (2, 3, job.ep, job.architecture.experts)) * (rng.random((2, 3, 1, 1)) < 0.8)
+    with jax.enable_x64(True):
+        found = expert_load(job, jnp.asarray(tokens, float), tile)
+    want = [[plainly(one, job.ep, job.selections, tile) for one in layer] for layer in tokens]
+    np.testing.assert_allclose(found, want, rtol=1e-12)
+
+
+def test_balanced_experts_of_whole_tiles_are_the_balanced_case():
+    job = get("llama-moe")
+    even = jnp.full((1, 1, job.ep, job.architecture.experts), job.selections / job.architecture.experts)
+    assert expert_load(job, even).tolist() == [[1.0]]
+    one = jnp.zeros_like(even).at[..., 0].set(job.selections)
+    assert expert_load(job, one).tolist() == [[job.ep]]  # all on one expert: one rank computes everybody's
+
+
+def test_a_block_computes_as_long_as_its_busiest_rank():
+    # One block, one micro-batch: attention 2, gate and experts 5 of which experts 4; all-reduce 1; no all-to-all.
+    job = jobs.job(pp=1, blocks=1, micro_batches=1)
+    where = places(job)
+    tokens = jnp.zeros((1, 1, 4, 4)).at[..., 0].set(job.selections)  # every token to rank 0: it computes four times
+    load = expert_load(job, tokens, tile=1)
+    assert load.tolist() == [[4.0]]
+    found, _ = jobs.simulate(job, jobs.fat_tree(), 0 * tokens, EACH, jobs.KEEP, FAST)
+    even = jobs.timed(job, jobs.fat_tree(), found, EACH, FAST)
+    busy = jobs.timed(job, jobs.fat_tree(), found._replace(busy=load[where.pick(1, 1)]), EACH, FAST)
+    assert float(even.compute_s) == pytest.approx(3 * (2 + 5))
+    assert float(busy.compute_s) == pytest.approx(3 * (2 + 5 + 3 * 4))
+    assert float(busy.iteration_s - even.iteration_s) == pytest.approx(3 * 3 * 4)
+
+
+def test_what_grows_with_the_load_is_what_routed_experts_compute():
+    job = get("deepseek-r1")
+    flops, model = block_flops(job), job.architecture
+    rest = job.tokens * 2 * (model.gate_params + model.shared_params)
+    assert flops.moe == pytest.approx(flops.expert + rest, rel=1e-12)
+    assert flops.expert == pytest.approx(job.selections * 2 * model.expert_params, rel=1e-12)
+
+
+def plainly_left(demand, loads, ranks_a_port, pairs=False):
+    """For every number k of ranks: what the k busiest send back, at the port where that is most, over all ranks'; of
+    pairs: of the pair of ports where that is most over what the pair sends."""
+    order = sorted(range(len(loads)), key=lambda rank: -loads[rank])
+    left, parts = [], []
+    for k in [len(loads), *range(1, len(loads) + 1)]:
+        out, into, pair = {}, {}, {}
+        for rank, source in itertools.product(order[:k], range(len(loads))):
+            ends = rank // ranks_a_port, source // ranks_a_port
+            for sums, end in ((out, ends[0]), (into, ends[1]), (pair, ends)):
+                sums[end] = sums.get(end, 0) + demand[source][rank]
+        left.append(max(*out.values(), *into.values()))
+        parts.append(pair)
+    if pairs:
+        shares = [max(some[ends] / all_ for ends, all_ in parts[0].items() if all_ and ends in some) for some in parts]
+    else:
+        shares = [one / left[0] if left[0] else 1 for one in left]
+    return [loads[order[0]] - loads[rank] for rank in order], shares[1:]
+
+
+@pytest.mark.parametrize("ports", PORTS)
+def test_what_is_left_when_ranks_send_as_they_are_done(ports):
+    job = get("llama-moe")
+    rng = np.random.default_rng(7)
+    tokens = rng.integers(0, 900, (1, 1, job.ep, job.architecture.experts)).astype(float)
+    with jax.enable_x64(True):
+        found = early(job, jnp.asarray(tokens), 1, ports=ports)
+    loads = [float(tokens[0, 0, :, rank].sum()) / job.selections for rank in range(job.ep)]
+    server = [rank // job.ranks_per_server for rank in range(job.ep)]
+
+    def bytes_of(here):
+        ranks = range(job.ep)
+        return [[tokens[0, 0, s, d] * ((server[s] == server[d]) == here) * (s != d) for d in ranks] for s in ranks]
+
+    together = 1 if ports == "rank" else job.ranks_per_server
+    ahead, between = plainly_left(bytes_of(False), loads, together, pairs=ports == "pair")
+    _, inside = plainly_left(bytes_of(True), loads, 1)
+    for have, want in zip(found, (ahead, between, inside), strict=True):
+        np.testing.assert_allclose(have[0, 0], want, rtol=1e-12, atol=1e-12)
+    assert (float(found.between[0, 0, 0]) == 1) == (ports == "rank")  # with a port of its own the busiest ends last
+
+
+def test_two_ranks_that_are_done_one_after_the_other():
+    # The busiest has 4 s of the 10 s that all take at the busiest port; the other is done 3 s before it.
+    left, ahead_s = jnp.asarray([0.4, 1.0]), jnp.asarray([0.0, 3.0])
+    assert float(ends_earlier(jnp.asarray(10.0), left, ahead_s)) == 7.0
+    assert float(ends_earlier(jnp.asarray(10.0), left, 3 * ahead_s)) == 4.0  # all else is sent: its own 4 s are left
+    assert float(ends_earlier(jnp.asarray(0.0), left, ahead_s)) == 0.0

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.timing._order import BACKWARD, FORWARD, WEIGHT, order_of
-from mfabric_jax.timing.all_to_alls import places
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
+from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.timing.trace import LABELS, TRACKS, one_block, segments
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 from tests.timing.jobs import job
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, traffic, workload
-from mfabric_jax.simulation.foreseen import iterations_before
+from mfabric_jax.simulation.solving import iterations_before
 from mfabric_jax.traffic import Recording, Tokens, open_trace, save_weight_matrix
 from mfabric_jax.traffic.placement import (
     MORE,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError
-from mfabric_jax.timing.all_to_alls import places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.workload import NAMES, GroupedQuery, Workload, get, iteration_bytes, micro_batches_for, models, place
 from mfabric_jax.workload.attention import Linear, Mixed
 from mfabric_jax.workload.volume import (

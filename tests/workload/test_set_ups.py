@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mfabric_jax import Case, load, resolve, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.simulation.rows import too_large_words
-from mfabric_jax.timing._order import BACKWARD, order_of
+from mfabric_jax.timing.passes import order_of
 from mfabric_jax.workload import (
     Gpu,
     GroupedQuery,
@@ -33,6 +33,7 @@ from mfabric_jax.workload.estimate import Speeds, iteration_seconds
 from mfabric_jax.workload.gpus import GPUS
 from mfabric_jax.workload.memory import in_flight, step_bytes, usable_bytes
 from mfabric_jax.workload.parallel import RECOMPUTE, SHARDING
+from mfabric_jax.workload.schedules import BACKWARD
 from mfabric_jax.workload.set_ups import quickest, set_ups_by_time
 from tests.mistakes import refused
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import solve
+from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing.iteration import Walked, walk
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
@@ -20,7 +19,7 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """(segments as `schedule.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
+    """(segments as `timing.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
     the last. `InputError` for several replicas."""
     return timeline(shown_scenario(case, "a timeline is"))
 
@@ -49,7 +48,9 @@ def walked_through(one: Scenario) -> Walked:
     """Every block of the iteration that a scenario shows, at its first bandwidth."""
     settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
-    rates, seconds = jax.tree.map(lambda x: np.asarray(x, settings.dtype), (one.rates(one.bandwidths[0]), one.seconds))
+    rates, seconds = jax.tree.map(
+        lambda x: np.asarray(x, settings.case.run.dtype), (one.rates(one.bandwidths[0]), one.seconds)
+    )
     return walk(one.workload, rates, shown, seconds, rules=settings.rules)
 
 
@@ -95,8 +96,8 @@ def _scenario(block: Block) -> Scenario:
 def _region(one: Scenario) -> dict[str, Any]:
     """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
     settings, job = one.settings, one.workload
-    sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.dtype)
+    sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
-    policy = settings.circuits_policy(one.mean_demand.astype(settings.dtype))
-    plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.seed))
+    policy = settings.circuits_policy(one.mean_demand.astype(settings.case.run.dtype))
+    plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.case.run.seed))
     return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}

@@ -13,12 +13,10 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
-from mfabric_jax.resolving._resolve import resolve
-from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.resolving.settings import Calibrated
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.simulation.solving import solve, times_of
+from mfabric_jax.simulation.solving import scenario_at, solve, times_of
 
 ROUNDS, POINTS = 6, 25
 RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s

@@ -1,25 +1,23 @@
-"""What a case stands for: every value that it leaves open worked out, and why.
+"""What a case stands for: every value that it leaves open worked out, and why; and what does not go together.
 
 Nothing is written back: `resolve` makes a new case in which nothing is open, so that it can be fed back, and from it
-the job (`Workload`) and what the engine reads (`Settings`).
-"""
+the job (`Workload`) and what the engine reads (`Settings`)."""
 
 import dataclasses
 import functools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, policies, units
-from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
+from mfabric_jax.case.paths import AUTO, EITHER, Case, Statement, build, flat, layered, stated
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.array_files import axes_of
@@ -28,6 +26,132 @@ from mfabric_jax.workload.catalog import Model, get_model
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
+
+
+class Beside(NamedTuple):
+    """Where `when` holds of the values of a case, by path, `path` must be one of `allowed`; `why`: in a few words."""
+
+    when: Callable[[dict[str, Any]], bool]
+    path: str
+    allowed: tuple
+    why: str
+
+
+def _is(path: str, *values: Any) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: at.get(path) in values
+
+
+def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: all(test(at) for test in tests)
+
+
+PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
+ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
+SHARED = _is("job.sharding", "gradients", "parameters")
+SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
+LIMITS = (
+    Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
+    Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    Beside(PAYS, "job.recompute", ("none", "attention"), "circuits.turn pays, which foresees none computed again"),
+    Beside(RANK, "job.recompute", ("none", "attention"), "compute.received.combine rank"),
+    Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
+    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
+    Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
+    Beside(PASSES, "job.recompute", ("none", "attention"), "job.overlap passes"),
+    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
+    Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+)
+
+
+def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
+    """`Misfit` for values that do not go together.   - `tree_nics`: NICs of the cluster on switch trees."""
+    at = flat(case)
+    if on.reconfigures and PASSES(at):
+        _check_passes(at)
+    for limit in LIMITS:
+        if (limit.path.startswith("circuits.") or limit.when is PAYS) and not on.reconfigures:
+            continue
+        if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
+            refuse(limit.path, limit.allowed, limit.why, at[limit.path])
+    if case.run.sample is not None and case.run.sample >= case.run.iterations:
+        raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
+    if case.network.radix < 4 or case.network.radix % 2:
+        raise InputError(
+            f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
+        )
+    if case.run.replicas != "all" and case.run.replicas > job.dp:
+        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
+    two = Tree(1, case.network.radix, tiers=2)
+    if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
+        raise Misfit(
+            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {tree_nics:,}."
+        )
+
+
+BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # what a command does not model: path, and what it must be
+    "an iteration of one group": (
+        ("network.paths", ("spray", "ecmp")),
+        ("network.oversubscription", (None,)),
+        ("network.oversubscribed_at", ("edge",)),
+    ),
+    "a whole cluster": (
+        ("placement.rule", ("contiguous",)),
+        ("traffic.source", ("shares",)),
+    ),
+    "failures": (
+        ("run.replicas", (1,)),
+        ("run.sample", (None,)),
+        ("circuits.turn", ("on-demand", "reuse", "predict")),
+        ("circuits.predict.predictor", ("random",)),
+        ("circuits.predict.both", (False,)),
+        ("circuits.partial", (False,)),
+        ("network.paths", ("spray",)),
+        ("network.topoopt.wiring", ("demand",)),
+        *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
+    ),
+    "an iteration as a graph": (
+        ("network.paths", ("spray",)),
+        ("job.overlap", ("none", "passes")),
+        ("compute.received.combine", ("barrier",)),
+        ("circuits.partial", (False,)),
+    ),
+}
+
+
+def check_beside(what: str, case: Case) -> None:
+    """`Misfit` for a value that `what` (of `BESIDE`) does not model."""
+    at = flat(case)
+    for path, allowed in BESIDE[what]:
+        if path in at and at[path] not in allowed:
+            refuse(path, allowed, what, at[path])
+    if what == "failures" and at["circuits.policy"] == "static":
+        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what is left.")
+
+
+def _check_passes(at: dict[str, Any]) -> None:
+    """Circuits beside passes that overlap: chosen when demand is known, or for long spans."""
+    if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
+        "block",
+        "stage",
+    ):
+        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
+    if at["circuits.partial"]:
+        refuse("circuits.partial", (False,), "job.overlap passes", True)
+
+
+def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
+    """The one sentence of the table."""
+    words = " or ".join(map(_word, allowed))
+    raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
+
+
+def _word(value: Any) -> str:
+    """As a file has it."""
+    return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
 
 GPUS = 1024  # of a job that says neither gpus nor dp
 GLOBAL_BATCH = 4096  # sequences, of a job that says nothing of its batch
@@ -480,7 +604,6 @@ def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
     return {
         "case": whole,
         "server": gpu,
-        "own_nvlink_Bps": gpu.nvlink,
         "carried_by": get_transport(payload.value if payload.name == "transport" else "none"),
         "goodput": payload.value if payload.name == "goodput" else 1.0,
         "server_nics": nics,
@@ -507,8 +630,8 @@ def _settings(case: Case, gpu: Gpu) -> Settings:
 def _check_fabric(resolved: Resolved) -> None:
     """`InputError` for what the fabric cannot be: a group that it has no room for, a bandwidth without a price."""
     case, settings, job = resolved.case, resolved.settings, resolved.job
-    settings.price_list().at("nic", case.network.nic_gbps)
-    settings.server.peak(settings.compute_precision)
+    settings.parts.prices.at("nic", case.network.nic_gbps)
+    settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
     if case.traffic.source.name == "knobs":
         knobs_of(case.traffic.source)
     _check_measured(case)

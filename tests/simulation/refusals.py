@@ -1,14 +1,18 @@
-"""Everything that can be wrong with a case is one sentence that names the setting, before any traffic is drawn."""
+"""Mistakes that a simulation answers with one sentence: settings of a case, cases of a batch, a calibration."""
 
-import msgspec
+import dataclasses
+
 import numpy as np
-import pytest
 
-from mfabric_jax import Case, InputError, load, resolve, simulate
-from tests.small import configured, refused, scenario, small
+from mfabric_jax import load, resolve
+from mfabric_jax.cluster.whole_cluster import solve_cluster
+from mfabric_jax.failures._failures import failures_of, plans
+from mfabric_jax.simulation import calibrate, evaluate, grid
+from mfabric_jax.simulation.calibrate import write_calibration
+from mfabric_jax.traffic import Tokens
+from tests.small import JOB, small
 
 TINY = load(preset="paper").with_({"model.name": "llama-moe"})
-NAN, INF = float("nan"), float("inf")
 NO_PRICE = "nic_gbps 50 has no price; prices are listed from 100 to 800 Gbps"
 OWN = "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs"
 TREE = {"network.fabric": "fat-tree"}
@@ -28,28 +32,8 @@ MIXTRAL = {"model.name": "mixtral-8x7b"}
 LPT = "placement.longest-processing-time"
 LIMITED = {"model.name": "deepseek-r1", "job.per-server.node_limit": "model"}
 MEASURED = {"compute.measured.iteration_s": 5.0, "compute.measured.fabric": "mfabric"}
-NAMED = {"circuits.turn": "blok", "network.paths": "all", "job.schedule": "zigzag", "compute.rate": "guessed"}
-NAMED |= {
-    "compute.experts": "recieved",
-    "model.name": "llama-mo",
-    "traffic.knobs": "hot-rnk",
-    "placement.rule": "lpt",
-    "compute.measured.fabric": "fattree",
-}
-CHOSEN = {"network.fabric": "tree", "network.nic_use": "all", "circuits.routing": "best_path", "run.dtype": "double"}
-CHOSEN |= {"traffic.alike": "two", "circuits.predict.predictor": "oracle", "circuits.span.length": "weeks"}
-CHOSEN |= {"circuits.span.chosen_on": "future", "network.tiers": 4, "circuits.decision_s": "soon"}
-WHOLE = {"network.mfabric.optical_degree": 0, "run.iterations": 1, "run.seed": 0, "network.nics": 1, "job.parts": 1}
-WHOLE |= {"circuits.predict.scenarios": 1, "compute.received.tile": 1, "traffic.drawn": 1}
-WHOLE |= {f"job.parallel.{name}": 1 for name in ("dp", "tp", "pp", "ep", "gpus", "cp")}
-WHOLE |= {f"job.batch.{name}": 1 for name in ("micro_batch", "micro_batches", "global_batch", "sequence")}
-LEAST_0 = ("circuits.delay_s", "circuits.each_s", "circuits.reactivation_s", "circuits.decision_s")
-LEAST_0 += ("circuits.predict.sigma", "network.link_delay_s", "traffic.generated.skew", "traffic.shares.drift")
-ABOVE_0 = ("compute.efficiency", "gpu.nvlink_gigabytes_per_s", "network.nic_gbps", "network.gpu_tbps")
-ABOVE_0 += ("compute.measured.iteration_s",)
-MISTAKES = [  # what the sentence holds
-    *[({path: name}, f"{path} '{name}' is unknown") for path, name in NAMED.items()],
-    *[({path: name}, f"{path} must be ") for path, name in CHOSEN.items()],
+
+CASES = [  # settings that do not go together, or that nothing has
     ({"model.name": "llama-mo"}, "model.name 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed:"),
     ({"circuits.policy": "greedi"}, "policy 'greedi' is unknown (did you mean 'greedy'?)"),
     ({"gpu.name": "A100-SXM"}, "gpu 'A100-SXM' is unknown (did you mean"),
@@ -57,7 +41,6 @@ MISTAKES = [  # what the sentence holds
     ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false beside"),
     ({"circuits.turn": "always", "circuits.partial": True}, "circuits.partial must be false beside circuits.turn"),
     ({"network.nic_gbps": 50.0}, NO_PRICE),
-    ({"network.nic_gbps": 1000.0}, "nic_gbps 1000 has no price"),
     ({"network.mfabric.optical_degree": 8}, "network.mfabric.optical_degree must be below the 8 NICs of a server"),
     ({"network.radix": 15}, "network.radix must be even (half of the ports go up) and at least 4, got 15."),
     (degrees(tp=3), "job.parallel.tp must divide the 8 GPUs of a server, got 3; the nearest are 2 and 4."),
@@ -76,7 +59,6 @@ MISTAKES = [  # what the sentence holds
     (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model' is of groups"),
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model' is of groups"),
     (MIXTRAL | {"run.replicas": 9}, "replicas must be at most the 8 of mixtral-8x7b (dp), got 9"),
-    ({"run.replicas": "every"}, "run.replicas must be all or a whole number at least 1, got 'every'"),
     ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing beside"),
     ({"run.replicas": 2, "circuits.span.length": "run"}, "run.replicas must be 1 beside "),
     ({"compute.measured.nic_gbps": 100.0}, "compute.measured needs iteration_s"),
@@ -96,9 +78,7 @@ MISTAKES = [  # what the sentence holds
     ({"network.prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
     ({"network.fabric": "nvl72", "network.nic_gbps": 100, "network.gpu_tbps": 0.1}, "gpu_tbps 0.1 leaves no "),
     (CPO | {"network.gpu_tbps": 0.2}, "gpu_tbps 0.2 leaves no optical port of nic_gbps 100"),
-    ({"circuits.partial": "yes"}, "circuits.partial must be true or false, got 'yes'."),
     ({"job.precision.compute": "fp8"}, "compute_precision 'fp8' has no known peak on the GPU A100"),
-    ({"job.batch.bubble": 1.5}, "job.batch.bubble must be a number above 0 and at most 1"),
     ({"job.dispatch": "per-server", "compute.received.combine": "rank"}, "job.dispatch must be per-expert beside"),
     *[
         ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
@@ -109,47 +89,40 @@ MISTAKES = [  # what the sentence holds
     (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
     (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
     ({"job.recompute": "block", "circuits.turn": "pays"}, "job.recompute must be none or attention beside "),
-    *[({"network.goodput": x}, "network.goodput must be a number above 0 and at most 1") for x in (0.0, 1.1, NAN)],
-    *[({path: x}, f"{path} must be a number above 0") for path in ABOVE_0 for x in (0.0, -4.0, NAN, INF)],
-    *[({path: x}, f"{path} must be ") for path in LEAST_0 for x in (-0.001, NAN, INF)],
-    *[
-        ({path: value}, f"{path} must be a whole number at least {least}")
-        for path, least in WHOLE.items()
-        for value in (least - 1, 2.5, "2", True)
-    ],
 ]
 
 
-@pytest.mark.parametrize("at", range(len(MISTAKES)), ids=lambda at: "-".join(MISTAKES[at][0]))
-def test_mistakes_are_sentences(at):
-    changes, words = MISTAKES[at]
-    assert words in refused(changes, TINY)
+@dataclasses.dataclass
+class Loose:
+    """A function without a hash."""
+
+    def __call__(self, case):
+        return case
 
 
-def test_axes_say_what_an_array_is(tmp_path):
-    loads = np.arange(1, 2 * 3 * 16 + 1).reshape(2, 3, 16)  # iteration, layer, expert
-    np.save(tmp_path / "plain.npy", np.repeat(loads[:, :, None, None], 16, axis=3))  # spread over sources
-    np.save(tmp_path / "turned.npy", loads.transpose(2, 0, 1))
-
-    def drawn(name, axes):
-        trace = {"traffic.trace.path": str(tmp_path / name), "traffic.trace.axes": axes, "run.iterations": 2}
-        return scenario(TINY.with_(trace)).tokens.count
-
-    by_name = drawn("turned.npy", "expert,iteration,layer")
-    np.testing.assert_array_equal(by_name, drawn("plain.npy", "iteration,layer,micro-batch,source,expert"))
-    with pytest.raises(InputError, match="name its axes, such as --axes"):
-        drawn("turned.npy", None)
+ONES = {"a": np.ones(3)}
 
 
-def test_what_is_fine():
-    with pytest.raises(AttributeError):
-        Case().run.seed = 1  # type: ignore[misc]
-    assert msgspec.structs.replace(Case().run, seed=1) == Case().with_({"run.seed": 1}).run
-    for few in ({"network.nic_use": "pooled"} | TREE, {"network.fabric": "mfabric"}):
-        assert resolve(TINY.with_(few | {"network.nics": 4})).settings.server_nics == 4
+def of_batch(cases, **settings):
+    return lambda: evaluate(Loose(), cases, **settings)
 
 
-def test_float64_needs_x64():
-    sentence = r"^dtype float64 needs jax\.config\.update\('jax_enable_x64', True\)"
-    with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
-        simulate(small())
+PLACED = JOB | {f"{LPT}.every": 2, "run.iterations": 3}
+
+REFUSED = [
+    *((lambda changes=changes: resolve(TINY.with_(changes)), *words) for changes, *words in CASES),
+    (of_batch({}), "cases must hold at least one array, got none"),
+    (of_batch(ONES | {"b": np.ones(2)}), "one length of at least 1 along the first axis, got shapes [2], [3]"),
+    (of_batch(ONES | {"b": 1.0}), "got shapes [3], []"),
+    (of_batch(ONES, at_once=0), "at_once must be a whole number of at least 1, got 0"),
+    (of_batch(ONES, devices=[]), "devices must name at least one, got none"),
+    (of_batch(ONES), "function must have a hash, as functions, frozen dataclasses"),
+    (lambda: grid(a=[1], b=[]), "b must have at least one value along its first axis, got []"),
+    (lambda: write_calibration({}, TINY, "kept.csv"), "out must be a .json file"),
+    (lambda: write_calibration({}, TINY, "no/such/folder/kept.json"), "existing folder"),
+    (lambda: calibrate(TINY, ("deepseek-r1",)), "models must have published fat-tree times"),
+    (lambda: Tokens(np.ones((1, 1, 1, 4, 4)), "here").after_the_first(), "tokens (here) must have an iteration before"),
+    (lambda: plans(small(PLACED)), f"{LPT}.every must be 0 beside failures, got 2"),
+    (lambda: solve_cluster(small(PLACED)), "placement.rule must be contiguous beside a whole cluster"),
+    (lambda: failures_of(small({"circuits.policy": "static"})), "circuits.policy must not be static beside failures"),
+]

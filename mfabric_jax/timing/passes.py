@@ -1,0 +1,231 @@
+"""The passes of an iteration: in which order stages run them, which blocks they hold, what all-to-alls these have."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
+
+NOTHING: Step = (WEIGHT, 0, -1)  # pads stages that have fewer passes
+
+
+class Order(NamedTuple):
+    """P stages, Q passes each: forward and backward of M micro-batches through every chunk of blocks.
+
+    - `kind`, `micro_batch`, `chunk` [P Q]: what each stage runs, in its own order; chunk -1: nothing.
+    - `stage`, `position` [P*Q]: all passes of all stages in one order in which every pass follows what it needs.
+    - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for, -1 for none.
+    - `crossing` [P*Q]: over which boundary that arrives: p is between stages p and p + 1, P - 1 from the last to the
+      first, -1 none: it comes from the stage itself.
+    - `later` [P Q]: backward passes that leave gradients of weights to a later pass, of kind WEIGHT; None: there are
+      none.
+    - `paired` [P Q]: a forward pass that runs together with the backward pass behind it; None: there are none.
+    """
+
+    kind: np.ndarray
+    micro_batch: np.ndarray
+    chunk: np.ndarray
+    stage: np.ndarray
+    position: np.ndarray
+    needs: np.ndarray
+    crossing: np.ndarray
+    later: np.ndarray | None = None
+    paired: np.ndarray | None = None
+
+    @property
+    def in_pairs(self) -> np.ndarray:
+        """Which passes run together with another [P Q]."""
+        if self.paired is None:
+            return np.zeros(self.kind.shape, bool)
+        return self.paired | np.roll(self.paired, 1, axis=1)
+
+
+def order_of(workload: Workload) -> Order:
+    """The order in which the stages of a workload run."""
+    return order(workload.schedule, *workload.shape)
+
+
+@functools.lru_cache(maxsize=64)
+def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
+    """The order of all stages; where each of their chunks stands in the model says `Schedule.place`."""
+    shape, one = PipelineShape(stages, micro_batches, chunks, overlap), SCHEDULES[schedule]
+    units = [list(units_of(schedule, p, shape)) for p in range(stages)]
+    most = max(sum(map(len, row)) for row in units)
+    units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]
+    steps = [[step for unit in row for step in unit] for row in units]
+    paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
+    merged = _merged(units, _needed(steps, chunks * one.copies, one.place))
+    table = np.asarray(steps, np.int32).reshape(stages, most, 3)
+    stage, position, needs, crossing = np.asarray(merged, np.int32).reshape(-1, 4).T
+    later = table[..., 0] == INPUT
+    kind = np.where(later, np.int32(BACKWARD), table[..., 0])
+    rest = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
+    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, *rest)
+
+
+def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(stage, position) of every pass that waits for another -> that one's stage and position, and the crossing."""
+    stages = len(steps)
+    alike = {INPUT: BACKWARD}
+    where, holders = {}, {}
+    for p, row in enumerate(steps):
+        for q, (kind, m, chunk) in enumerate(row):
+            where[p, alike.get(kind, kind), m, chunk] = q
+        for chunk in range(chunks):
+            holders.setdefault(place(p, chunk, stages), []).append((p, chunk))
+    found = {}
+    for p, row in enumerate(steps):
+        for q, (kind, m, chunk) in enumerate(row):
+            if kind == WEIGHT:
+                continue
+            kind = alike.get(kind, kind)
+            for other, its in holders.get(place(p, chunk, stages) + (-1 if kind == FORWARD else 1), ()):
+                if (at := where.get((other, kind, m, its))) is not None:
+                    found[p, q] = other, at, _crossing(p, other, chunk != its, stages)
+    return found
+
+
+def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
+    """Over which boundary a pass arrives from another stage; `around`: from another chunk."""
+    if not around:
+        return min(stage, other)
+    return -1 if stage == other and stages > 1 else stages - 1
+
+
+def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
+    """Stage, position, needs and crossing of all passes, each behind what it needs; those of a unit side by side."""
+    passes = sum(map(len, units[0]))
+    done, begun, merged = [0] * len(units), [0] * len(units), []
+    while len(merged) < len(units) * passes:
+        before = len(merged)
+        for p, row in enumerate(units):
+            if begun[p] == len(row):
+                continue
+            at = range(done[p], done[p] + len(row[begun[p]]))
+            needs = [needed.get((p, q)) for q in at]
+            if all(need is None or done[need[0]] > need[1] for need in needs):
+                for q, need in zip(at, needs, strict=True):
+                    other, position, crossing = need or (0, -1, 0)
+                    merged.append((p, q, other * passes + position, crossing))
+                done[p], begun[p] = at.stop, begun[p] + 1
+        assert len(merged) > before, "the schedule waits for itself"
+    return merged
+
+
+class Exchanges(NamedTuple):
+    """Dispatch-sized all-to-alls [P Q L 2], two in every block, blocks in the order in which the pass runs them.
+
+    - `optical`, `electrical`: seconds times NIC bandwidth [bytes] of what circuits and packet switches carry: every
+      link of a fabric is a multiple of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
+    - `inside` [P Q L]: the part inside servers, at the same time on the NVSwitch: seconds times its bandwidth [bytes].
+    - `switch`: the circuits differ from those before.   - `ahead` [P Q L]: those of the first are known beforehand.
+    - `count` [P Q L 2 S S]: the circuits (None: no optics).
+    - `balanced`: the load if every token went to every expert equally often.
+    - `waiting`: of `optical`, what waits for the switch (None: all of it): links set anew, and what crosses these.
+    - `anew`: how many circuits are set up anew (None: it does not matter).
+    - `busy` [P Q L]: `expert_load` of the blocks (None: experts are balanced).
+    - `early` [P Q L 3 R]: the fields of `Early` of the blocks (None: ranks that are done early wait).
+    - `moved` [P 2]: of experts that move between ranks after the iteration, seconds of NICs and of NVSwitches times
+      their bandwidths [bytes] (None: none move).
+    """
+
+    optical: Float[Array, "P Q L 2"]
+    electrical: Float[Array, "P Q L 2"]
+    inside: Float[Array, "P Q L"]
+    switch: Bool[Array, "P Q L 2"]
+    ahead: Bool[Array, "P Q L"]
+    count: Array | None
+    balanced: Float[Array, ""]
+    waiting: Float[Array, "P Q L 2"] | None = None
+    anew: Float[Array, "P Q L 2"] | None = None
+    busy: Float[Array, "P Q L"] | None = None
+    early: Float[Array, "P Q L 3 R"] | None = None
+    moved: Float[Array, "P 2"] | None = None
+
+    @property
+    def load(self) -> Float[Array, "P Q L 2"]:
+        """Both parts together [bytes]."""
+        return jnp.maximum(self.optical, self.electrical)
+
+
+class Places(NamedTuple):
+    """Static: which block every running slot [P Q L] is.
+
+    - `layer` counts MoE blocks; -1 where there is no all-to-all.   - `experts`: the same, but also where gradients of
+      their weights alone are computed.
+    - `later`: a backward pass that leaves gradients of weights to another.
+    - `lane` [P 2QL]: the all-to-alls of a stage in the order in which they follow each other; None: as they are
+      numbered.
+    """
+
+    present: np.ndarray
+    layer: np.ndarray
+    micro_batch: np.ndarray
+    backward: np.ndarray
+    experts: np.ndarray
+    later: np.ndarray
+    lane: np.ndarray | None = None
+
+    @property
+    def kind(self) -> np.ndarray:
+        """0: forward, 1: backward, 2: backward for gradients of inputs alone; as `TradeOff` counts."""
+        return self.backward.astype(int) + self.later
+
+    def of_stage(self, stage: int) -> "Places":
+        """Those of one stage, [1 Q L]."""
+        one = slice(stage, stage + 1)
+        lane = None if self.lane is None else self.lane[one]
+        return jax.tree.map(lambda field: field[one], self._replace(lane=None))._replace(lane=lane)
+
+    def pick(self, layers: int, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of every slot into [layers, micro-batches] arrays, read cyclically."""
+        return np.maximum(self.layer, 0) % layers, self.micro_batch % micro_batches
+
+
+def places(workload: Workload) -> Places:
+    """Blocks in running order: a pass's own order forward, reversed backward; short passes are padded."""
+    order, blocks = order_of(workload), workload.place_blocks
+    most = max(blocks)
+    present = np.arange(most) < np.asarray((*blocks, 0))[:, None]  # [place L], the last for passes of nothing
+    layer = np.full((len(blocks) + 1, most), -1)
+    for place in range(len(blocks)):
+        layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
+    kind = np.broadcast_to(order.kind[..., None], (*order.kind.shape, most))
+    run = np.where(kind == FORWARD, np.arange(most), np.arange(most)[::-1])  # [P Q L]
+    held = np.asarray([(*workload.held_places(stage), len(blocks)) for stage in range(workload.pp)])
+    place = np.take_along_axis(held, order.chunk % held.shape[1], axis=1)[..., None]  # chunk -1: nothing
+    micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
+    experts = layer[place, run]
+    sent = np.where(kind == WEIGHT, -1, experts)
+    lane = None if order.paired is None else lane_of(order.paired, most)
+    later = np.zeros(run.shape, bool) if order.later is None else np.broadcast_to(order.later[..., None], run.shape)
+    return Places(present[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
+
+
+def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
+    """The all-to-alls [2QL] of every stage where pairs of passes take turns: combine gradient, dispatch, dispatch
+    gradient, combine of every pair of blocks."""
+    number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)
+    rows = []
+    for together in paired:
+        row: list[int] = []
+        for q in np.flatnonzero(~np.concatenate([[False], together[:-1]])):
+            both = np.stack([number[q + 1], number[q]], axis=-1) if together[q] else number[q]  # backward first
+            row += both.ravel().tolist()
+        rows.append(row)
+    return np.asarray(rows)
+
+
+def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
+    """Where [Q L] the gradients of every block of a stage become ready, in the order in which they do."""
+    order, blocks = order_of(workload), max(workload.place_blocks)
+    last = []
+    for chunk, place in enumerate(workload.held_places(stage)):
+        back = (order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk)
+        last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[place]))
+    return [(q, blocks - count + at) for q, count in sorted(last) for at in range(count)]

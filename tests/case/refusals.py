@@ -1,0 +1,73 @@
+"""Mistakes in settings, files and words that are answered with one sentence."""
+
+from mfabric_jax.case import Case
+from mfabric_jax.case.layers import flags_layer, layers_of, merged
+from mfabric_jax.commands import show
+from mfabric_jax.commands.words import read
+
+FLAGS = {  # of a flag PATH=VALUE
+    "network.nic_gpbs=400": "network.nic_gpbs is unknown (did you mean network.nic_gbps?)",
+    "nic_gbps=400": "nic_gbps is unknown (did you mean network.nic_gbps?)",
+    "network.nic_gbps=0": "network.nic_gbps must be a number above 0, got 0.",
+    "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
+    "run.seed=auto": "run.seed is never left open, got 'auto'.",
+    "run.seed=-1": "run.seed must be a whole number at least 0, got -1.",
+    "circuits.turn=pay": "circuits.turn 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, always, reuse",
+    "circuits.predict=1": "circuits.predict is an alternative of circuits.turn without a value of its own",
+    "network.fabric=donut": "network.fabric must be fat-tree, oversub-fat-tree, ",
+    "job.precision=fp4": "job.precision must be bf16 or fp8, or a table, got 'fp4'.",
+}
+WORDS = {  # of a command line
+    "--delay-s 3": "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?).",
+    "--rule next": "option '--rule' is unknown (greedy-released and greedy-next are names of circuits.policy).",
+    "--overlap-passes": "option '--overlap-passes' is unknown (did you mean --set job.overlap=passes?).",
+    "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
+    "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
+    "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
+    "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
+    "--nic-gbps": "option --nic-gbps needs a value behind it; --help says which.",
+    "--changed=yes": "option --changed takes no value, got 'yes'.",
+    "surplus": "show does not take 'surplus'; --help lists what it takes.",
+    "none.toml": "cannot read 'none.toml' (No such file or directory); give a .toml or .json file of settings",
+}
+FILE = {"network.fabric": "fat-tree", "circuits.policy": "joint"}
+FILES = [  # of what a file holds
+    ({"nic_gbps": 3}, "case.toml: nic_gbps is unknown (did you mean network.nic_gbps?)"),
+    ({"preset": "papr"}, "preset 'papr' is unknown (did you mean 'paper'?); allowed: "),
+    ({"network.nic_gbps": [400, 400]}, "case.toml: network.nic_gbps must not repeat a value, got 400, 400."),
+    ({"network.nic_gbps": []}, "case.toml: network.nic_gbps must have at least one value, got an empty list."),
+    ({"sweep": 3}, "case.toml: sweep must be a table, got 3."),
+    ({"model": "a", "model.name": "b"}, "case.toml: model.name is stated twice."),
+    ({"variants": [{"run.seed": 1}]}, "case.toml: every table of variants needs a name"),
+    (
+        {"circuits": {"turn": "pays", "predict": {"sigma": 0.5}}},
+        "circuits.turn has one alternative at a time, got pays",
+    ),
+    (FILE, "circuits.policy is read by no case here (fat-tree); leave it out."),
+    (
+        {"fixed": {"model": "llama-moe"}, "grid": {"delay_s": [0.1, 0.2]}, "draws": 3},
+        *("case.toml is a sweep file of 0.1; settings have paths now, a list of values is an axis",),
+        *("model is model.name, delay_s is circuits.delay_s, draws is sweep.draws (docs/from_0.1.md).",),
+    ),
+]
+
+
+def of_file(given):
+    return lambda: merged(layers_of(given, "case.toml", typed=True))
+
+
+def of_flags(given):
+    return lambda: merged([flags_layer(given)])
+
+
+def of_words(words):
+    return lambda: read("show", words.split(), show.Options)
+
+
+REFUSED = [
+    *((of_file(given), *words) for given, *words in FILES),
+    *((of_flags(dict([words.split("=")])), sentence) for words, sentence in FLAGS.items()),
+    *((of_words(words), sentence) for words, sentence in WORDS.items()),
+    (of_flags(FILE), "circuits.policy is read by no case here (fat-tree); leave it out."),
+    (lambda: Case().with_({"circuits.delay_s": "25 furlongs"}), "a text in s, ms, us, ns, min, h, got '25 furlongs'."),
+]
