@@ -1,26 +1,25 @@
-"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `FABRICS`."""
+"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 import numpy as np
 
+from mfabric_jax.case.fabrics import MODULES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
-from mfabric_jax.fabric.fat_tree import FAT_TREE, OVERSUB_FAT_TREE
-from mfabric_jax.fabric.mfabric import MFABRIC
-from mfabric_jax.fabric.rails import RAIL_ONLY, RAIL_OPTIMIZED
-from mfabric_jax.fabric.scale_up import MFABRIC_CPO, NVL72
-from mfabric_jax.fabric.topoopt import TOPOOPT
-from mfabric_jax.fabric.torus import TORUS
 
-FABRICS: dict[str, Fabric] = {
-    one.name: one
-    for one in (FAT_TREE, OVERSUB_FAT_TREE, RAIL_OPTIMIZED, RAIL_ONLY, TOPOOPT, MFABRIC, NVL72, MFABRIC_CPO, TORUS)
-}
-NAMES = tuple(FABRICS)
+
+def _defined(name: str, module: str) -> Fabric:
+    """The `Fabric` of that name in its module."""
+    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
+    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
+
+
+FABRICS = {name: _defined(name, module) for name, module in MODULES.items()}
 PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
 FORM = {field.name for field in dataclasses.fields(Form)}
 

@@ -7,7 +7,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from mfabric_jax import InputError, units
-from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric import cluster
 from mfabric_jax.fabric.cost import tree_attachment as attachment
 from mfabric_jax.fabric.tree import Tree
@@ -199,7 +198,6 @@ MIDDLE = [
 
 
 def test_what_fits_through_the_middle():
-    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree", "torus"} == set(CLUSTERS)
     for name, form, nics in MIDDLE:
         made = built(name, nvswitch_gigabytes_per_s=NVSWITCH, **{k: v for k, v in form.items() if k != "regions"})
         if "regions" in form:

@@ -6,8 +6,9 @@ import functools
 import numpy as np
 import pytest
 
+from mfabric_jax.fabric import NAMES
 from mfabric_jax.fabric.ocs import get_ocs
-from mfabric_jax.fabric.registry import NAMES, cost_table, get
+from mfabric_jax.fabric.registry import cost_table, get
 from mfabric_jax.failures.failure_rows import Rate, expected_loss, read_rates
 from mfabric_jax.failures.kinds import devices
 from tests.mistakes import check_refused
@@ -49,7 +50,7 @@ def on_fabric(name, ocs=None, dp=None):
     return scenario(small(given))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COUNTS)
 def test_how_many_there_are(name):
     one = on_fabric(name)
     for kind, count in (SAME | COUNTS[name]).items():
