@@ -1,33 +1,96 @@
-"""The servers of expert-parallel groups joined by direct links, without switches: they forward for each other."""
+"""Links that do not change between servers, and routers behind them: servers (or routers) forward for each other."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import not_negative, positive, whole
 from mfabric_jax.fabric.electrical import Handover
+from mfabric_jax.fabric.network import Network, find_links
+
+Kinds = tuple[tuple[str, int], ...]
+
+
+class Mesh(eqx.Module):
+    """Links between servers, and routers where there are some, and the rule by which bytes cross them.
+
+    - `tail`, `head` [L]: nodes, the servers first.   - `nics` [L]: width of a link, in NICs.
+    - `nodes`, `links` (static): kinds and how many of each, as in `Network`.
+    - `following` [S S]: the server after s on the way to t. None: bytes take all shortest ways, in equal parts.
+    - `areas` [N]: of every node. Bytes for another area go through all third areas, in equal parts (Valiant), by
+      shortest ways to each and from there. None: they do not.
+    - `places` [N D]: where nodes stand in a picture, of two or three dimensions.
+    """
+
+    tail: Int[Array | np.ndarray, "L"]
+    head: Int[Array | np.ndarray, "L"]
+    nics: Num[Array | np.ndarray, "L"]
+    nodes: Kinds = eqx.field(static=True)
+    links: Kinds = eqx.field(static=True)
+    following: Int[Array | np.ndarray, "S S"] | None = None
+    areas: Int[Array | np.ndarray, "N"] | None = None
+    places: Num[Array | np.ndarray, "N D"] | None = None
+
+    @property
+    def servers(self) -> int:
+        return self.nodes[0][1]
+
+    @property
+    def network(self) -> Network:
+        """The links, their capacity in NICs."""
+        tail, head, nics = (np.asarray(x) for x in (self.tail, self.head, self.nics))
+        return Network(tail, head, nics.astype(float), np.zeros(len(tail)), self.nodes, self.links)
+
+    @property
+    def count(self) -> Num[np.ndarray, "N N"]:
+        """NICs of all links from node to node."""
+        size = sum(count for _, count in self.nodes)
+        total = np.zeros((size, size), np.asarray(self.nics).dtype)
+        np.add.at(total, (np.asarray(self.tail), np.asarray(self.head)), np.asarray(self.nics))
+        return total
+
+    def without_one(self, node: int, other: int) -> "Mesh":
+        """A NIC less on the first link between two nodes, in both directions."""
+        tail, head = np.asarray(self.tail), np.asarray(self.head)
+        lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
+        nics = np.array(self.nics)
+        nics[lost] -= 1
+        return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas)
+
+
+def mesh_of(count: np.ndarray, **rule: np.ndarray) -> Mesh:
+    """Links between servers, as many from one to the other as `count` [S S] says."""
+    count = np.asarray(count)
+    tail, head = np.nonzero(count)
+    return Mesh(tail, head, count[tail, head], (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
 class DirectLinks(eqx.Module):
-    """Links between servers, and the links that every pair crosses.
+    """What expert-parallel groups see of links that do not change.
 
     - `servers` (static), `nic_gbps`: as in `Region`.
-    - `nics` (static): NICs of a server for links inside its group.
+    - `nics` (static): NICs of a server for links inside its group; or one number for each server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; a part
-      of one where several servers share a link.
-    - `count` [W W]: links between the servers of the group, or of all W / S groups that share them and are busy at
-      once; `hops` [N H], `share` [N H]: which of them (row-major, -1 pads) the bytes of each pair of servers cross, and
-      with which part, N = S*S pairs of one group after the other. None until they are chosen for expected demand.
+      of one where several servers share a link. None: what the links carry when all servers of a stage exchange
+      gradients in equal parts, and when all servers send to the next stage at once.
+    - `mesh`: the links; None until they are chosen for expected demand.
+    - `groups`, `stage` (static): groups that share the links and are busy at once, from server 0 on; servers of a
+      stage.
+    - `hops`, `share` [N H]: which links (-1 pads) the bytes of each pair of servers cross, and with which part, N = S*S
+      pairs of one group after the other. None until `routing.fixed.wired` has worked them out.
     """
 
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
-    nics: int = eqx.field(static=True, default=8)
-    ring_nics: float = 2
-    stage_nics: float = 1
-    count: Int[Array, "W W"] | None = None
+    nics: Any = eqx.field(static=True, default=8)
+    ring_nics: Any = 2
+    stage_nics: Any = 1
+    mesh: Mesh | None = None
+    groups: int = eqx.field(static=True, default=1)
+    stage: int = eqx.field(static=True, default=1)
     hops: Int[Array, "N H"] | None = None
     share: Float[Array, "N H"] | None = None
 
@@ -42,19 +105,16 @@ class DirectLinks(eqx.Module):
     def __check_init__(self):
         whole("servers", self.servers)
         positive("nic_gbps", self.nic_gbps)
-        whole("nics", self.nics, at_least=0)
-        not_negative("ring_nics", self.ring_nics)
-        not_negative("stage_nics", self.stage_nics)
+        if not isinstance(self.nics, tuple):
+            whole("nics", self.nics, at_least=0)
+        for field in ("ring_nics", "stage_nics"):
+            if getattr(self, field) is not None:
+                not_negative(field, getattr(self, field))
 
     @property
     def joined(self) -> bool:
-        """Whether its links are chosen."""
-        return self.count is not None
-
-    @property
-    def groups(self) -> int:
-        """Expert-parallel groups that share the links."""
-        return 1 if self.count is None else len(self.count) // self.servers
+        """Whether the ways over its links are known."""
+        return self.hops is not None
 
     @property
     def nic_Bps(self):

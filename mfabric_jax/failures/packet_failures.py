@@ -97,12 +97,13 @@ def _(group: DirectLinks, job: Workload, hit: Hit):
         nics = np.full(group.servers, group.nics, np.int32) - (np.arange(group.servers) == hit.server)
         chosen = topoopt(hit.demand, Region(group.servers, group.nic_gbps, nics)).circuits.count
         return PacketsLeft(LinksLeft(wired(group, chosen), job.ranks_per_server))
-    count = np.array(group.count)
+    assert group.mesh is not None
+    count = group.mesh.count
     peer = int(count[hit.server].argmax())
     if not count[hit.server, peer]:
         raise InputError("failure 'link' needs a link between servers of a group; there is none.")
-    count[[hit.server, peer], [peer, hit.server]] -= 1
-    return PacketsLeft(LinksLeft(wired(group, count), job.ranks_per_server))
+    left = dataclasses.replace(group, mesh=group.mesh.without_one(hit.server, peer))
+    return PacketsLeft(LinksLeft(wired(left), job.ranks_per_server))
 
 
 @packets_left.register

@@ -12,13 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers
-from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.traffic import server_bytes
 
 
@@ -39,32 +38,39 @@ def _(group: DirectLinks, demand, ranks_per_server: int):
     return forward_time(group, server_bytes(demand, ranks_per_server))
 
 
-def circuit_network(count) -> Network:
-    """Circuits [W W] as a network of servers, its links in row-major order, of as many NICs as there are circuits."""
-    count = np.asarray(count)
-    servers = len(count)
-    a, b = (x.ravel() for x in np.mgrid[:servers, :servers])
-    return network_of([("circuit", a, b, count.ravel().astype(float))], (("server", servers),), 0.0)
+def wired(fabric: DirectLinks, count=None) -> DirectLinks:
+    """The fabric with every pair's ways over its links, or over circuits `count` [W W] in their place.
 
-
-def wired(fabric: DirectLinks, count) -> DirectLinks:
-    """The fabric with circuits `count` [W W] and every pair's ways over them: all that are shortest, in equal parts.
-
-    Host side. W / S groups share these circuits. `InputError` where the circuits do not join all servers.
+    Host side. W / S groups share these circuits. `InputError` where the links do not join all servers.
     """
-    count = np.asarray(count)
-    servers = fabric.servers
-    if len(count) % servers:
-        raise InputError(f"count must be of whole groups of {servers} servers, got {list(count.shape)}.")
-    group, i, j = (x.ravel() for x in np.mgrid[: len(count) // servers, :servers, :servers])
+    mesh, servers, groups = fabric.mesh, fabric.servers, fabric.groups
+    if count is not None:
+        mesh, groups = mesh_of(count), len(np.asarray(count)) // servers
+        if len(np.asarray(count)) % servers:
+            raise InputError(f"count must be of whole groups of {servers} servers, got {list(np.shape(count))}.")
+    assert mesh is not None
+    group, i, j = (x.ravel() for x in np.mgrid[:groups, :servers, :servers])
     a, b = group * servers + i, group * servers + j
     pair = np.flatnonzero(a != b)
-    routes = shortest_routes(circuit_network(count), a[pair], b[pair])
+    routes = mesh_routes(mesh, a[pair], b[pair])
     hops, share = np.full((len(a), routes.hops.shape[1]), -1), np.ones((len(a), routes.hops.shape[1]))
     hops[pair], share[pair] = routes.hops, np.where(routes.hops >= 0, routes.share, 1)
-    return dataclasses.replace(
-        fabric, count=jnp.asarray(count), hops=jnp.asarray(hops, jnp.int32), share=jnp.asarray(share)
-    )
+    ways = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
+    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **ways, **_shared_rates(fabric, mesh))
+
+
+def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
+    """`ring_nics` and `stage_nics`, where the fabric leaves them to its links."""
+    rates, stage = {}, fabric.stage
+    if fabric.ring_nics is None:
+        src, dst = (x.ravel() for x in np.mgrid[:stage, :stage])
+        away = src != dst
+        one = stage == 1
+        rates["ring_nics"] = fabric.nics if one else most_at_once(mesh, src[away], dst[away], 1 / (stage - 1))
+    if fabric.stage_nics is None:
+        src = np.arange(mesh.servers - stage)
+        rates["stage_nics"] = most_at_once(mesh, src, src + stage) if len(src) else fabric.nics
+    return {name: float(rate) for name, rate in rates.items()}
 
 
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
@@ -72,17 +78,17 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
     - `demand` [S S] bytes of every group that shares the links; the diagonal is ignored. Of several groups the mean.
     """
-    if fabric.count is None or fabric.hops is None or fabric.share is None:
+    if not fabric.joined:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     return _forwarded(fabric, between_servers(fabric, demand))
 
 
 @jax.jit
 def _forwarded(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    assert fabric.count is not None
+    assert fabric.mesh is not None
     assert fabric.hops is not None
     assert fabric.share is not None
-    capacity = fabric.count.reshape(-1).astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
+    capacity = jnp.asarray(fabric.mesh.nics, demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
     problem = FlowProblem(capacity, fabric.hops, fabric.share.astype(demand.dtype))
     finish = completion_times(problem, jnp.tile(demand.reshape(-1), fabric.groups)).finish
     return finish.reshape(fabric.groups, -1).max(axis=1, initial=0).mean()

@@ -20,7 +20,6 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
-from mfabric_jax.routing.fixed import circuit_network
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
 
@@ -86,9 +85,9 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
     """`single_paths` over circuits alone, where servers forward: one shortest way each, all groups that share links."""
-    if links.count is None:
+    if links.mesh is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
-    network = circuit_network(links.count)
+    network = links.mesh.network
     flows = _GroupFlows.between(gpus_per_server, links.groups, ranks, slices)
     here, there = flows.src // gpus_per_server, flows.dst // gpus_per_server
     routes = shortest_routes(network, here, there, routing="ecmp", seed=seed)

@@ -16,6 +16,7 @@ from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.resolving._resolve import Resolved
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Settings, knobs_of
+from mfabric_jax.routing.fixed import wired
 from mfabric_jax.simulation.foreseen import measured_decision_s
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.simulation.wiring import WIRINGS
@@ -191,6 +192,8 @@ def _linked(one: Scenario) -> Any:
     group = one.group
     if group.joined:
         return group
+    if group.mesh is not None:
+        return wired(group)
     return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
 
 

@@ -14,7 +14,7 @@ from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.topoopt import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.fixed import fixed_time
+from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import get as job_of
 from tests.mistakes import refused
@@ -56,6 +56,7 @@ def test_a_ring_of_four_by_hand():
     settings, job = resolve(small({"network.fabric": "torus"})).settings, job_of("mixtral-8x7b")
     (group,) = get("torus").groups(settings, job, 8.0, ())
     assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
+    group = wired(group)
     assert group.stage_nics == 1 / 8  # eight replicas of a stage share the way to the next one
     across = np.zeros((4, 4))
     across[[0, 1, 2, 3], [3, 2, 1, 0]] = 6e9

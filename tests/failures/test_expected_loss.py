@@ -69,7 +69,7 @@ def test_as_many_as_the_bill_and_the_whole_cluster_have(name):
     assert bill["nic"] == pytest.approx(nics[0] if one.group.reconfigures and get(name).domain_gpus else sum(nics))
 
     def choose(degree, policy=None):  # TopoOpt's are chosen; how mFabric's circuits lie does not count here
-        count = np.zeros([job.servers_per_region] * 2, int) if one.group.reconfigures else np.asarray(one.group.count)
+        count = np.zeros([job.servers_per_region] * 2, int) if one.group.reconfigures else one.group.mesh.count
         return np.broadcast_to(count, (job.servers // job.servers_per_region, *count.shape))
 
     built = dataclasses.replace(form, regions=one.fabric.circuits(job, form, gbps, choose))
