@@ -15,6 +15,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.failures import NVSWITCHES
 from mfabric_jax.fabric.ocs import Ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
@@ -24,7 +25,6 @@ EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
-NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 
 
 class ClusterShape(Protocol):
@@ -140,7 +140,7 @@ class Fabric:
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths(settings)`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
-    - `rails`: NICs of equal rank share an edge switch.   - `panels`: links end on patch panels, and so do spares.
+    - `rails`: NICs of equal rank share an edge switch.
     - `nvswitches`: of a server or scale-up domain.   - `usual_nics`: of a server; None: one for each GPU.
     """
 
@@ -167,7 +167,6 @@ class Fabric:
     single_paths: Callable[[HasCircuits], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
-    panels: bool = False
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
 

@@ -1,5 +1,6 @@
 """Links that do not change between servers, and routers behind them: servers (or routers) forward for each other."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,10 +8,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
-from mfabric_jax.checks import not_negative, positive, whole
+from mfabric_jax.checks import InputError, not_negative, positive, whole
 from mfabric_jax.fabric.electrical import Handover
+from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
 
+FIXED = "its optical switches are set once and not modelled by themselves"
+NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
+ALONE = "a group is one server"
 Kinds = tuple[tuple[str, int], ...]
 
 
@@ -79,6 +84,7 @@ class DirectLinks(eqx.Module):
     - `mesh`: the links; None until they are chosen for expected demand.
     - `groups`, `stage` (static): groups that share the links and are busy at once, from server 0 on; servers of a
       stage.
+    - `panels` (static): links end on patch panels, and so do spares.
     - `hops`, `share` [N H]: which links (-1 pads) the bytes of each pair of servers cross, and with which part, N = S*S
       pairs of one group after the other. None until `routing.fixed.wired` has worked them out.
     """
@@ -91,6 +97,7 @@ class DirectLinks(eqx.Module):
     mesh: Mesh | None = None
     groups: int = eqx.field(static=True, default=1)
     stage: int = eqx.field(static=True, default=1)
+    panels: bool = eqx.field(static=True, default=False)
     hops: Int[Array, "N H"] | None = None
     share: Float[Array, "N H"] | None = None
 
@@ -130,3 +137,43 @@ class DirectLinks(eqx.Module):
     def send_Bps(self):
         """What one server can send to its peer in the next pipeline stage [bytes/s]."""
         return self.stage_nics * self.nic_Bps
+
+    @property
+    def routers(self) -> bool:
+        """Whether packet switches stand behind the servers."""
+        return self.mesh is not None and len(self.mesh.nodes) > 1
+
+    def lacks(self, routing: str) -> dict[str, str]:
+        """{kind of failure: why there is none}."""
+        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
+        found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
+        if not self.panels:
+            found["optical-nic"] = "a NIC is one end of a link"
+            found |= dict.fromkeys(("gpu", "server"), NO_SPARE)
+        elif self.nics <= self.ring_nics:
+            found["optical-nic"] = "all NICs of a group are in its ring"
+        if self.routers:
+            found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+            found |= dict.fromkeys(("electrical-nics", "switch"), "of its routers a link is modelled, no whole router")
+            found.pop("electrical-nic") if self.nics > 1 else None
+        return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if self.servers < 2 else {})
+
+    def broken(self, hit: Hit) -> Degraded:
+        """What a failure leaves; of a server on panels a spare takes all circuits."""
+        if hit.kind in ("gpu", "server"):
+            return Degraded(hit.kind, self, hit.server)
+        if hit.kind == "optical-nic":
+            nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
+            return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
+        assert self.mesh is not None
+        joined, node = self.mesh.count, hit.server
+        if self.routers:  # its NICs lead to a router; the links between routers lead on
+            router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
+            node = node if hit.kind == "electrical-nic" else router
+            joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
+        peer = int(joined[node].argmax())
+        if not joined[node, peer]:
+            raise InputError("failure 'link' needs a link between servers of a group; there is none.")
+        left = dataclasses.replace(self, mesh=self.mesh.without_one(node, peer), hops=None)
+        eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
+        return Degraded(hit.kind, left, hit.server, eps_left=eps_left)

@@ -31,7 +31,7 @@ def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> 
     least = RING_NICS + _stage_nics(job)
     if nics < least:
         raise InputError(f"topoopt needs {least} NICs for its ring and pipeline neighbours, got nics {nics}.")
-    return [DirectLinks(job.servers_per_region, nic_gbps, nics - _stage_nics(job), RING_NICS, 1)]
+    return [DirectLinks(job.servers_per_region, nic_gbps, nics - _stage_nics(job), RING_NICS, 1, panels=True)]
 
 
 def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
@@ -81,7 +81,6 @@ TOPOOPT = Fabric(
     policy="topoopt",
     routing="forwarding",
     single_paths=lambda settings: settings.wiring != "demand",
-    panels=True,
 )
 
 

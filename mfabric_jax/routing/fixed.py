@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
-from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.flows import FlowProblem, completion_times
-from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.fabric.electrical import Electrical, Star
+from mfabric_jax.flows import FlowProblem, completion_times, star_completion
+from mfabric_jax.routing.electrical import away_from_server, by_rail, spray_time
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.traffic import server_bytes
@@ -25,12 +25,23 @@ from mfabric_jax.traffic import server_bytes
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Exact fluid completion of one all-to-all between ranks of different servers [s].
 
-    - `group`: `Electrical` ports, under spraying; or `DirectLinks`, whose servers forward.
+    - `group`: `Electrical` ports, under spraying; the `Star` of ports that a failure leaves of them; or `DirectLinks`.
     """
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 fixed_time.register(Electrical, spray_time)
+
+
+@fixed_time.register
+def _(group: Star, demand, ranks_per_server: int):
+    demand = demand * (1 - jnp.eye(len(demand), dtype=demand.dtype))
+    gpus = jnp.kron(demand, jnp.eye(group.gpus_per_rank, dtype=demand.dtype)) / group.gpus_per_rank
+    sits = jnp.asarray(group.sits)
+    between = away_from_server(sits.T @ gpus @ sits, group.per_server)
+    between = by_rail(between, group.per_server) if group.pxn else between
+    carried = group.carries.T @ between @ group.carries
+    return star_completion(carried, group.port, group.port, group.edge, group.edge).max(initial=0)
 
 
 @fixed_time.register

@@ -143,7 +143,7 @@ def scenario_of(
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
     one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
-    return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
+    return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
 
 class TrafficOf:
@@ -187,9 +187,8 @@ def _decision_s(one: Scenario) -> float:
     return measured_decision_s(policy, group_numbers(one.group, settings.dtype), demand, jax.random.key(settings.seed))
 
 
-def _linked(one: Scenario) -> Any:
-    """The group; where its links are chosen once, they are chosen for the mean traffic of the run."""
-    group = one.group
+def linked(one: Scenario, group: Any) -> Any:
+    """The group with its ways; where its links are chosen once, they are chosen for the mean traffic of the run."""
     if group.joined:
         return group
     if group.mesh is not None:

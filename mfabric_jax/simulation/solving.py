@@ -359,7 +359,7 @@ def carried(one: Scenario) -> Any:
         if paths.circuits == "pooled":
             return None
         return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
-    if one.fabric.panels:
+    if group.forwards:
         return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.seed)
     return _over_switches(one)
 

@@ -27,7 +27,7 @@ from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
     """Of one group alone."""
-    region = Region(group.servers, group.nic_gbps, group.nics)
+    region = Region(group.servers, group.nic_gbps, np.array(group.nics, np.int32))
     return wired(group, topoopt(demand, region).circuits.count)
 
 

@@ -9,8 +9,7 @@ import pytest
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.registry import cost_table, get
-from mfabric_jax.failures.failure_rows import Rate, expected_loss, read_rates
-from mfabric_jax.failures.kinds import devices
+from mfabric_jax.failures.failure_rows import Rate, devices, expected_loss, read_rates
 from tests.mistakes import check_refused
 from tests.small import scenario, small
 
