@@ -3,7 +3,7 @@
 from functools import partial
 
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.packet_trees import nic_tree, tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.packet_trees import nic_tree, tree_form, tree_groups, tree_parts
 
 OVERSUBSCRIPTION = 3.0
 
@@ -12,7 +12,6 @@ FAT_TREE = Fabric(
     summary="all NICs on one non-blocking switch tree",
     look=("Fat-tree", "#0072B2", "s"),
     groups=tree_groups,
-    cluster=partial(tree_cluster, "fat-tree"),
     tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
@@ -23,7 +22,6 @@ OVERSUB_FAT_TREE = Fabric(
     summary="all NICs on one switch tree, 3:1 at the edge unless `oversubscription` says otherwise",
     look=("Oversubscribed fat-tree", "#56B4E9", "v"),
     groups=partial(tree_groups, ratio=OVERSUBSCRIPTION),
-    cluster=partial(tree_cluster, "oversub-fat-tree", ratio=OVERSUBSCRIPTION),
     tree=partial(nic_tree, ratio=OVERSUBSCRIPTION),
     parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),
     form=tree_form,

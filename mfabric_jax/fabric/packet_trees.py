@@ -1,10 +1,7 @@
 """What fabrics share whose NICs all hang on one switch tree."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
@@ -13,7 +10,6 @@ from mfabric_jax.fabric.design import (
     HasCircuits,
     HasPorts,
     check_own,
-    has_no_regions,
     nics_of,
 )
 from mfabric_jax.fabric.electrical import Electrical
@@ -39,27 +35,6 @@ def ratio_of(form: Form, usual: float = 1.0) -> float:
 def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
     """The switch tree of a fabric whose own oversubscription is `ratio`, over one host in each part."""
     return Tree(parts, form.radix, form.tiers if parts == 1 else 2, ratio_of(form, ratio), form.at, parts)
-
-
-def tree_cluster(
-    name: str,
-    servers: int,
-    nic_gbps: float,
-    form: Form,
-    rest: dict[str, Any],
-    *,
-    ratio: float = 1.0,
-    gpus: int = SERVER_GPUS,
-    parts: int = 1,
-    **kind: Any,
-) -> Cluster:
-    """All NICs of a server on a tree of `parts` parts; they are pooled where there is not one for each GPU."""
-    has_no_regions(name, form)
-    gpus = form.gpus_per_server or gpus
-    nics = gpus if form.nics is None else form.nics
-    tree = replace(nic_tree(form, ratio, parts), hosts=servers * nics)
-    kind = {"nic_use": form.nic_use if nics == gpus else "pooled", "pxn": form.pxn} | kind
-    return Cluster(name, servers, nic_gbps, gpus_per_server=gpus, tree=tree, **kind, **rest)
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:

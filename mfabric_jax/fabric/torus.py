@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import (
-    SERVER_GPUS,
     ClusterShape,
     Fabric,
     Form,
     HasCircuits,
     HasPorts,
-    has_no_regions,
 )
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.workload import Workload
@@ -113,13 +110,6 @@ def _form(settings: HasPorts, job: ClusterShape) -> Form:
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 
 
-def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    has_no_regions("torus", form)
-    mesh = torus_mesh(form.shape or near_cube(servers), _per_direction(form.nics))
-    gpus = form.gpus_per_server or SERVER_GPUS
-    return Cluster("torus", servers, nic_gbps, gpus_per_server=gpus, nic_use="pooled", mesh=mesh, **rest)
-
-
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """Of a ring of n servers, one link in n goes through an optical switch."""
     shape, each = form.shape or near_cube(64), _per_direction(form.nics)
@@ -144,7 +134,7 @@ TORUS = Fabric(
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
     look=("Torus", "#8C564B", "<"),
     groups=_groups,
-    cluster=_cluster,
+    mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), _per_direction(form.nics)),
     parts=_parts,
     form=_form,
     direct_links=_links,
@@ -152,5 +142,6 @@ TORUS = Fabric(
     path_links=lambda settings: 1,
     routing="dimension-order",
     single_paths=lambda settings: False,
+    uses="pooled",
     usual_nics=DIRECTIONS,
 )
