@@ -78,7 +78,8 @@ class Form:
 
     - `regions` [G S S]: circuits, where the fabric has some.   - `nics`: of a server; None: those usual there.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
-    - `shape`: of a torus; None: near a cube.   - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
+    - `shape`: of a torus; None: near a cube.   - `servers`: of the cluster.
+    - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
     """
 
     regions: np.ndarray | None = field(default=None, repr=False)
@@ -93,6 +94,7 @@ class Form:
     nic_use: str = "own"
     gpu_tbps: float = 8.0
     shape: tuple[int, int, int] | None = None
+    servers: int = 64
     gpus_per_server: int | None = None
     nvswitch_gigabytes_per_s: float | None = None
 
@@ -122,7 +124,7 @@ class Fabric:
     - `parts(form)`: the NICs of one server and what hangs behind each: prices, watts, and how many are on the tree.
     - `tree(form)`: the form of the switch tree over the NICs with switch ports, one host in each part; None: no tree.
     - `mesh(servers, form)`: links of the whole cluster that do not change, and routers; None: no such links.
-    - `direct_links(form, job)`: how many links of the whole cluster join a server to another without a switch.
+    - `direct_links(form, job)`: how many links of the whole cluster join servers; None: those of `mesh`.
     - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` asks the user's
       policy for those of every region, `choose(degree, "topoopt")` a named one. None: the fabric has none.
     - `form(settings, job)`: what `parts` and `cluster` depend on.
@@ -149,7 +151,7 @@ class Fabric:
     form: Callable[[HasPorts, ClusterShape], Form]
     tree: Callable[[Form], Tree | None] = lambda form: None
     mesh: Callable[[int, Form], Mesh | None] = lambda servers, form: None
-    direct_links: Callable[[Form, ClusterShape], int] = lambda form, job: 0
+    direct_links: Callable[[Form, ClusterShape], int] | None = None
     circuits: Callable[..., np.ndarray] | None = None
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
@@ -201,6 +203,13 @@ class Fabric:
             mesh=self.mesh(servers, form),
             **rest,
         )
+
+    def links(self, form: Form, job: ClusterShape) -> int:
+        """Links of the whole cluster from server to server, or from router to router where there are these."""
+        if self.direct_links is not None:
+            return self.direct_links(form, job)
+        mesh = self.mesh(job.servers, form)
+        return 0 if mesh is None else mesh.inner_links
 
     def gpus_of(self, server: Gpu) -> int:
         """GPUs of a server or scale-up domain."""

@@ -57,6 +57,13 @@ class Mesh(eqx.Module):
         np.add.at(total, (np.asarray(self.tail), np.asarray(self.head)), np.asarray(self.nics))
         return total
 
+    @property
+    def inner_links(self) -> int:
+        """Links from router to router, both directions as one; from server to server where there are no routers."""
+        first = self.servers if len(self.nodes) > 1 else 0
+        inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
+        return round(np.asarray(self.nics)[inner].sum() / 2)
+
     def without_one(self, node: int, other: int) -> "Mesh":
         """A NIC less on the first link between two nodes, in both directions."""
         tail, head = np.asarray(self.tail), np.asarray(self.head)

@@ -112,15 +112,10 @@ def _form(settings: HasPorts, job: ClusterShape) -> Form:
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """Of a ring of n servers, one link in n goes through an optical switch."""
-    shape, each = form.shape or near_cube(64), _per_direction(form.nics)
+    shape, each = form.shape or near_cube(form.servers), _per_direction(form.nics)
     through = sum(2 * each / size for size in shape if size > 1)
     direct = sum(2 * each for size in shape if size > 1) - through
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
-
-
-def _links(form: Form, job: ClusterShape) -> int:
-    """Two NICs each, whether or not a switch is in between."""
-    return round(job.servers * sum(group.nics for group in _parts(form)) / 2)
 
 
 def _rings(form: Form, job: Workload) -> tuple[int, float]:
@@ -137,7 +132,6 @@ TORUS = Fabric(
     mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), _per_direction(form.nics)),
     parts=_parts,
     form=_form,
-    direct_links=_links,
     optical_regions=_rings,
     path_links=lambda settings: 1,
     routing="dimension-order",

@@ -118,7 +118,7 @@ def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
         "electrical-nic": hosts,
         "electrical-nics": job.servers,
         "optical-nic": job.servers * nics.optical,
-        "link": tree.uplinks_of(hosts) if tree else on.direct_links(form, job),
+        "link": tree.uplinks_of(hosts) if tree else on.links(form, job),
         "gpu": job.gpus,
         "server": job.servers,
         "optical-switch": _optical_switches(one, form) or regions,
