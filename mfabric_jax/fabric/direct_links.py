@@ -25,8 +25,9 @@ class Mesh(eqx.Module):
     - `tail`, `head` [L]: nodes, the servers first.   - `nics` [L]: width of a link, in NICs.
     - `nodes`, `links` (static): kinds and how many of each, as in `Network`.
     - `following` [S S]: the server after s on the way to t. None: bytes take all shortest ways, in equal parts.
-    - `areas` [N]: of every node. Bytes for another area go through all third areas, in equal parts (Valiant), by
-      shortest ways to each and from there. None: they do not.
+    - `areas` [N]: of every node. Bytes for another area take all links between the two in equal parts, and shortest
+      ways inside of each. None: areas do not matter.
+    - `thirds` (static): bytes for another area go so to each third area first, in equal parts, and on (Valiant).
     - `places` [N D]: where nodes stand in a picture, of two or three dimensions.
     """
 
@@ -38,6 +39,7 @@ class Mesh(eqx.Module):
     following: Int[Array | np.ndarray, "S S"] | None = None
     areas: Int[Array | np.ndarray, "N"] | None = None
     places: Num[Array | np.ndarray, "N D"] | None = None
+    thirds: bool = eqx.field(static=True, default=False)
 
     @property
     def servers(self) -> int:
@@ -70,10 +72,10 @@ class Mesh(eqx.Module):
         lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
         nics = np.array(self.nics)
         nics[lost] -= 1
-        return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas)
+        return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
 
 
-def mesh_of(count: np.ndarray, **rule: np.ndarray) -> Mesh:
+def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
     """Links between servers, as many from one to the other as `count` [S S] says."""
     count = np.asarray(count)
     tail, head = np.nonzero(count)

@@ -93,7 +93,7 @@ def cluster_cost(
     The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
     """
     whole("servers", servers)
-    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **form)]
+    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, servers=servers, **form)]
     return None if any(part is None for part in dollars) else servers * sum(dollars)
 
 
@@ -104,7 +104,7 @@ def cluster_watts(
     `cluster_cost`."""
     whole("servers", servers)
     watts = watts or Watts()
-    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), form)
+    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), {"servers": servers} | form)
     drawn = [(watts.at(part, nic_gbps), count) for _, part, count in counted]
     return None if any(each is None for each, _ in drawn) else servers * sum(each * count for each, count in drawn)
 
