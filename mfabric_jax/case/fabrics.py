@@ -13,5 +13,6 @@ MODULES = {
     "nvl72": "scale_up",
     "mfabric-cpo": "scale_up",
     "torus": "torus",
+    **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)
