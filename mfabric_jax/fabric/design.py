@@ -16,7 +16,7 @@ from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import NVSWITCHES
-from mfabric_jax.fabric.ocs import Ocs
+from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload

@@ -14,8 +14,7 @@ from mfabric_jax.case.paths import Case
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric
-from mfabric_jax.fabric.ocs import Ocs, get_ocs
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving.calibration import CALIBRATED, Calibrated
 from mfabric_jax.timing import Rules, rates_of

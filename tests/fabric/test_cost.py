@@ -11,10 +11,8 @@ import pytest
 
 from mfabric_jax import fabric
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.cost import Attachment, Watts
-from mfabric_jax.fabric.ocs import OCS, Ocs, get_ocs
-from mfabric_jax.fabric.parts_file import packaged
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.cost import Watts, packaged
+from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price, server_parts
 from mfabric_jax.workload.gpus import GPUS
 from tests.mistakes import refused
@@ -40,8 +38,7 @@ def test_parts_that_only_count_once():
     assert mfabric(400, optical_degree=3, electrical_nics=1) == pytest.approx(mfabric(400) / 2)
     edge, above = (cluster_cost("oversub-fat-tree", 1, 400, at=at) for at in ("edge", "aggregation"))
     assert above - edge == pytest.approx(8 * (4 / 3 * (1090 + 659) + 2 / 3 * FIBRE), rel=1e-12)
-    panel = Attachment(panel_ports=1).cost(400, Prices())
-    assert panel == pytest.approx(1499 + 659 + FIBRE + 100)
+    assert cluster_cost("topoopt", 1, 400, nics=1) == pytest.approx(1499 + 659 + FIBRE + 100)
 
 
 def test_between_listed_bandwidths_prices_are_straight_lines_on_log_axes():

@@ -12,7 +12,7 @@ from mfabric_jax import load, resolve
 from mfabric_jax.fabric import Region, degraded, get
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS
-from mfabric_jax.fabric.ocs import OCS, get_ocs
+from mfabric_jax.fabric.parts_list import OCS, get_ocs
 from mfabric_jax.fabric.transport import TRANSPORTS, Transport, get_transport
 from mfabric_jax.workload import get as job_of
 from tests.mistakes import refused

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.fabric import NAMES
-from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.registry import cost_table, get
 from mfabric_jax.failures.failure_rows import Rate, devices, expected_loss, read_rates
 from tests.mistakes import check_refused
