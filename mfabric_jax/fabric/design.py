@@ -40,11 +40,12 @@ class ClusterShape(Protocol):
     def pp(self) -> int: ...
 
 
-class HasPorts(Protocol):
-    """What the form of a cluster reads of settings.
+class Asked(Protocol):
+    """What fabrics read of settings.
 
     - `server_nics`: of a server; None: as many as usual there.   - `optical_degree`, `electrical_nics`: of them, those
       on the optical switch and on the tree of mfabric.   - `gpu_tbps`: of a GPU in a scale-up domain.
+    - `delay_s`: of circuits.   - `optical_switch`: the one that is named.   - `wiring`: of TopoOpt.
     """
 
     @property
@@ -59,11 +60,6 @@ class HasPorts(Protocol):
     def pxn(self) -> bool: ...
     @property
     def gpu_tbps(self) -> float: ...
-
-
-class HasCircuits(HasPorts, Protocol):
-    """What a group reads of settings, too: its circuits' delay, the optical switch that is named, TopoOpt's wiring."""
-
     @property
     def delay_s(self) -> float: ...
     @property
@@ -104,7 +100,7 @@ def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
     return own_Bps
 
 
-def tree_links(settings: HasCircuits) -> int:
+def tree_links(settings: Asked) -> int:
     """Links of a path between servers over a switch tree."""
     return 2 * settings.tiers
 
@@ -148,14 +144,14 @@ class Fabric:
     look: tuple[str, str, str]
     groups: Callable[..., list[Any]]
     parts: Callable[[Form], tuple[PartGroup, ...]]
-    form: Callable[[HasPorts, ClusterShape], Form]
+    form: Callable[[Asked, ClusterShape], Form]
     tree: Callable[[Form], Tree | None] = lambda form: None
     mesh: Callable[[int, Form], Mesh | None] = lambda servers, form: None
     direct_links: Callable[[Form, ClusterShape], int] | None = None
     circuits: Callable[..., np.ndarray] | None = None
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
-    path_links: Callable[[HasCircuits], int] = tree_links
+    path_links: Callable[[Asked], int] = tree_links
     domain_gpus: int | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
@@ -163,7 +159,7 @@ class Fabric:
     policy: str | None = "none"
     routing: str | None = "spraying"
     reconfigures: bool = False
-    single_paths: Callable[[HasCircuits], bool] = lambda settings: True
+    single_paths: Callable[[Asked], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     pxn: bool = False
@@ -218,7 +214,7 @@ class Fabric:
         return server.scale_up_gpus or self.domain_gpus
 
 
-def nics_of(settings: HasPorts, job: ClusterShape) -> int:
+def nics_of(settings: Asked, job: ClusterShape) -> int:
     """One NIC for each GPU, unless the user or the GPU says otherwise."""
     return settings.server_nics or job.gpus_per_server
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.fabric.cost import Attachment, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, ClusterShape, Fabric, Form, HasCircuits, HasPorts, nics_of
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.workload import Workload
 
@@ -107,7 +107,7 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
 
 
 def _groups(
-    settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
 ) -> list[DirectLinks]:
     nics, stage = nics_of(settings, job), job.servers // job.pp
     mesh = dragonfly_mesh(job.servers, nics, valiant)
@@ -116,7 +116,7 @@ def _groups(
     return [DirectLinks(job.servers_per_region, nic_gbps, nics, mesh=mesh, groups=groups, stage=stage, **rates)]
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     return Form(nics=nics_of(settings, job), servers=job.servers)
 
 

@@ -7,25 +7,24 @@ import numpy as np
 
 from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
 )
 from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 
 
-def check_ports(settings: HasCircuits, region: Region) -> Region:
+def check_ports(settings: Asked, region: Region) -> Region:
     """`InputError` where the optical switch has too few ports for the region."""
     if (switch := settings.optical_switch) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     nics = settings.optical_degree, float(settings.electrical_nics)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 
@@ -36,7 +35,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return optical, PartGroup(form.electrical_nics, "switch tree", tree)
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
     return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
 

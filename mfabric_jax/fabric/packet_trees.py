@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
+    Asked,
     ClusterShape,
     Form,
-    HasCircuits,
-    HasPorts,
     check_own,
     nics_of,
 )
@@ -18,7 +17,7 @@ from mfabric_jax.workload import Workload
 
 
 def tree_groups(
-    settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
 ) -> list[Electrical]:
     """A star of ports for every use of NICs."""
     nics = nics_of(settings, job)
@@ -52,6 +51,6 @@ def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
 
 
-def tree_form(settings: HasPorts, job: ClusterShape) -> Form:
+def tree_form(settings: Asked, job: ClusterShape) -> Form:
     """NICs as the user has them, else one for each GPU."""
     return Form(nics=nics_of(settings, job), tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)

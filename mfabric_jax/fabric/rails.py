@@ -12,11 +12,10 @@ from typing import Any
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
     check_own,
     nics_of,
     tree_links,
@@ -26,14 +25,14 @@ from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_form, tree_
 from mfabric_jax.workload import Workload
 
 
-def _over_nvswitch(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
+def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
     """Every rank sends by the NIC of the destination's rank."""
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
     return [Electrical(nic_gbps, nics, pxn=True)]
 
 
-def _optimized_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
+def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
     return (_over_nvswitch if settings.pxn else tree_groups)(settings, job, nic_gbps, nic_uses)
 
 
@@ -46,7 +45,7 @@ def _rails(form: Form) -> Any:
     return SERVER_GPUS if form.nics is None else form.nics
 
 
-def _with_pxn(settings: HasPorts, job: ClusterShape) -> Form:
+def _with_pxn(settings: Asked, job: ClusterShape) -> Form:
     return dataclasses.replace(tree_form(settings, job), pxn=settings.pxn)
 
 

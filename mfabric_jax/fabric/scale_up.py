@@ -15,7 +15,7 @@ from jax.core import Tracer
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
-from mfabric_jax.fabric.design import ClusterShape, Fabric, Form, HasCircuits, HasPorts
+from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
@@ -49,12 +49,12 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
     return ports
 
 
-def _nvl72_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
+def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
     return [Electrical(nic_gbps, job.gpus_per_server)]
 
 
-def _cpo_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
@@ -75,7 +75,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     return Form(nics=job.gpus_per_server, tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
 
 

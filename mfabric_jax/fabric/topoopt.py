@@ -13,7 +13,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, ClusterShape, Fabric, Form, HasCircuits, nics_of
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.packet_trees import tree_form
 from mfabric_jax.workload import Workload
@@ -24,7 +24,7 @@ def _stage_nics(job: ClusterShape) -> int:
     return min(2, job.pp - 1)
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
     """Without circuits yet: they are chosen for the mean demand of the run."""
     nics = nics_of(settings, job)
     least = RING_NICS + _stage_nics(job)

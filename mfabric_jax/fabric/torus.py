@@ -17,11 +17,10 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import (
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
 )
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.workload import Workload
@@ -97,7 +96,7 @@ def _per_direction(nics: int | None) -> int:
     return 1 if nics is None else nics // DIRECTIONS
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
     each = _per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
     replicas = max(1, job.servers // job.pp // job.servers_per_region)
@@ -105,7 +104,7 @@ def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Seq
     return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     plane = near_square(job.servers_per_region)
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 

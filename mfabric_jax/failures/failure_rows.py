@@ -8,7 +8,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.design import Form
-from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.simulation.money import bill_of, usd_of_gpu
 from mfabric_jax.simulation.rows import PARTS, job_columns
 from mfabric_jax.simulation.scenario import Scenario
@@ -170,22 +170,23 @@ LEAST = 1e-5  # of an iteration; less is rounding
 
 
 def faster_by(
-    healthy: Exchanges, failed: Exchanges, stage: int, *, moved: float, unsplit: bool, slow_down: float, at: int = 0
+    healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
 ) -> str | None:
     """What the stage that is hit gains; None where the iteration takes as long or longer.
 
-    - `failed`: of that stage alone [I 1 Q L 2].   - `moved`: part of a rank that works on a spare server.
-    - `at`: the first iteration that suffers.
+    - `failed`: of that stage alone [I 1 Q L 2].   - `since`: the first iteration that suffers.
     - `unsplit`: servers that have circuits to each other leave their electrical NICs idle.
     """
     if slow_down > -LEAST:
         return None
-    shorter = _total(failed.load[at:]) < _total(healthy.load[at:, stage])
-    calmer = _total(failed.switch[at:]) < _total(healthy.switch[at:, stage])
-    spare = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
-    carried = spare if moved else "circuits that fit better"
+    shorter = _total(failed.load[since:]) < _total(healthy.load[since:, stage])
+    calmer = _total(failed.switch[since:]) < _total(healthy.switch[since:, stage])
+    chosen = healthy.anew is not None
+    carried = "circuits that fit better" if chosen or left.kind != "link" else "wider paths around it"
+    if left.moved:
+        carried = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
     gains = [carried] * shorter + ["fewer reconfigurations"] * calmer
-    return " and ".join(gains) or ("reconfigurations that are hidden" if healthy.anew is not None else None)
+    return " and ".join(gains) or ("reconfigurations that are hidden" if chosen else None)
 
 
 def _total(values: Any) -> float:

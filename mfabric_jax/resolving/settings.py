@@ -63,6 +63,16 @@ class Hardware:
         return self.case.network.link_delay_s
 
     @property
+    def optical_switch(self) -> Ocs | None:
+        """The one that is named."""
+        ocs = self.case.circuits.ocs
+        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
+
+    @property
+    def wiring(self) -> str:
+        return self.case.network.topoopt.wiring
+
+    @property
     def policy(self) -> Any:
         return self.case.circuits.policy
 
@@ -87,10 +97,6 @@ class Settings(Hardware):
     @property
     def routing(self) -> str:
         return self.case.circuits.routing
-
-    @property
-    def wiring(self) -> str:
-        return self.case.network.topoopt.wiring
 
     @property
     def turn(self) -> Any:
@@ -175,12 +181,6 @@ class Settings(Hardware):
     def price_list(self) -> Prices:
         """The prices of the network in use."""
         return self.parts.prices
-
-    @property
-    def optical_switch(self) -> Ocs | None:
-        """The one that is named."""
-        ocs = self.case.circuits.ocs
-        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
     def nvlink_Bps(self, on: Fabric, nic_gbps: Any) -> Any:
         """What a GPU has inside its server or scale-up domain [bytes/s]; the bandwidth may be traced."""

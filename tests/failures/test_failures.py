@@ -15,8 +15,8 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS, Degraded, degraded
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.failures import failures
-from mfabric_jax.failures._failures import plans
 from mfabric_jax.failures.failure_rows import PUBLISHED
+from mfabric_jax.failures.iterations import plans
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.simulation.wiring import for_demand
@@ -29,7 +29,7 @@ from tests.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
-module = importlib.import_module("mfabric_jax.failures._failures")
+module = importlib.import_module("mfabric_jax.failures.iterations")
 
 DEGREE, KINDS_ASKED = "network.mfabric.optical_degree", "failures.kinds"
 

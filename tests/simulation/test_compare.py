@@ -13,7 +13,7 @@ import mfabric_jax
 from mfabric_jax import cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.failures._failures import failures_of
+from mfabric_jax.failures.iterations import failures_of
 from mfabric_jax.policies import topoopt
 from mfabric_jax.report import remarks
 from mfabric_jax.resolving.settings import CALIBRATED

@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax import InputError, load, resolve
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.failures._failures import plans
+from mfabric_jax.failures.iterations import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario

@@ -131,11 +131,11 @@ def failures(
             left, solved = _broken(config, one, kind, stage)
             after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
             row = row_of(config, one, kind, stage, before, after)
-            given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
-            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.case.failures.iteration)}
+            since = config.case.failures.iteration
+            why = faster_by(healthy, solved, stage, left, row["slow_down"], row["routing"] == "unsplit", since)
             if progress:
                 progress(f"{one.workload.model}: {kind}")
-            yield row | why
+            yield row | {"faster_by": why}
 
 
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded, Exchanges]:
