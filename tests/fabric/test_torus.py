@@ -17,7 +17,6 @@ from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import get as job_of
-from tests.mistakes import refused
 from tests.small import small
 
 SHAPES = ((4, 3, 2), (5, 1, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1))
@@ -93,12 +92,6 @@ def test_what_a_server_pays():
     assert cluster_cost("torus", 64, 400, nics=12, shape=(4, 2, 8)) == pytest.approx(128 * dollars)
 
 
-def test_mistakes():
-    said = "torus needs as many NICs in each of its 6 directions, got nics 8"
-    assert said in refused(cluster, "torus", 8, 400.0, nics=8)
-    assert "torus has no circuits" in refused(cluster, "torus", 8, 400.0, regions=np.zeros((1, 8, 8), int))
-
-
 def test_steps():
     for servers, rings, ascending, totient in [
         (8, 2, [1, 3], [1, 3]),
@@ -159,11 +152,6 @@ def test_the_broken_rule_is_named_under_jit_too():
     for count, degree in ((LEGAL, jnp.asarray([3, 3, 1])), ([[0, 0.5], [0.5, 0]], 0.4)):
         with pytest.raises(Exception, match="more circuits at a server than its optical degree"):
             Circuits(jnp.asarray(count)).checked(degree)
-
-
-def test_other_shapes_are_a_sentence():
-    for shape in ((3,), (2, 3), (2, 2, 2), ()):
-        assert f"count must be [S S], got {list(shape)}" in refused(Circuits, np.zeros(shape, int))
 
 
 def test_round_robin_lets_every_pair_meet_once():
