@@ -12,7 +12,7 @@ from mfabric_jax.fabric.design import (
     Fabric,
     Form,
 )
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 

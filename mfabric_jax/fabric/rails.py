@@ -21,7 +21,7 @@ from mfabric_jax.fabric.design import (
     tree_links,
 )
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
 

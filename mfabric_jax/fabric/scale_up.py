@@ -17,8 +17,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
 from mfabric_jax.fabric.mfabric import check_ports
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 

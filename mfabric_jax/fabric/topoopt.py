@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.packet_trees import tree_form
+from mfabric_jax.fabric.fat_tree import tree_form
 from mfabric_jax.workload import Workload
 
 

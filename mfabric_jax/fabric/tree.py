@@ -206,3 +206,12 @@ def check_two_tiers(nics: int) -> None:
     tree = Tree(1, tiers=2)
     if nics > tree.most_hosts:
         raise Misfit(f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}.")
+
+
+def roomy_radix(least: int, servers: int, nics: int) -> int:
+    """Ports of switches, `least` or twice, four times, ... as many, whose trees have room for all NICs: of three tiers
+    for all together, of two for one of every server."""
+    radix = least
+    while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
+        radix *= 2
+    return radix

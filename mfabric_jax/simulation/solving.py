@@ -17,7 +17,7 @@ from jaxtyping import Array
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
-from mfabric_jax.fabric.packet_trees import roomy_radix
+from mfabric_jax.fabric.tree import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
 from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
