@@ -181,6 +181,7 @@ class Fabric:
             given = "regions was not given" if form.regions is None else f"regions was {list(np.shape(form.regions))}"
             raise InputError(f"{self.name} {'has no' if self.circuits is None else 'needs'} circuits; {given}.")
         tree, on_tree = self.tree(form), sum(group.nics for group in self.parts(form) if group.attachment.switch_ports)
+        mesh = self.mesh(servers, form)
         use = self.uses or (form.nic_use if on_tree == gpus else "pooled")
         if "nvswitch_gigabytes_per_s" not in rest:
             usual = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
@@ -196,7 +197,7 @@ class Fabric:
             pxn=self.pxn or form.pxn,
             nic_use=use,
             regions=form.regions,
-            mesh=self.mesh(servers, form),
+            mesh=mesh and mesh.present,
             **rest,
         )
 

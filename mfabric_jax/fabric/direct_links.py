@@ -60,6 +60,15 @@ class Mesh(eqx.Module):
         return total
 
     @property
+    def present(self) -> "Mesh":
+        """The same without links of width 0."""
+        some = np.asarray(self.nics) > 0
+        each = np.split(some, np.cumsum([count for _, count in self.links])[:-1])
+        links = tuple((kind, int(part.sum())) for (kind, _), part in zip(self.links, each, strict=True))
+        columns = {name: np.asarray(getattr(self, name))[some] for name in ("tail", "head", "nics")}
+        return dataclasses.replace(self, links=links, **columns)
+
+    @property
     def inner_links(self) -> int:
         """Links from router to router, both directions as one; from server to server where there are no routers."""
         first = self.servers if len(self.nodes) > 1 else 0
@@ -76,10 +85,10 @@ class Mesh(eqx.Module):
 
 
 def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
-    """Links between servers, as many from one to the other as `count` [S S] says."""
+    """Links between servers, as many from one to the other as `count` [S S] says; those that could be have width 0."""
     count = np.asarray(count)
-    tail, head = np.nonzero(count)
-    return Mesh(tail, head, count[tail, head], (("server", len(count)),), (("circuit", len(tail)),), **rule)
+    tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])
+    return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
 class DirectLinks(eqx.Module):
