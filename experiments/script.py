@@ -39,7 +39,8 @@ from mfabric_jax.simulation.solving import simulate_scenario
 from .pictures import Row, Rows
 
 Found = Iterable[Row]
-COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
+PAPER = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "nvl72", "mfabric-cpo")
+COMPARED = tuple(name for name in PAPER if name in PRICED)  # fabrics with a price that the paper compares
 PRESETS = {  # what each states beyond the paper's text
     "paper": {},
     "released": preset_layers("released")[-1].stated,

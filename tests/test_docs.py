@@ -21,7 +21,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.paths import SHORT, alternatives_at, settings
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import ALSO, OF_CASES, options_in
-from mfabric_jax.fabric.ocs import OCS
+from mfabric_jax.fabric.parts_list import OCS
 from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
 from tests.small import configured
 

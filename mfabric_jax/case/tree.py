@@ -7,11 +7,12 @@ chooses it; an alternative with nothing but a `value` is written as one key (`co
 open: `simulation.resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from mfabric_jax import units
+from mfabric_jax.case.fabrics import NAMES
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -20,6 +21,10 @@ Amount = Annotated[float, msgspec.Meta(gt=0)]
 Least0 = Annotated[float, msgspec.Meta(ge=0)]
 Precision = Literal["bf16", "fp8"]
 NicUse = Literal["own", "pooled"]
+if TYPE_CHECKING:
+    FabricName = str
+else:
+    FabricName = Literal[NAMES]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -435,17 +440,7 @@ class Network(Group, frozen=True):
     """Fabric, NICs, switches."""
 
     fabric: Annotated[
-        Literal[
-            "fat-tree",
-            "oversub-fat-tree",
-            "rail-optimized",
-            "rail-only",
-            "topoopt",
-            "mfabric",
-            "nvl72",
-            "mfabric-cpo",
-            "torus",
-        ],
+        FabricName,
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
     nic_gbps: Annotated[

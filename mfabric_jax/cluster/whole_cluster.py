@@ -128,7 +128,8 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
         **{"oversubscription": network.oversubscription, "at": network.oversubscribed_at},
         gpus_per_server=shape.gpus_per_server,
     )
-    form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
+    if on.circuits is not None:
+        form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
     inside = units.to_gigabytes(on.nvlink_Bps(hardware.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
     rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
     return on.cluster(shape.servers, network.nic_gbps, form, rest)

@@ -17,8 +17,7 @@ class Options:
     """Draws the fabric of a case: its tiers, or a region with circuits for its traffic."""
 
     fabric: Annotated[str, Positional("FABRIC", FIRST, states="network.fabric")]
-    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus, or the path
-    of a graph in networkx node-link JSON"""
+    """The name of a fabric, or the path of a graph in networkx node-link JSON."""
     out: str
     """A .png, .pdf or .svg file."""
 

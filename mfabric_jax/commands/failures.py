@@ -38,8 +38,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.failures import failures
-    from mfabric_jax.failures._failures import plans
     from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
+    from mfabric_jax.failures.iterations import plans
     from mfabric_jax.report import figures
     from mfabric_jax.simulation.results import effective
 

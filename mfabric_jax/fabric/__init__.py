@@ -1,5 +1,6 @@
 """Fabrics as data: circuits and their legality, regions, packet switches, whole clusters, failures, cost."""
 
+from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric
@@ -7,7 +8,7 @@ from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.region import Circuits, Region
-from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get
+from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
 
 __all__ = [

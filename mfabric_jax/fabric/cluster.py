@@ -12,8 +12,9 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
+from mfabric_jax.fabric.direct_links import Mesh
 from mfabric_jax.fabric.electrical import NIC_USES
-from mfabric_jax.fabric.network import Network, network_of
+from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.tree import Tree
 
 LINK_DELAY_S = units.us(1.0)
@@ -23,8 +24,8 @@ LINK_DELAY_S = units.us(1.0)
 class CircuitTable:
     """Circuits of a cluster, both directions listed.
 
-    - `src`, `dst` [C]: servers; sorted by (src, dst).   - `count` [C]: parallel circuits, 1 or more.
-    - `gpu` [C most]: GPU (within its server) at the source end of each circuit; -1 pads.
+    - `src`, `dst` [C]: servers, or routers behind them.   - `count` [C]: parallel circuits, 1 or more.
+    - `gpu` [C most]: GPU (within its server) at the source end of each circuit; -1 pads, and at routers.
     """
 
     src: np.ndarray
@@ -34,12 +35,7 @@ class CircuitTable:
 
     def find(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Row of each ordered pair of servers; -1 where it has no circuit."""
-        if not len(self.src):
-            return np.full(np.shape(src), -1)
-        most = int(max(self.dst.max(), np.max(dst, initial=0))) + 1
-        keys, wanted = self.src * most + self.dst, np.asarray(src) * most + dst
-        row = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[row] == wanted, row, -1)
+        return find_links(self.src, self.dst, src, dst)
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,7 @@ class Cluster:
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
-    - `direct` [S S]: links from server to server on no switch; `places` [S, 2 or 3]: where these stand in a picture.
-    - `following` [S S]: the server after s on the way to t where servers forward; None: over all shortest ways.
+    - `mesh`: links between servers, and routers behind them, that do not change; None: no such links.
     - `link_delay_s`: propagation of every link.
     """
 
@@ -67,9 +62,7 @@ class Cluster:
     pxn: bool = False
     nic_use: str = "own"
     regions: np.ndarray | None = field(default=None, repr=False)
-    direct: np.ndarray | None = field(default=None, repr=False)
-    places: np.ndarray | None = field(default=None, repr=False)
-    following: np.ndarray | None = field(default=None, repr=False)
+    mesh: Mesh | None = field(default=None, repr=False)
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
     goodput: float = 1.0
@@ -146,23 +139,40 @@ class Cluster:
     def circuits(self) -> CircuitTable:
         """Circuits, and the NICs they end at: a server's circuits in the order of their peers take its optical NICs,
         which alternate between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
-        empty = np.zeros(0, np.int64)
-        regions = self.regions if self.direct is None else self.direct[None]
-        if regions is None or not regions.any():
-            return CircuitTable(empty, empty, empty, np.zeros((0, 1), np.int64))
-        size, degree = regions.shape[1], int(regions.sum(axis=2).max())
-        region, i, j = np.nonzero(regions)
-        count, src, dst = regions[region, i, j].astype(np.int64), region * size + i, region * size + j
-        before = np.cumsum(count) - count  # sorted by src: circuits of all before
-        first_of_server = np.full(self.servers, np.iinfo(np.int64).max)
+        src, dst, count = self._joined()
+        own = src < self.servers  # not at routers
+        if not own.any():
+            return CircuitTable(src, dst, count, np.zeros((len(src), 1), np.int64))
+        degree, order = int(np.bincount(src[own], count[own]).max()), np.lexsort((dst, src))
+        before = np.zeros(len(src), np.int64)
+        before[order] = np.cumsum(count[order]) - count[order]
+        first_of_server = np.full(int(src.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first_of_server, src, before)
         nth = before - first_of_server[src]
         far = self.at_gpu(np.arange(degree), 0) >= (self.gpus_per_server + 1) // 2
         order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))  # first of each half, ...
-        copy = np.arange(int(count.max()))
+        copy = np.arange(int(count[own].max()))
         nic = order[np.minimum(nth[:, None] + copy, degree - 1)]
-        gpu = np.where(copy < count[:, None], self.at_gpu(nic, 0), -1)
+        gpu = np.where(own[:, None] & (copy < count[:, None]), self.at_gpu(nic, 0), -1)
         return CircuitTable(src, dst, count, gpu)
+
+    def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ends and numbers of circuits, or of the links of the mesh."""
+        if self.mesh is not None:
+            return tuple(np.asarray(x, np.int64) for x in (self.mesh.tail, self.mesh.head, self.mesh.nics))  # type: ignore[return-value]
+        regions = np.zeros((1, 0, 0), np.int64) if self.regions is None else self.regions
+        region, i, j = np.nonzero(regions)
+        size = regions.shape[1]
+        return region * size + i, region * size + j, regions[region, i, j].astype(np.int64)
+
+    @property
+    def forwarding(self) -> Mesh:
+        """The links over which servers without a link to each other are reached, in the order of `circuits`."""
+        if self.mesh is not None:
+            return self.mesh
+        table = self.circuits
+        links = (("circuit", len(table.src)),)
+        return Mesh(table.src, table.dst, table.count, (("server", self.servers),), links)
 
     def _runs(self, switch_links) -> list:
         """All links but those between switches' insides: see `network`."""
@@ -177,7 +187,15 @@ class Cluster:
             runs += [(kind, tail, head, np.full(len(tail), self.nic_Bps)) for kind, tail, head in switch_links]
         table = self.circuits
         ends = (self._optics + server_ for server_ in (table.src, table.dst))
-        return [*runs, ("circuit", *ends, table.count * self.nic_Bps)]
+        tail, head, rate = *ends, table.count * self.nic_Bps
+        cuts = np.cumsum([count for _, count in self._circuit_kinds])[:-1]
+        columns = (np.split(x, cuts) for x in (tail, head, rate))
+        return [*runs, *zip([kind for kind, _ in self._circuit_kinds], *columns, strict=True)]
+
+    @property
+    def _circuit_kinds(self) -> tuple[tuple[str, int], ...]:
+        """Runs of links of the mesh, or circuits."""
+        return (("circuit", len(self.circuits.src)),) if self.mesh is None else self.mesh.links
 
     @property
     def _optics(self) -> int:
@@ -201,7 +219,13 @@ class Cluster:
         """
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches
-        nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *switches, ("optics", self._optical_nodes))
+        nodes = (
+            ("gpu", self.gpus),
+            ("nvswitch", self.servers),
+            *switches,
+            ("optics", self._optical_nodes),
+            *self._routers,
+        )
         return network_of(
             self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s
         )
@@ -209,6 +233,10 @@ class Cluster:
     @property
     def _optical_nodes(self) -> int:
         return self.servers if len(self.circuits.src) else 0
+
+    @property
+    def _routers(self) -> tuple[tuple[str, int], ...]:
+        return () if self.mesh is None else self.mesh.nodes[1:]
 
     @cached_property
     def sprayed(self) -> Network:

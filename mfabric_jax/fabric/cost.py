@@ -7,9 +7,12 @@ them there is none. For NVLink domains and co-packaged optics nobody publishes p
 user gives one.
 """
 
+import functools
 import itertools
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +20,55 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
-from mfabric_jax.fabric.parts_file import UNPUBLISHED, packaged, prices_by_part, with_own
+from mfabric_jax.text_files import read_mapping
+
+Table = dict[str, Any]
+TABLES = ("watts", "gpus", "servers", "ocs", "running", "source")
+BY_NAME = ("gpus", "servers", "ocs")  # tables of tables
+UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
+
+
+@functools.cache
+def packaged() -> Table:
+    """What the package knows of parts."""
+    return tomllib.loads((resources.files("mfabric_jax.fabric") / "parts.toml").read_text(encoding="utf-8"))
+
+
+def prices_by_part() -> tuple[str, ...]:
+    """Names that stand for themselves, in no table: dollars of a part of the network."""
+    return (*(name for name, value in packaged().items() if not isinstance(value, dict)), *UNPUBLISHED)
+
+
+def with_own(path: str | Path | None) -> tuple[Table, Table]:
+    """The table with the entries of a `.toml` or `.json` file in place of those of the package, and the file alone.
+
+    `InputError` for a name that no table has, and for a value where a table should be.
+    """
+    own = {} if path is None else read_mapping(path, "prices")
+    for name, value in own.items():
+        one_of("price", name, (*prices_by_part(), *TABLES))
+        if name in TABLES:
+            _table(name, value)
+    for table in BY_NAME:
+        for name, entry in own.get(table, {}).items():
+            _table(f"{table}.{name}", entry)
+    found = {name: _merged(packaged().get(name), own.get(name), name in BY_NAME) for name in {**packaged(), **own}}
+    return found, own
+
+
+def _table(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} must be a table of values by name, got {value!r:.80}.")
+
+
+def _merged(known: Any, own: Any, by_name: bool) -> Any:
+    if not isinstance(known, dict):
+        return known if own is None else own
+    own = own or {}
+    if by_name:
+        return {name: {**known.get(name, {}), **own.get(name, {})} for name in {**known, **own}}
+    return {**known, **own}
+
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
@@ -52,12 +103,7 @@ class Prices:
     co_packaged_per_gpu: float | None = None
 
     def __post_init__(self):
-        _check_listed(self, "price")
-        for field in ("panel_port", "fibre_per_metre", "metres_per_link", "rack_switch_per_server"):
-            one_number(field, getattr(self, field))
-        for field in ("ocs_port", *UNPUBLISHED):
-            if getattr(self, field) is not None:
-                one_number(field, getattr(self, field))
+        _check_table(self, "price", unknown=("ocs_port", *UNPUBLISHED))
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
@@ -68,7 +114,9 @@ class Prices:
         """
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
-        needs_own_bandwidths(path, given)
+        missing = [field for field in BY_BANDWIDTH if field not in given]
+        if "gbps" in given and missing:
+            raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
         return cls(**as_tuples(given))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
@@ -102,10 +150,7 @@ class Watts:
     co_packaged_per_gpu: float | None = None
 
     def __post_init__(self):
-        _check_listed(self, "power")
-        for field in ("ocs_port", "panel_port", "fibre", *BESIDE_NICS):
-            if getattr(self, field) is not None:
-                one_number(field, getattr(self, field))
+        _check_table(self, "power", unknown=("ocs_port", "panel_port", "fibre", *BESIDE_NICS))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
         """Watts of a part at a bandwidth, or at each of an array; None, or NaN of an array, where it is not listed."""
@@ -118,13 +163,6 @@ class Watts:
         return np.where(inside, watts, np.nan) if inside.ndim else watts if inside else None
 
 
-def needs_own_bandwidths(path: Any, given: dict[str, Any]) -> None:
-    """`InputError` for a file whose bandwidths are its own but not all that is listed at them."""
-    missing = [field for field in BY_BANDWIDTH if field not in given]
-    if "gbps" in given and missing:
-        raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
-
-
 def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
     """A straight line on log-log axes between two listed bandwidths."""
     known, listed = np.asarray(known, float), np.asarray(listed, float)
@@ -134,25 +172,26 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
     return found if found.ndim else found.item()
 
 
-def _check_listed(table: Any, what: str) -> None:
-    """`InputError` for bandwidths that do not rise, and for lists of another length."""
-    for field in ("gbps", *BY_BANDWIDTH):
-        _check_numbers(field, getattr(table, field))
+def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
+    """`InputError` for bandwidths that do not rise, lists of another length, and what is no number of 0 or more.
+
+    - `unknown`: fields that may be None.
+    """
+    listed = ("gbps", *BY_BANDWIDTH)
+    for field in listed:
+        value = getattr(table, field)
+        several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+        if not several or not all(isinstance(x, Real) and not isinstance(x, bool) for x in value):
+            raise InputError(f"{field} must be a list of numbers, got {value!r:.80}.")
+        positive(field, value)
+        if len(value) != len(table.gbps):
+            bandwidths = f"{len(table.gbps)} bandwidths in gbps"
+            raise InputError(f"{field} must list one {what} for each of the {bandwidths}, got {list(value)}.")
     if any(low >= high for low, high in itertools.pairwise(table.gbps)):
         raise InputError(f"gbps must rise from one bandwidth to the next, got {list(table.gbps)}.")
-    for field in BY_BANDWIDTH:
-        listed = getattr(table, field)
-        if len(listed) != len(table.gbps):
-            bandwidths = f"{len(table.gbps)} bandwidths in gbps"
-            raise InputError(f"{field} must list one {what} for each of the {bandwidths}, got {list(listed)}.")
-
-
-def _check_numbers(field: str, value: Any) -> None:
-    """`InputError` for what is no list of positive numbers."""
-    several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if not several or not all(isinstance(x, Real) and not isinstance(x, bool) for x in value):
-        raise InputError(f"{field} must be a list of numbers, got {value!r:.80}.")
-    positive(field, value)
+    for field, value in vars(table).items():
+        if field not in listed and not (field in unknown and value is None):
+            one_number(field, value)
 
 
 def as_tuples(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,10 +219,6 @@ class Attachment:
         """How many of each of `PARTS`, the NIC with them; those that are there."""
         behind = (self.switch_ports, self.transceivers, self.fibres, self.ocs_ports, self.panel_ports)
         return {part: count for part, count in zip(PARTS, (1, *behind), strict=True) if count}
-
-    def cost(self, nic_gbps: float, prices: Prices) -> float:
-        """Dollars of one NIC and all that is behind it."""
-        return sum(count * prices.at(part, nic_gbps) for part, count in self.counts.items())
 
 
 def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:

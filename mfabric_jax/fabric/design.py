@@ -1,7 +1,7 @@
 """What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `registry`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -13,9 +13,10 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.ocs import Ocs
+from mfabric_jax.fabric.failures import NVSWITCHES
+from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
@@ -24,7 +25,6 @@ EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
-NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 
 
 class ClusterShape(Protocol):
@@ -40,11 +40,12 @@ class ClusterShape(Protocol):
     def pp(self) -> int: ...
 
 
-class HasPorts(Protocol):
-    """What the form of a cluster reads of settings.
+class Asked(Protocol):
+    """What fabrics read of settings.
 
     - `server_nics`: of a server; None: as many as usual there.   - `optical_degree`, `electrical_nics`: of them, those
       on the optical switch and on the tree of mfabric.   - `gpu_tbps`: of a GPU in a scale-up domain.
+    - `delay_s`: of circuits.   - `optical_switch`: the one that is named.   - `wiring`: of TopoOpt.
     """
 
     @property
@@ -59,11 +60,6 @@ class HasPorts(Protocol):
     def pxn(self) -> bool: ...
     @property
     def gpu_tbps(self) -> float: ...
-
-
-class HasCircuits(HasPorts, Protocol):
-    """What a group reads of settings, too: its circuits' delay, the optical switch that is named, TopoOpt's wiring."""
-
     @property
     def delay_s(self) -> float: ...
     @property
@@ -78,7 +74,8 @@ class Form:
 
     - `regions` [G S S]: circuits, where the fabric has some.   - `nics`: of a server; None: those usual there.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
-    - `shape`: of a torus; None: near a cube.   - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
+    - `shape`: of a torus; None: near a cube.   - `servers`: of the cluster.
+    - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
     """
 
     regions: np.ndarray | None = field(default=None, repr=False)
@@ -93,6 +90,7 @@ class Form:
     nic_use: str = "own"
     gpu_tbps: float = 8.0
     shape: tuple[int, int, int] | None = None
+    servers: int = 64
     gpus_per_server: int | None = None
     nvswitch_gigabytes_per_s: float | None = None
 
@@ -102,13 +100,9 @@ def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
     return own_Bps
 
 
-def tree_links(settings: HasCircuits) -> int:
+def tree_links(settings: Asked) -> int:
     """Links of a path between servers over a switch tree."""
     return 2 * settings.tiers
-
-
-def no_circuits(job: ClusterShape, form: Form, nic_gbps: float, choose: Callable[..., np.ndarray]) -> None:
-    """A fabric without circuits to choose."""
 
 
 def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup:
@@ -123,12 +117,12 @@ class Fabric:
     - `look`: what a reader calls it, its colour and its marker (Matplotlib's letter) in pictures.
     - `groups(settings, job, nic_gbps, nic_uses)`: what one expert-parallel group sees of it, for every use of NICs
       that differs; routing solves it from the data alone.
-    - `cluster(servers, nic_gbps, form, rest)`: the whole cluster; `rest` are further fields of `Cluster`.
-    - `parts(form)`: the NICs of one server and what hangs behind each, for prices and watts.
-    - `tree(form)`: the switch tree over the NICs on packet switches, with one host in each part; None: no such NICs.
-    - `direct_links(form, job)`: how many links of the whole cluster join a server to another without a switch.
-    - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, or None; `choose(degree)` asks the
-      user's policy for those of every region, `choose(degree, "topoopt")` a named one.
+    - `parts(form)`: the NICs of one server and what hangs behind each: prices, watts, and how many are on the tree.
+    - `tree(form)`: the form of the switch tree over the NICs with switch ports, one host in each part; None: no tree.
+    - `mesh(servers, form)`: links of the whole cluster that do not change, and routers; None: no such links.
+    - `direct_links(form, job)`: how many links of the whole cluster join servers; None: those of `mesh`.
+    - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` asks the user's
+      policy for those of every region, `choose(degree, "topoopt")` a named one. None: the fabric has none.
     - `form(settings, job)`: what `parts` and `cluster` depend on.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
@@ -140,7 +134,8 @@ class Fabric:
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths(settings)`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
-    - `rails`: NICs of equal rank share an edge switch.   - `panels`: links end on patch panels, and so do spares.
+    - `rails`: NICs of equal rank share an edge switch.   - `pxn`: data always crosses the NVSwitch to its rail.
+    - `uses`: who uses a server's NICs, "own" or "pooled"; None: as asked, pooled where a GPU has none of its own.
     - `nvswitches`: of a server or scale-up domain.   - `usual_nics`: of a server; None: one for each GPU.
     """
 
@@ -148,15 +143,15 @@ class Fabric:
     summary: str
     look: tuple[str, str, str]
     groups: Callable[..., list[Any]]
-    cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
     parts: Callable[[Form], tuple[PartGroup, ...]]
-    form: Callable[[HasPorts, ClusterShape], Form]
+    form: Callable[[Asked, ClusterShape], Form]
     tree: Callable[[Form], Tree | None] = lambda form: None
-    direct_links: Callable[[Form, ClusterShape], int] = lambda form, job: 0
-    circuits: Callable[..., np.ndarray | None] = no_circuits
+    mesh: Callable[[int, Form], Mesh | None] = lambda servers, form: None
+    direct_links: Callable[[Form, ClusterShape], int] | None = None
+    circuits: Callable[..., np.ndarray] | None = None
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
-    path_links: Callable[[HasCircuits], int] = tree_links
+    path_links: Callable[[Asked], int] = tree_links
     domain_gpus: int | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
@@ -164,10 +159,11 @@ class Fabric:
     policy: str | None = "none"
     routing: str | None = "spraying"
     reconfigures: bool = False
-    single_paths: Callable[[HasCircuits], bool] = lambda settings: True
+    single_paths: Callable[[Asked], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
-    panels: bool = False
+    pxn: bool = False
+    uses: str | None = None
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
 
@@ -176,6 +172,42 @@ class Fabric:
         """GPUs of a server or scale-up domain of the catalogue's GPUs."""
         return self.domain_gpus or SERVER_GPUS
 
+    def cluster(self, servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
+        """The whole cluster; `rest`: further fields of `Cluster`."""
+        gpus = form.gpus_per_server or self.gpus_per_server
+        nics = (self.usual_nics or gpus) if form.nics is None else form.nics
+        form = replace(form, nics=nics, gpus_per_server=gpus)
+        if (form.regions is None) != (self.circuits is None):
+            given = "regions was not given" if form.regions is None else f"regions was {list(np.shape(form.regions))}"
+            raise InputError(f"{self.name} {'has no' if self.circuits is None else 'needs'} circuits; {given}.")
+        tree, on_tree = self.tree(form), sum(group.nics for group in self.parts(form) if group.attachment.switch_ports)
+        mesh = self.mesh(servers, form)
+        use = self.uses or (form.nic_use if on_tree == gpus else "pooled")
+        if "nvswitch_gigabytes_per_s" not in rest:
+            usual = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
+            inside = units.to_gigabytes(self.nvlink_Bps(form.gpu_tbps, nic_gbps, usual))
+            rest = {"nvswitch_gigabytes_per_s": inside} | rest
+        return Cluster(
+            self.name,
+            servers,
+            nic_gbps,
+            gpus_per_server=gpus,
+            tree=replace(tree, hosts=servers * on_tree) if tree is not None and on_tree else None,
+            rails=self.rails,
+            pxn=self.pxn or form.pxn,
+            nic_use=use,
+            regions=form.regions,
+            mesh=mesh and mesh.present,
+            **rest,
+        )
+
+    def links(self, form: Form, job: ClusterShape) -> int:
+        """Links of the whole cluster from server to server, or from router to router where there are these."""
+        if self.direct_links is not None:
+            return self.direct_links(form, job)
+        mesh = self.mesh(job.servers, form)
+        return 0 if mesh is None else mesh.inner_links
+
     def gpus_of(self, server: Gpu) -> int:
         """GPUs of a server or scale-up domain."""
         if self.domain_gpus is None:
@@ -183,7 +215,7 @@ class Fabric:
         return server.scale_up_gpus or self.domain_gpus
 
 
-def nics_of(settings: HasPorts, job: ClusterShape) -> int:
+def nics_of(settings: Asked, job: ClusterShape) -> int:
     """One NIC for each GPU, unless the user or the GPU says otherwise."""
     return settings.server_nics or job.gpus_per_server
 
@@ -209,16 +241,3 @@ def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
 def as_data(tree: Any, dtype: Any) -> Any:
     """Real numbers of a tree as arrays, so that other values reuse the compiled program; all else as it is."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)
-
-
-def needs_regions(name: str, form: Form) -> np.ndarray:
-    """The circuits of a fabric that has no cluster without them."""
-    if form.regions is None:
-        raise InputError(f"{name} needs circuits; regions was not given.")
-    return form.regions
-
-
-def has_no_regions(name: str, form: Form) -> None:
-    """`InputError` for circuits where there are none."""
-    if form.regions is not None:
-        raise InputError(f"{name} has no circuits; regions was {list(np.shape(form.regions))}.")

@@ -1,33 +1,121 @@
-"""The servers of expert-parallel groups joined by direct links, without switches: they forward for each other."""
+"""Links that do not change between servers, and routers behind them: servers (or routers) forward for each other."""
 
-from typing import ClassVar
+import dataclasses
+from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
-from mfabric_jax.checks import not_negative, positive, whole
+from mfabric_jax.checks import InputError, not_negative, positive, whole
 from mfabric_jax.fabric.electrical import Handover
+from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, Degraded, Hit
+from mfabric_jax.fabric.network import Network, find_links
+
+FIXED = "its optical switches are set once and not modelled by themselves"
+NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
+ALONE = "a group is one server"
+Kinds = tuple[tuple[str, int], ...]
+
+
+class Mesh(eqx.Module):
+    """Links between servers, and routers where there are some, and the rule by which bytes cross them.
+
+    - `tail`, `head` [L]: nodes, the servers first.   - `nics` [L]: width of a link, in NICs.
+    - `nodes`, `links` (static): kinds and how many of each, as in `Network`.
+    - `following` [S S]: the server after s on the way to t. None: bytes take all shortest ways, in equal parts.
+    - `areas` [N]: of every node. Bytes for another area take all links between the two in equal parts, and shortest
+      ways inside of each. None: areas do not matter.
+    - `thirds` (static): bytes for another area go so to each third area first, in equal parts, and on (Valiant).
+    - `places` [N D]: where nodes stand in a picture, of two or three dimensions.
+    """
+
+    tail: Int[Array | np.ndarray, "L"]
+    head: Int[Array | np.ndarray, "L"]
+    nics: Num[Array | np.ndarray, "L"]
+    nodes: Kinds = eqx.field(static=True)
+    links: Kinds = eqx.field(static=True)
+    following: Int[Array | np.ndarray, "S S"] | None = None
+    areas: Int[Array | np.ndarray, "N"] | None = None
+    places: Num[Array | np.ndarray, "N D"] | None = None
+    thirds: bool = eqx.field(static=True, default=False)
+
+    @property
+    def servers(self) -> int:
+        return self.nodes[0][1]
+
+    @property
+    def network(self) -> Network:
+        """The links, their capacity in NICs."""
+        tail, head, nics = (np.asarray(x) for x in (self.tail, self.head, self.nics))
+        return Network(tail, head, nics.astype(float), np.zeros(len(tail)), self.nodes, self.links)
+
+    @property
+    def count(self) -> Num[np.ndarray, "N N"]:
+        """NICs of all links from node to node."""
+        size = sum(count for _, count in self.nodes)
+        total = np.zeros((size, size), np.asarray(self.nics).dtype)
+        np.add.at(total, (np.asarray(self.tail), np.asarray(self.head)), np.asarray(self.nics))
+        return total
+
+    @property
+    def present(self) -> "Mesh":
+        """The same without links of width 0."""
+        some = np.asarray(self.nics) > 0
+        each = np.split(some, np.cumsum([count for _, count in self.links])[:-1])
+        links = tuple((kind, int(part.sum())) for (kind, _), part in zip(self.links, each, strict=True))
+        columns = {name: np.asarray(getattr(self, name))[some] for name in ("tail", "head", "nics")}
+        return dataclasses.replace(self, links=links, **columns)
+
+    @property
+    def inner_links(self) -> int:
+        """Links from router to router, both directions as one; from server to server where there are no routers."""
+        first = self.servers if len(self.nodes) > 1 else 0
+        inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
+        return round(np.asarray(self.nics)[inner].sum() / 2)
+
+    def without_one(self, node: int, other: int) -> "Mesh":
+        """A NIC less on the first link between two nodes, in both directions."""
+        tail, head = np.asarray(self.tail), np.asarray(self.head)
+        lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
+        nics = np.array(self.nics)
+        nics[lost] -= 1
+        return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
+
+
+def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
+    """Links between servers, as many from one to the other as `count` [S S] says; those that could be have width 0."""
+    count = np.asarray(count)
+    tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])
+    return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
 class DirectLinks(eqx.Module):
-    """Links between servers, and the links that every pair crosses.
+    """What expert-parallel groups see of links that do not change.
 
     - `servers` (static), `nic_gbps`: as in `Region`.
-    - `nics` (static): NICs of a server for links inside its group.
+    - `nics` (static): NICs of a server for links inside its group; or one number for each server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; a part
-      of one where several servers share a link.
-    - `count` [W W]: links between the servers of the group, or of all W / S groups that share them and are busy at
-      once; `hops` [N H], `share` [N H]: which of them (row-major, -1 pads) the bytes of each pair of servers cross, and
-      with which part, N = S*S pairs of one group after the other. None until they are chosen for expected demand.
+      of one where several servers share a link. None: what the links carry when all servers of a stage exchange
+      gradients in equal parts, and when all servers send to the next stage at once.
+    - `mesh`: the links; None until they are chosen for expected demand.
+    - `groups`, `stage` (static): groups that share the links and are busy at once, from server 0 on; servers of a
+      stage.
+    - `panels` (static): links end on patch panels, and so do spares.
+    - `hops`, `share` [N H]: which links (-1 pads) the bytes of each pair of servers cross, and with which part, N = S*S
+      pairs of one group after the other. None until `routing.fixed.wired` has worked them out.
     """
 
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
-    nics: int = eqx.field(static=True, default=8)
-    ring_nics: float = 2
-    stage_nics: float = 1
-    count: Int[Array, "W W"] | None = None
+    nics: Any = eqx.field(static=True, default=8)
+    ring_nics: Any = 2
+    stage_nics: Any = 1
+    mesh: Mesh | None = None
+    groups: int = eqx.field(static=True, default=1)
+    stage: int = eqx.field(static=True, default=1)
+    panels: bool = eqx.field(static=True, default=False)
     hops: Int[Array, "N H"] | None = None
     share: Float[Array, "N H"] | None = None
 
@@ -42,19 +130,16 @@ class DirectLinks(eqx.Module):
     def __check_init__(self):
         whole("servers", self.servers)
         positive("nic_gbps", self.nic_gbps)
-        whole("nics", self.nics, at_least=0)
-        not_negative("ring_nics", self.ring_nics)
-        not_negative("stage_nics", self.stage_nics)
+        if not isinstance(self.nics, tuple):
+            whole("nics", self.nics, at_least=0)
+        for field in ("ring_nics", "stage_nics"):
+            if getattr(self, field) is not None:
+                not_negative(field, getattr(self, field))
 
     @property
     def joined(self) -> bool:
-        """Whether its links are chosen."""
-        return self.count is not None
-
-    @property
-    def groups(self) -> int:
-        """Expert-parallel groups that share the links."""
-        return 1 if self.count is None else len(self.count) // self.servers
+        """Whether the ways over its links are known."""
+        return self.hops is not None
 
     @property
     def nic_Bps(self):
@@ -70,3 +155,43 @@ class DirectLinks(eqx.Module):
     def send_Bps(self):
         """What one server can send to its peer in the next pipeline stage [bytes/s]."""
         return self.stage_nics * self.nic_Bps
+
+    @property
+    def routers(self) -> bool:
+        """Whether packet switches stand behind the servers."""
+        return self.mesh is not None and len(self.mesh.nodes) > 1
+
+    def lacks(self, routing: str) -> dict[str, str]:
+        """{kind of failure: why there is none}."""
+        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
+        found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
+        if not self.panels:
+            found["optical-nic"] = "a NIC is one end of a link"
+            found |= dict.fromkeys(("gpu", "server"), NO_SPARE)
+        elif self.nics <= self.ring_nics:
+            found["optical-nic"] = "all NICs of a group are in its ring"
+        if self.routers:
+            found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+            found |= dict.fromkeys(("electrical-nics", "switch"), "of its routers a link is modelled, no whole router")
+            found.pop("electrical-nic") if self.nics > 1 else None
+        return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if self.servers < 2 else {})
+
+    def broken(self, hit: Hit) -> Degraded:
+        """What a failure leaves; of a server on panels a spare takes all circuits."""
+        if hit.kind in ("gpu", "server"):
+            return Degraded(hit.kind, self, hit.server)
+        if hit.kind == "optical-nic":
+            nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
+            return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
+        assert self.mesh is not None
+        joined, node = self.mesh.count, hit.server
+        if self.routers:  # its NICs lead to a router; the links between routers lead on
+            router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
+            node = node if hit.kind == "electrical-nic" else router
+            joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
+        peer = int(joined[node].argmax())
+        if not joined[node, peer]:
+            raise InputError("failure 'link' needs a link between servers of a group; there is none.")
+        left = dataclasses.replace(self, mesh=self.mesh.without_one(node, peer), hops=None)
+        eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
+        return Degraded(hit.kind, left, hit.server, eps_left=eps_left)

@@ -1,12 +1,14 @@
 """The servers of one expert-parallel group on packet switches: a star of ports."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.fabric.failures import NO_OPTICS, Degraded, Hit
 
 NicUse = Literal["own", "pooled"]
 NIC_USES: tuple[str, ...] = get_args(NicUse)
@@ -74,3 +76,65 @@ class Electrical(eqx.Module):
         if self.nic_use == "own":
             return ("to the rail" if self.pxn else "none"), "none"
         return "levelled", "levelled"
+
+    def lacks(self, routing: str) -> dict[str, str]:
+        """{kind of failure: why there is none}."""
+        found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+        return found | {"electrical-nics": "its servers have no other network that could relay"}
+
+    def broken(self, hit: Hit) -> Degraded:
+        """What a failure leaves; where a server (or, of a tree, a switch with its servers) fails, spares take over."""
+        kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
+        over = 1.0 if self.oversubscription is None else float(self.oversubscription)
+        per_server = hit.gpus_per_rank * hit.ranks_per_server
+        gpus, servers, own = hit.servers * per_server, hit.servers + spare, self.nic_use == "own"
+        sits, edge = np.eye(gpus, servers * per_server), np.full(servers, nics / over)
+        carries = np.eye(servers * per_server) if own else np.repeat(np.eye(servers), per_server, axis=0)
+        port = np.full(carries.shape[1], 1.0 if own else float(nics))
+        rest: dict[str, Any] = {}
+        lost = hit.server * per_server
+        if kind == "electrical-nic" or (kind == "switch" and hit.rails):
+            if (per_server if own else nics) < 2:
+                raise InputError(f"failure {kind!r} needs another NIC of the server; it has {nics}.")
+            for server in range(hit.servers) if kind == "switch" else (hit.server,):
+                _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
+            rest = {"eps_left": (nics - 1) / nics}
+        elif kind == "link":
+            rest = {"eps_left": hit.links_left(over)}
+            edge *= rest["eps_left"]
+        elif spare:
+            sits[lost, [lost, gpus]] = 0, 1
+            part = min(1.0, over / nics) if own else 1.0
+            rest = {"tp_on_eps": part if hit.gpus_per_rank > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
+        star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
+        return Degraded(kind, star, hit.server, **rest)
+
+
+class Star(eqx.Module):
+    """Ports that a failure leaves [NICs of 1 byte/s], for every GPU of a group and, behind them, of a spare server.
+
+    - `sits` [G P]: the place at which each GPU of the group works.   - `carries` [P E]: the part of the bytes of every
+      place that each port carries.   - `port` [E], `edge` [S]: ports, and those of the switches above.
+    - `gpus_per_rank` (static): which have equal parts of their rank's bytes.   - `per_server` (static): places.
+    """
+
+    sits: Float[Array | np.ndarray, "G P"]
+    carries: Float[Array | np.ndarray, "P E"]
+    port: Float[Array | np.ndarray, "E"]
+    edge: Float[Array | np.ndarray, "S"]
+    gpus_per_rank: int = eqx.field(static=True)
+    per_server: int = eqx.field(static=True)
+    pxn: bool = eqx.field(static=True)
+
+    joined = True
+
+
+def _without_nic(carries: np.ndarray, port: np.ndarray, server: int, per_server: int | None, together: int) -> None:
+    """A NIC less at a server: of its first place the others of its rank carry the bytes, or the next; None: pooled."""
+    if per_server is None:
+        port[server] -= 1
+        return
+    lost = server * per_server
+    heirs = np.arange(lost + 1, lost + max(2, together))
+    carries[lost, lost] = 0
+    carries[lost, heirs] = 1 / len(heirs)

@@ -1,16 +1,14 @@
-"""What fails in a region, and what is left of it. EPS and OCS back each other up.
+"""What can fail, and what is left: groups answer what they lack (`lacks`) and what a broken part leaves (`broken`).
 
 Source: arXiv 2501.03905, section on failures. Where it leaves a choice, `KINDS` says what is modelled.
 """
 
-import dataclasses
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.fabric.design import NVSWITCHES
-from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import UP, Tree
 
 KINDS = {
@@ -27,11 +25,44 @@ KINDS = {
 }
 
 
+NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
+NO_OPTICS = "it has no optical switch"
+NO_PACKETS = "it has no packet switches"
+
+
+class Hit(NamedTuple):
+    """What fails, and where.
+
+    - `server`: of its group of `servers`.   - `ranks_per_server`, `gpus_per_rank`: of these (`tp` GPUs a rank).
+    - `radix`: of switches.   - `rails`: NICs of equal rank share an edge switch.
+    """
+
+    kind: str
+    server: int
+    servers: int
+    ranks_per_server: int = 1
+    gpus_per_rank: int = 1
+    radix: int = 64
+    rails: bool = False
+
+    def links_left(self, oversubscription: float = 1.0) -> float:
+        """Part of the links up that an edge switch is left with when one fails."""
+        up = Tree(1, self.radix, oversubscription=oversubscription).edge_ports[UP]
+        if up < 2:
+            raise InputError(
+                f"radix must be 4 or more for failure 'link' (another link stays up), got {self.radix}."
+                if oversubscription == 1
+                else f"radix {self.radix} gives an edge switch one link up; failure 'link' needs another."
+            )
+        return (up - 1) / up
+
+
 @dataclass(frozen=True)
 class Degraded:
-    """A region after a failure.
+    """A group after a failure.
 
-    - `region`: what is left, unequal servers and all; a server more where work has moved to a spare one.
+    - `group`: what is left, unequal servers and all; a server more where work has moved to a spare one. Links whose
+      ways or circuits are not known any more are to be joined again.
     - `moved`: part of the bytes of the server's first rank that the spare server sends and receives.
     - `relays`: the server has no way of its own to the electrical fabric.
     - `eps_left`: part of the stage's electrical bandwidth that is left to gradients and to sends between stages.
@@ -41,7 +72,7 @@ class Degraded:
     """
 
     kind: str
-    region: Region
+    group: Any
     server: int
     moved: float = 0.0
     relays: bool = False
@@ -52,7 +83,7 @@ class Degraded:
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
         """Part of each rank that sits on each server [R S]."""
-        share = np.zeros((ranks, self.region.servers))
+        share = np.zeros((ranks, self.group.servers))
         share[np.arange(ranks), np.arange(ranks) // ranks_per_server] = 1
         if self.moved:
             first = self.server * ranks_per_server
@@ -62,55 +93,30 @@ class Degraded:
 
 
 def degraded(
-    region: Region, kind: str, *, server: int = 0, gpus_per_rank: int = 1, radix: int = 64, nvswitches: int = NVSWITCHES
+    group: Any,
+    kind: str,
+    *,
+    server: int = 0,
+    servers: int | None = None,
+    ranks_per_server: int = 1,
+    gpus_per_rank: int = 1,
+    radix: int = 64,
+    nvswitches: int = NVSWITCHES,
+    rails: bool = False,
 ) -> Degraded:
-    """What is left of a region of equal servers when something of `server` fails.
+    """What is left of a group of equal servers when something of `server` fails.
 
+    - `servers`: of the group; None: as it says itself.   - `radix`: of the edge switches; spraying goes on over the
+      links that are left.   - `nvswitches`: of a server.   - `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: the tensor-parallel degree; of more than one, a failed GPU moves its slice.
-    - `radix`: of the edge switches; spraying goes on over the links that are left.
-    - `nvswitches`: of a server.
     """
-    one_of("failure", kind, (name for name in KINDS if name != "switch"))
-    if whole("server", server, at_least=0) >= region.servers:
-        raise InputError(f"server must be below the {region.servers} of the region, got {server}.")
+    one_of("failure", kind, KINDS)
+    known: int = group.servers if servers is None else servers
+    if whole("server", server, at_least=0) >= known:
+        raise InputError(f"server must be below the {known} of the region, got {server}.")
     whole("gpus_per_rank", gpus_per_rank)
-    here = np.arange(region.servers) == server
-    optical = np.full(region.servers, int(region.optical_degree))
-    electrical = np.full(region.servers, float(region.electrical_nics))
-    nics = float(region.electrical_nics)
-    if kind == "electrical-nic":
-        if nics < 2:
-            return degraded(region, "electrical-nics", server=server)
-        left = _left(region, optical, electrical - here)
-        return Degraded(kind, left, server, eps_left=(nics - 1) / nics)
-    if kind == "electrical-nics":
-        if region.servers < 2 or not int(region.optical_degree):
-            raise InputError("failure 'electrical-nics' needs a peer that circuits reach; the region has none.")
-        return Degraded(kind, _left(region, optical, electrical * ~here), server, relays=True, eps_left=0.5)
-    if kind == "optical-nic":
-        return Degraded(kind, _left(region, np.maximum(optical - here, 0), electrical), server)
-    if kind == "link":
-        up = Tree(1, radix).edge_ports[UP]
-        if up < 2:
-            raise InputError(f"radix must be 4 or more for failure 'link' (another link stays up), got {radix}.")
-        return Degraded(kind, _left(region, optical, electrical * (up - 1) / up), server, eps_left=(up - 1) / up)
-    if kind == "server":
-        return Degraded(kind, _left(region, optical * ~here, electrical), server)
-    if kind == "optical-switch":
-        return Degraded(kind, _left(region, 0 * optical, electrical), server)
-    if kind == "controller":
-        return Degraded(kind, _left(region, optical, electrical), server, stays=True)
     if kind == "nvswitch":
         if whole("nvswitches", nvswitches) < 2:
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
-        return Degraded(kind, _left(region, optical, electrical), server, nvlink_left=1 - 1 / nvswitches)
-    nics_there = 1.0 if region.own_ports else nics
-    spare = _left(region, np.append(optical, 0), np.append(electrical, nics_there))
-    tp_on_eps = nics_there / nics if gpus_per_rank > 1 else 0.0
-    return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=tp_on_eps)
-
-
-def _left(region: Region, optical: np.ndarray, electrical: np.ndarray) -> Region:
-    return dataclasses.replace(
-        region, servers=len(optical), optical_degree=optical.astype(np.int32), electrical_nics=electrical
-    )
+        return Degraded(kind, group, server, nvlink_left=1 - 1 / nvswitches)
+    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails))

@@ -1,9 +1,56 @@
-"""Fat-trees: every NIC on one switch tree, non-blocking or oversubscribed 3:1. Source: arXiv 2501.03905."""
+"""Fat-trees: every NIC on one switch tree, non-blocking or oversubscribed 3:1; what other fabrics on trees share.
 
+Source: arXiv 2501.03905.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 
-from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.packet_trees import nic_tree, tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.design import (
+    SERVER_GPUS,
+    Asked,
+    ClusterShape,
+    Fabric,
+    Form,
+    check_own,
+    nics_of,
+)
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+
+
+def tree_groups(
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
+) -> list[Electrical]:
+    """A star of ports for every use of NICs."""
+    nics = nics_of(settings, job)
+    for use in nic_uses:
+        check_own(use, nics, job.gpus_per_server)
+    return [Electrical(nic_gbps, nics, ratio, use) for use in nic_uses]
+
+
+def ratio_of(form: Form, usual: float = 1.0) -> float:
+    """Oversubscription of a tree: as asked for, or the fabric's own."""
+    return usual if form.oversubscription is None else form.oversubscription
+
+
+def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
+    """The switch tree of a fabric whose own oversubscription is `ratio`, over one host in each part."""
+    return Tree(parts, form.radix, form.tiers if parts == 1 else 2, ratio_of(form, ratio), form.at, parts)
+
+
+def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
+    """All NICs of a server on one switch tree."""
+    nics = SERVER_GPUS if form.nics is None else form.nics
+    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
+
+
+def tree_form(settings: Asked, job: ClusterShape) -> Form:
+    """NICs as the user has them, else one for each GPU."""
+    return Form(nics=nics_of(settings, job), tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
+
 
 OVERSUBSCRIPTION = 3.0
 
@@ -12,7 +59,6 @@ FAT_TREE = Fabric(
     summary="all NICs on one non-blocking switch tree",
     look=("Fat-tree", "#0072B2", "s"),
     groups=tree_groups,
-    cluster=partial(tree_cluster, "fat-tree"),
     tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
@@ -23,7 +69,6 @@ OVERSUB_FAT_TREE = Fabric(
     summary="all NICs on one switch tree, 3:1 at the edge unless `oversubscription` says otherwise",
     look=("Oversubscribed fat-tree", "#56B4E9", "v"),
     groups=partial(tree_groups, ratio=OVERSUBSCRIPTION),
-    cluster=partial(tree_cluster, "oversub-fat-tree", ratio=OVERSUBSCRIPTION),
     tree=partial(nic_tree, ratio=OVERSUBSCRIPTION),
     parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),
     form=tree_form,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative, one_of
+from mfabric_jax.checks import InputError, not_negative, number, one_of
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.units import gbps
@@ -145,24 +145,19 @@ def _kind(place: str, entry: dict, default: str) -> str:
     return kind
 
 
-def _endpoint(place: str, kind: str) -> str:
-    """The kind; `InputError` where it is that of an endpoint but for its writing."""
-    meant = kind.strip().lower().removesuffix("s")
-    if meant in ENDPOINTS and kind != meant:
-        raise InputError(f"kind of {place} must be written {meant!r}, where flows start and end, got {kind!r}.")
-    return kind
-
-
 def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
     """Names of the nodes, grouped by kind, and the runs of kinds."""
     names, kinds = [], []
-    for number, entry in enumerate(entries):
-        _required(f"node {number}", entry, "id")
-        names.append(_name(f"id of node {number}", entry["id"]))
-        place = f"node {number} ({names[-1]})"
+    for nth, entry in enumerate(entries):
+        _required(f"node {nth}", entry, "id")
+        names.append(_name(f"id of node {nth}", entry["id"]))
+        place = f"node {nth} ({names[-1]})"
         for field in entry:
             one_of(f"field of {place}", field, NODE_FIELDS)
-        kinds.append(_endpoint(place, _kind(place, entry, "node")))
+        kinds.append(kind := _kind(place, entry, "node"))
+        meant = kind.strip().lower().removesuffix("s")
+        if meant in ENDPOINTS and kind != meant:
+            raise InputError(f"kind of {place} must be written {meant!r}, where flows start and end, got {kind!r}.")
     order, runs = _grouped(kinds)
     return tuple(names[node] for node in order), runs
 
@@ -170,17 +165,17 @@ def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int],
 def _numbered(names: Iterable[str]) -> dict[str, int]:
     """Number of the node of each name."""
     numbers: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if numbers.setdefault(name, number) != number:
+    for nth, name in enumerate(names):
+        if numbers.setdefault(name, nth) != nth:
             raise InputError(f"id of a node must be its own, but two nodes are called {name!r}.")
     return numbers
 
 
-def _link(number: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float, float, str]:
+def _link(nth: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float, float, str]:
     """(tail, head, capacity, latency, kind) of a link."""
-    _required(f"link {number}", entry, "source", "target")
-    source, target = (_name(f"{end} of link {number}", entry[end]) for end in ("source", "target"))
-    place = f"link {number} ({source} -> {target})"
+    _required(f"link {nth}", entry, "source", "target")
+    source, target = (_name(f"{end} of link {nth}", entry[end]) for end in ("source", "target"))
+    place = f"link {nth} ({source} -> {target})"
     for end in (source, target):
         if end not in nodes:
             raise InputError(f"{place} names a node that is not in nodes: {end!r}.")
@@ -204,19 +199,17 @@ def _capacity(place: str, entry: dict) -> float:
 
 
 def _amount(place: str, field: str, entry: dict) -> float:
-    value = entry[field]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{field} of {place} must be a number, got {value!r}.")
-    return float(not_negative(f"{field} of {place}", value))
+    name = f"{field} of {place}"
+    return float(not_negative(name, number(name, entry[field])))
 
 
 def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) -> None:
     """`InputError` where two links join one pair of nodes."""
     seen = set()
-    for number, (tail, head, *_) in enumerate(links):
+    for nth, (tail, head, *_) in enumerate(links):
         pair = (tail, head) if directed else (min(tail, head), max(tail, head))
         if pair in seen:
-            place = f"link {number} ({names[tail]} -> {names[head]})"
+            place = f"link {nth} ({names[tail]} -> {names[head]})"
             raise InputError(f"{place} is there twice; parallel links need multigraph true.")
         seen.add(pair)
 

@@ -1,47 +1,32 @@
 """mFabric: part of a server's NICs on a regional optical switch, the others on a switch tree. Source: arXiv
 2501.03905."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
-    SERVER_GPUS,
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
-    needs_regions,
 )
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 
 
-def check_ports(settings: HasCircuits, region: Region) -> Region:
+def check_ports(settings: Asked, region: Region) -> Region:
     """`InputError` where the optical switch has too few ports for the region."""
     if (switch := settings.optical_switch) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     nics = settings.optical_degree, float(settings.electrical_nics)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
-
-
-def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    nics = form.electrical_nics
-    tree = dataclasses.replace(nic_tree(form), hosts=servers * nics) if nics else None
-    gpus = form.gpus_per_server or SERVER_GPUS
-    regions = needs_regions("mfabric", form)
-    return Cluster(
-        "mfabric", servers, nic_gbps, gpus_per_server=gpus, tree=tree, nic_use="pooled", regions=regions, **rest
-    )
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
@@ -50,7 +35,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return optical, PartGroup(form.electrical_nics, "switch tree", tree)
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
     return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
 
@@ -66,7 +51,6 @@ MFABRIC = Fabric(
     summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
     look=("mFabric", "#D55E00", "o"),
     groups=_groups,
-    cluster=_cluster,
     tree=nic_tree,
     circuits=lambda job, form, nic_gbps, choose: choose(form.optical_degree),
     parts=_parts,
@@ -76,5 +60,6 @@ MFABRIC = Fabric(
     policy=None,
     routing=None,
     reconfigures=True,
+    uses="pooled",
     variants={"as published": PUBLISHED, "at its best": BEST},
 )

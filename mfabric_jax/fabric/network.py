@@ -88,6 +88,17 @@ class Network:
         return Network(ends[0], ends[1], capacity, delay_s, nodes, links)
 
 
+def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """The first link from each node `src` to `dst`; -1 where there is none."""
+    if not len(tail):
+        return np.full(np.shape(src), -1)
+    most = int(max(head.max(), np.max(dst, initial=0))) + 1
+    keys, wanted = tail.astype(np.int64) * most + head, np.asarray(src) * most + dst
+    order = np.argsort(keys, kind="stable")
+    link = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    return np.where(keys[link] == wanted, link, -1)
+
+
 def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
     """A network from runs of links (kind, tail, head, capacity); runs without links are left out."""
     parts = [part for part in parts if len(part[1])]

@@ -1,4 +1,7 @@
-"""Everything of a cluster that costs or draws: network parts, GPUs, servers, and what running it costs."""
+"""Everything of a cluster that costs or draws: network parts, GPUs, servers, optical switches, and what running costs.
+
+Source of the optical switches: arXiv 2501.03905, table of OCS technologies; where it gives a range, both ends.
+"""
 
 import dataclasses
 import functools
@@ -7,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.checks import InputError, one_of, positive, whole
-from mfabric_jax.fabric.cost import Prices, Watts, as_tuples, one_number
-from mfabric_jax.fabric.ocs import Ocs, get_ocs
-from mfabric_jax.fabric.parts_file import with_own
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit, number, one_of, positive, whole
+from mfabric_jax.fabric.cost import Prices, Watts, as_tuples, one_number, packaged, with_own
 
 USUAL_SERVER = "hgx"
 HOURS_A_YEAR = 8766
@@ -48,6 +51,50 @@ class Running:
     def seconds(self) -> float:
         """Until it is written off."""
         return self.years * HOURS_A_YEAR * 3600
+
+
+@dataclass(frozen=True)
+class Ocs:
+    """`ports` of one switch; `delay_s`: fastest and slowest reconfiguration, None where nobody reports it.
+
+    - `usd`, `watts` of a switch, `usd_per_port`, `watts_per_port` of a port in use, beside it; None is not known.
+    - `turns_per_s`: how often it may set all its circuits anew; None: as fast as its delay allows.
+    """
+
+    name: str
+    technology: str
+    ports: int
+    delay_s: tuple[float, float] | None = None
+    usd: float | None = None
+    usd_per_port: float | None = None
+    watts: float | None = None
+    watts_per_port: float | None = None
+    turns_per_s: float | None = None
+    source: str = ""
+
+    @property
+    def port_usd(self) -> float | None:
+        """Dollars of a port in use: none beside the price of the switch, if that is all there is."""
+        return 0 if self.usd_per_port is None and self.usd is not None else self.usd_per_port
+
+    def port_watts(self, assumed: float | None) -> float | None:
+        """Watts of a port in use; `assumed` where nothing is published."""
+        known = 0 if self.watts_per_port is None and self.watts is not None else self.watts_per_port
+        return assumed if known is None else known
+
+    def check_region(self, servers: int, degree: int) -> None:
+        """A region needs a port for every optical NIC."""
+        if servers * degree > self.ports:
+            raise Misfit(
+                f"ocs {self.name!r} has {self.ports} ports, but a region of {servers} servers with optical_degree "
+                f"{degree} needs {servers * degree}; choose a larger switch or a smaller degree."
+            )
+
+    def switches(self, region_ports: Any, regions: Any) -> Any:
+        """How many of it serve regions of so many ports each, numbers or arrays; a region is on one switch."""
+        together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
+        needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
+        return needed if needed.ndim else needed.item()
 
 
 @dataclass(frozen=True)
@@ -104,15 +151,17 @@ def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[st
     return {name: _entry(f"{table}.{name}", given, cls, checks) for name, given in found[table].items()}
 
 
-def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> Any:
-    names = [field.name for field in dataclasses.fields(cls)]
+def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str, Callable], **rest: Any) -> Any:
+    """An object of the class from a table of its fields: numbers are checked, the others are texts. `rest`: fields
+    that no table has."""
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in rest]
     for field, value in given.items():
         one_of(f"field of {where}", field, names)
         if field in checks and (value is not None or checks[field] is whole):
             checks[field](f"{where}.{field}", value)
         elif field not in checks and not isinstance(value, str):
             raise InputError(f"{where}.{field} must be a text, got {value!r:.80}.")
-    return cls(**given)
+    return cls(**{**given, **rest})
 
 
 def _watts(given: Mapping[str, Any]) -> Watts:
@@ -136,3 +185,48 @@ def _running(given: Mapping[str, Any]) -> Running:
     if running.pue < 1:
         raise InputError(f"running.pue must be at least 1, got {running.pue!r}.")
     return running
+
+
+def _ocs(name: str, given: Mapping[str, Any]) -> Ocs:
+    """A switch from its table."""
+    if "ports" not in given:
+        raise InputError(f"ocs.{name} needs ports, how many one switch has.")
+    numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
+    checks = {"ports": whole, "delay_s": lambda field, value: None, "turns_per_s": _above_0, **numbers}
+    found = _entry(f"ocs.{name}", {"technology": "own", **given}, Ocs, checks, name=name)
+    return dataclasses.replace(found, delay_s=_delays(f"ocs.{name}.delay_s", given.get("delay_s")))
+
+
+def _above_0(field: str, value: Any) -> None:
+    positive(field, number(field, value))
+
+
+def _delays(field: str, given: Any) -> tuple[float, float] | None:
+    """The fastest and the slowest, or one number for both."""
+    if given is None:
+        return None
+    both = tuple(given) if isinstance(given, list) else (given, given)
+    if len(both) != 2:
+        raise InputError(f"{field} must be one number or two, fastest and slowest, got {given!r}.")
+    for end in both:
+        one_number(field, end)
+    if both[0] > both[1]:
+        raise InputError(f"{field} must be fastest and slowest, got {given!r}.")
+    return both
+
+
+OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}
+
+
+def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
+    """The switch of that name, of the package or of a file of prices; `InputError` for an unknown one.
+
+    An `ocs_port` of that file is the price of all switches that it does not name.
+    """
+    if prices is None:
+        return OCS[one_of("ocs", name, OCS)]
+    table, own = with_own(prices)
+    given = table["ocs"][one_of("ocs", name, table["ocs"])]
+    if "ocs_port" in own and name not in own.get("ocs", {}):
+        given = {**given, "usd_per_port": own["ocs_port"]}
+    return OCS[name] if given == packaged()["ocs"].get(name) else _ocs(name, given)

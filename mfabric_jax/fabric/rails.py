@@ -7,34 +7,32 @@ no spine: a rail is a tree of two tiers of its own, and data changes rails over 
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
     check_own,
     nics_of,
     tree_links,
 )
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
 
-def _over_nvswitch(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
+def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
     """Every rank sends by the NIC of the destination's rank."""
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
     return [Electrical(nic_gbps, nics, pxn=True)]
 
 
-def _optimized_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
+def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
     return (_over_nvswitch if settings.pxn else tree_groups)(settings, job, nic_gbps, nic_uses)
 
 
@@ -47,13 +45,7 @@ def _rails(form: Form) -> Any:
     return SERVER_GPUS if form.nics is None else form.nics
 
 
-def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
-    gpus = form.gpus_per_server or SERVER_GPUS
-    own = dataclasses.replace(form, nic_use="own")  # no spine joins the rails
-    return tree_cluster("rail-only", servers, nic_gbps, own, rest, parts=gpus, rails=True, pxn=True)
-
-
-def _with_pxn(settings: HasPorts, job: ClusterShape) -> Form:
+def _with_pxn(settings: Asked, job: ClusterShape) -> Form:
     return dataclasses.replace(tree_form(settings, job), pxn=settings.pxn)
 
 
@@ -62,7 +54,6 @@ RAIL_OPTIMIZED = Fabric(
     summary="NICs of equal rank share edge switches, rails share a spine",
     look=("Rail-optimized", "#009E73", "D"),
     groups=_optimized_groups,
-    cluster=partial(tree_cluster, "rail-optimized", rails=True),
     tree=nic_tree,
     parts=tree_parts,
     form=_with_pxn,
@@ -74,10 +65,11 @@ RAIL_ONLY = Fabric(
     summary="a tree of two tiers for every rail, no spine; data changes rails over the NVSwitch",
     look=("Rail-only", "#C9B400", "^"),
     groups=_over_nvswitch,
-    cluster=_rail_only_cluster,
     tree=lambda form: nic_tree(form, parts=_rails(form)),
     parts=_rail_parts,
     form=tree_form,
     path_links=lambda settings: 2,
     rails=True,
+    pxn=True,
+    uses="own",  # no spine joins the rails
 )

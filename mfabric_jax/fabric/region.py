@@ -1,5 +1,7 @@
 """One region of an mFabric cluster: the servers of an expert-parallel group behind one optical switch."""
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,12 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, part, positive, whole
+from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.electrical import Handover
+from mfabric_jax.fabric.failures import Degraded, Hit
+
+NO_RELAY = "no circuit leads to a server that could relay"
+UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
 
 
 class Region(eqx.Module):
@@ -76,6 +82,49 @@ class Region(eqx.Module):
     def send_Bps(self):
         """What one server can send to one of the next pipeline stage [bytes/s], () or [S]."""
         return self.eps_Bps
+
+    def lacks(self, routing: str) -> dict[str, str]:
+        """{kind of failure: why it is not modelled}; `routing`: over circuits."""
+        found = {"switch": "of its packet switches a link is modelled, no whole switch"}
+        alone = self.servers < 2 or not int(self.optical_degree)
+        if alone or routing != "unsplit":
+            relayed = ("electrical-nics", "electrical-nic") if float(self.electrical_nics) < 2 else ("electrical-nics",)
+            found |= dict.fromkeys(relayed, NO_RELAY if alone else UNSPLIT)
+        return found
+
+    def broken(self, hit: Hit) -> Degraded:
+        """What a failure leaves; EPS and OCS back each other up."""
+        kind, server, nics = hit.kind, hit.server, float(self.electrical_nics)
+        here = np.arange(self.servers) == server
+        optical = np.full(self.servers, int(self.optical_degree))
+        electrical = np.full(self.servers, nics)
+        if kind == "electrical-nics" or (kind == "electrical-nic" and nics < 2):
+            if self.servers < 2 or not int(self.optical_degree):
+                raise InputError("failure 'electrical-nics' needs a peer that circuits reach; the region has none.")
+            left = self._with_nics(optical, electrical * ~here)
+            return Degraded("electrical-nics", left, server, relays=True, eps_left=0.5)
+        if kind == "electrical-nic":
+            return Degraded(kind, self._with_nics(optical, electrical - here), server, eps_left=(nics - 1) / nics)
+        if kind == "link":
+            part = hit.links_left()
+            return Degraded(kind, self._with_nics(optical, electrical * part), server, eps_left=part)
+        if kind == "gpu":
+            spare = 1.0 if self.own_ports else nics
+            left = self._with_nics(np.append(optical, 0), np.append(electrical, spare))
+            on_eps = spare / nics if hit.gpus_per_rank > 1 else 0.0
+            return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps)
+        circuits = {
+            "optical-nic": np.maximum(optical - here, 0),
+            "server": optical * ~here,
+            "optical-switch": 0 * optical,
+            "controller": optical,
+        }
+        left = self._with_nics(circuits[one_of("failure", kind, circuits)], electrical)
+        return Degraded(kind, left, server, stays=kind == "controller")
+
+    def _with_nics(self, optical: np.ndarray, electrical: np.ndarray) -> "Region":
+        nics = {"optical_degree": optical.astype(np.int32), "electrical_nics": electrical}
+        return dataclasses.replace(self, servers=len(optical), **nics)
 
 
 def _per_server(field: str, value, servers: int) -> None:

@@ -1,26 +1,25 @@
-"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `FABRICS`."""
+"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 import numpy as np
 
+from mfabric_jax.case.fabrics import MODULES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
-from mfabric_jax.fabric.fat_tree import FAT_TREE, OVERSUB_FAT_TREE
-from mfabric_jax.fabric.mfabric import MFABRIC
-from mfabric_jax.fabric.rails import RAIL_ONLY, RAIL_OPTIMIZED
-from mfabric_jax.fabric.scale_up import MFABRIC_CPO, NVL72
-from mfabric_jax.fabric.topoopt import TOPOOPT
-from mfabric_jax.fabric.torus import TORUS
 
-FABRICS: dict[str, Fabric] = {
-    one.name: one
-    for one in (FAT_TREE, OVERSUB_FAT_TREE, RAIL_OPTIMIZED, RAIL_ONLY, TOPOOPT, MFABRIC, NVL72, MFABRIC_CPO, TORUS)
-}
-NAMES = tuple(FABRICS)
+
+def _defined(name: str, module: str) -> Fabric:
+    """The `Fabric` of that name in its module."""
+    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
+    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
+
+
+FABRICS = {name: _defined(name, module) for name, module in MODULES.items()}
 PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
 FORM = {field.name for field in dataclasses.fields(Form)}
 
@@ -94,7 +93,7 @@ def cluster_cost(
     The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
     """
     whole("servers", servers)
-    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **form)]
+    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, servers=servers, **form)]
     return None if any(part is None for part in dollars) else servers * sum(dollars)
 
 
@@ -105,7 +104,7 @@ def cluster_watts(
     `cluster_cost`."""
     whole("servers", servers)
     watts = watts or Watts()
-    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), form)
+    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), {"servers": servers} | form)
     drawn = [(watts.at(part, nic_gbps), count) for _, part, count in counted]
     return None if any(each is None for each, _ in drawn) else servers * sum(each * count for each, count in drawn)
 

@@ -5,7 +5,6 @@ ports of the NIC's bandwidth to an optical switch between the domains (mfabric-c
 look-ahead.
 """
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -15,12 +14,11 @@ from jax.core import Tracer
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
-from mfabric_jax.fabric.design import ClusterShape, Fabric, Form, HasCircuits, HasPorts, needs_regions
+from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
 from mfabric_jax.fabric.mfabric import check_ports
-from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 
@@ -51,12 +49,12 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
     return ports
 
 
-def _nvl72_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
+def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
     return [Electrical(nic_gbps, job.gpus_per_server)]
 
 
-def _cpo_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
@@ -72,30 +70,12 @@ def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
     return eqx.tree_at(lambda g: (g.nic_gbps, g.optical_degree), group, (nic_gbps, degree))
 
 
-def _nvlink(form: Form, nic_gbps: float, rule) -> dict[str, float]:
-    own = form.nvswitch_gigabytes_per_s
-    return {"nvswitch_gigabytes_per_s": units.to_gigabytes(rule(form.gpu_tbps, nic_gbps)) if own is None else own}
-
-
-def _nvl72_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    rest = _nvlink(form, nic_gbps, _beside_nic) | rest
-    return tree_cluster("nvl72", servers, nic_gbps, form, rest, gpus=DOMAIN_GPUS)
-
-
-def _cpo_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    gpus = form.gpus_per_server or DOMAIN_GPUS
-    tree = dataclasses.replace(nic_tree(form), hosts=servers * gpus)
-    kind = {"tree": tree, "nic_use": form.nic_use, "regions": needs_regions("mfabric-cpo", form)}
-    rest = _nvlink(form, nic_gbps, _half_beside_nic) | rest
-    return Cluster("mfabric-cpo", servers, nic_gbps, gpus_per_server=gpus, **kind, **rest)
-
-
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = form.gpus_per_server or DOMAIN_GPUS if form.nics is None else form.nics
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     return Form(nics=job.gpus_per_server, tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
 
 
@@ -104,7 +84,6 @@ NVL72 = Fabric(
     summary="domains of 64 GPUs, one Ethernet NIC a GPU",
     look=("NVL72", "#4D4D4D", "X"),
     groups=_nvl72_groups,
-    cluster=_nvl72_cluster,
     tree=nic_tree,
     parts=_parts,
     form=_form,
@@ -118,7 +97,6 @@ MFABRIC_CPO = Fabric(
     summary="domains of 64 GPUs with circuits between them, for which GPUs give half of their NVLinks",
     look=("mFabric CPO", "#E69F00", "h"),
     groups=_cpo_groups,
-    cluster=_cpo_cluster,
     tree=nic_tree,
     circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * job.gpus_per_server),
     parts=_parts,

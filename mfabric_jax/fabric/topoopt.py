@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, ClusterShape, Fabric, Form, HasCircuits, needs_regions, nics_of
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.packet_trees import tree_form
+from mfabric_jax.fabric.fat_tree import tree_form
 from mfabric_jax.workload import Workload
 
 
@@ -25,19 +24,13 @@ def _stage_nics(job: ClusterShape) -> int:
     return min(2, job.pp - 1)
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
     """Without circuits yet: they are chosen for the mean demand of the run."""
     nics = nics_of(settings, job)
     least = RING_NICS + _stage_nics(job)
     if nics < least:
         raise InputError(f"topoopt needs {least} NICs for its ring and pipeline neighbours, got nics {nics}.")
-    return [DirectLinks(job.servers_per_region, nic_gbps, nics - _stage_nics(job), RING_NICS, 1)]
-
-
-def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    gpus = form.gpus_per_server or SERVER_GPUS
-    regions = needs_regions("topoopt", form)
-    return Cluster("topoopt", servers, nic_gbps, gpus_per_server=gpus, nic_use="pooled", regions=regions, **rest)
+    return [DirectLinks(job.servers_per_region, nic_gbps, nics - _stage_nics(job), RING_NICS, 1, panels=True)]
 
 
 def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndarray:
@@ -72,7 +65,6 @@ TOPOOPT = Fabric(
     summary="circuits alone, chosen before training; servers forward where two have none",
     look=("TopoOpt", "#CC79A7", "P"),
     groups=_groups,
-    cluster=_cluster,
     circuits=_circuits,
     parts=lambda form: (PartGroup(_nics(form), "patch panel", PATCH_PANEL),),
     form=tree_form,
@@ -80,8 +72,8 @@ TOPOOPT = Fabric(
     path_links=lambda settings: 1,
     policy="topoopt",
     routing="forwarding",
+    uses="pooled",
     single_paths=lambda settings: settings.wiring != "demand",
-    panels=True,
 )
 
 

@@ -12,22 +12,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import (
-    SERVER_GPUS,
+    Asked,
     ClusterShape,
     Fabric,
     Form,
-    HasCircuits,
-    HasPorts,
-    has_no_regions,
 )
-from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.workload import Workload
 
 DIRECTIONS = 6
@@ -87,16 +82,11 @@ def _server(at: list[np.ndarray], shape: Shape) -> np.ndarray:
     return at[0] + x * (at[1] + y * at[2])
 
 
-def _hops(following: np.ndarray) -> np.ndarray:
-    """Links (row-major) that each pair crosses [S*S H], -1 pads."""
-    servers = len(following)
-    at, to = (x.ravel() for x in np.mgrid[:servers, :servers])
-    columns = []
-    while (at != to).any():
-        then = following[at, to]
-        columns.append(np.where(at != to, at * servers + then, -1))
-        at = then
-    return np.stack(columns, axis=1) if columns else np.full((servers**2, 1), -1)
+def torus_mesh(shape: Shape, per_direction: int) -> Mesh:
+    """The torus with so many links a direction, and how bytes cross it."""
+    servers = np.arange(math.prod(shape))
+    places = np.stack(_coordinates(servers, shape), axis=1)
+    return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=places)
 
 
 def _per_direction(nics: int | None) -> int:
@@ -106,50 +96,25 @@ def _per_direction(nics: int | None) -> int:
     return 1 if nics is None else nics // DIRECTIONS
 
 
-def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
     each = _per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
-    hops = _hops(dimension_order(plane))
     replicas = max(1, job.servers // job.pp // job.servers_per_region)
-    return [
-        DirectLinks(
-            job.servers_per_region,
-            nic_gbps,
-            4 * each,
-            ring_nics=2.0 * each,
-            stage_nics=each / replicas,
-            count=jnp.asarray(torus_links(plane, each)),
-            hops=jnp.asarray(hops, jnp.int32),
-            share=jnp.ones(hops.shape),
-        )
-    ]
+    rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / replicas}
+    return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
 
 
-def _form(settings: HasPorts, job: ClusterShape) -> Form:
+def _form(settings: Asked, job: ClusterShape) -> Form:
     plane = near_square(job.servers_per_region)
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 
 
-def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    has_no_regions("torus", form)
-    shape = form.shape or near_cube(servers)
-    links, places = torus_links(shape, _per_direction(form.nics)), _coordinates(np.arange(servers), shape)
-    joined = {"direct": links, "following": dimension_order(shape), "places": np.stack(places, axis=1)}
-    gpus = form.gpus_per_server or SERVER_GPUS
-    return Cluster("torus", servers, nic_gbps, gpus_per_server=gpus, nic_use="pooled", **joined, **rest)
-
-
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """Of a ring of n servers, one link in n goes through an optical switch."""
-    shape, each = form.shape or near_cube(64), _per_direction(form.nics)
+    shape, each = form.shape or near_cube(form.servers), _per_direction(form.nics)
     through = sum(2 * each / size for size in shape if size > 1)
     direct = sum(2 * each for size in shape if size > 1) - through
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
-
-
-def _links(form: Form, job: ClusterShape) -> int:
-    """Two NICs each, whether or not a switch is in between."""
-    return round(job.servers * sum(group.nics for group in _parts(form)) / 2)
 
 
 def _rings(form: Form, job: Workload) -> tuple[int, float]:
@@ -163,13 +128,13 @@ TORUS = Fabric(
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
     look=("Torus", "#8C564B", "<"),
     groups=_groups,
-    cluster=_cluster,
+    mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), _per_direction(form.nics)),
     parts=_parts,
     form=_form,
-    direct_links=_links,
     optical_regions=_rings,
     path_links=lambda settings: 1,
     routing="dimension-order",
     single_paths=lambda settings: False,
+    uses="pooled",
     usual_nics=DIRECTIONS,
 )

@@ -101,10 +101,15 @@ class Tree:
         return math.ceil(self.edges_per_part / self.pod_ports[DOWN])
 
     @property
+    def _counts(self) -> tuple[int, int]:
+        """Edge switches and pods, all parts together."""
+        return self.parts * self.edges_per_part, self.parts * self.pods_per_part
+
+    @property
     def switches(self) -> tuple[tuple[str, int], ...]:
         """Kinds of switches and how many, all parts together."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
-        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        edges, pods = self._counts
         if self.tiers == 2:
             return ("edge", edges), ("spine", pods * up)
         return ("edge", edges), ("aggregation", pods * up), ("core", self.parts * up * climb)
@@ -156,7 +161,7 @@ class Tree:
         Edge up, aggregation up, aggregation down, edge down; -1 where the path turns back below.
         """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
-        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
         at_edge = ends * up + a
@@ -170,18 +175,16 @@ class Tree:
         All uplinks of an edge switch are one pool, all links from a pod to the cores another; downlinks alike.
         """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
-        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        edges, pods = self._counts
         at_edge = np.repeat(np.arange(2 * edges), up)
-        return (
-            at_edge
-            if self.tiers == 2
-            else np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
-        )
+        if self.tiers == 2:
+            return at_edge
+        return np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
 
     def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
         """Which node each switch becomes under spraying: aggregation switches of a pod are one, all cores of a part."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
-        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        edges, pods = self._counts
         node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]
         if self.tiers == 2:
             return np.concatenate(node), (("edge", edges), ("spines", pods))
@@ -190,7 +193,7 @@ class Tree:
 
     def sprayed_hops(self, src, dst) -> np.ndarray:
         """The pools a sprayed flow crosses [F 4], counted from 0; -1 where it turns back below."""
-        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
         pod = self.pod_of(ends) + 2 * edges
@@ -203,3 +206,12 @@ def check_two_tiers(nics: int) -> None:
     tree = Tree(1, tiers=2)
     if nics > tree.most_hosts:
         raise Misfit(f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}.")
+
+
+def roomy_radix(least: int, servers: int, nics: int) -> int:
+    """Ports of switches, `least` or twice, four times, ... as many, whose trees have room for all NICs: of three tiers
+    for all together, of two for one of every server."""
+    radix = least
+    while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
+        radix *= 2
+    return radix

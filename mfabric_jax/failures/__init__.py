@@ -1,5 +1,5 @@
 """What broken parts cost."""
 
-from mfabric_jax.failures._failures import failures
+from mfabric_jax.failures.iterations import failures
 
 __all__ = ["failures"]

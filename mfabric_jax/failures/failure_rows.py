@@ -1,12 +1,14 @@
 """The row of a failure: both iterations, the published figure beside it, spares and the loss of a month."""
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
-from mfabric_jax.fabric.failures import KINDS
-from mfabric_jax.failures.kinds import devices
+from mfabric_jax.fabric.design import Form
+from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.simulation.rows import PARTS, bill_of, job_columns, usd_of_gpu
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
@@ -99,28 +101,91 @@ def _sum(*dollars: float | None) -> float | None:
     return None if any(one is None for one in dollars) else sum(one for one in dollars if one is not None)
 
 
+def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
+    """How many of them the cluster has, of the parts that its bill counts.
+
+    - `radix`: of packet switches.   - `nvswitches`: of a server.
+
+    `electrical-nics` are those of a server, together; links those from the edge up, or those between servers; switches
+    those at the edge.
+    """
+    job, on = one.workload, one.fabric
+    form = dataclasses.replace(on.form(one.settings, job), radix=radix)
+    nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
+    tree, hosts = on.tree(form), job.servers * nics.electrical
+    each = {
+        "electrical-nic": hosts,
+        "electrical-nics": job.servers,
+        "optical-nic": job.servers * nics.optical,
+        "link": tree.uplinks_of(hosts) if tree else on.links(form, job),
+        "gpu": job.gpus,
+        "server": job.servers,
+        "optical-switch": _optical_switches(one, form) or regions,
+        "controller": regions,
+        "nvswitch": job.servers * nvswitches,
+        "switch": tree.edges_of(hosts) if tree else 0,
+    }
+    return each[kind]
+
+
+class ServerNics(NamedTuple):
+    """NICs of a server on packet switches, and its other ports."""
+
+    electrical: int
+    optical: int
+
+
+def nics_of_server(one: Scenario, form: Form) -> ServerNics:
+    """As the parts of the fabric have them; ports of GPUs, whose price is that of the GPU, as its groups do."""
+    switched, others = 0, 0
+    for group in one.fabric.parts(form):
+        if group.attachment.switch_ports:
+            switched += group.nics
+        else:
+            others += group.nics
+    own = int(one.group.optical_degree) if one.group.own_ports else 0
+    return ServerNics(int(switched), round(others) + own)
+
+
+def _optical_switches(one: Scenario, form: Form) -> int | None:
+    """Those that are bought; None where no switch is named: one for every region."""
+    switch, regions = one.settings.parts.ocs, one.fabric.optical_regions
+    return None if switch is None or regions is None else switch.switches(*regions(form, one.workload))
+
+
+def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
+    """A sentence on the kinds that a fabric lacks, of those asked for."""
+    by_reason: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind in absent:
+            by_reason.setdefault(absent[kind], []).append(kind)
+    parts = [f"{', '.join(some)} ({why})" for why, some in by_reason.items()]
+    return f"{name} has no failure {'; '.join(parts)}." if parts else None
+
+
 # Why an iteration with something broken can take less time than a healthy one.
 
 LEAST = 1e-5  # of an iteration; less is rounding
 
 
 def faster_by(
-    healthy: Exchanges, failed: Exchanges, stage: int, *, moved: float, unsplit: bool, slow_down: float, at: int = 0
+    healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
 ) -> str | None:
     """What the stage that is hit gains; None where the iteration takes as long or longer.
 
-    - `failed`: of that stage alone [I 1 Q L 2].   - `moved`: part of a rank that works on a spare server.
-    - `at`: the first iteration that suffers.
+    - `failed`: of that stage alone [I 1 Q L 2].   - `since`: the first iteration that suffers.
     - `unsplit`: servers that have circuits to each other leave their electrical NICs idle.
     """
     if slow_down > -LEAST:
         return None
-    shorter = _total(failed.load[at:]) < _total(healthy.load[at:, stage])
-    calmer = _total(failed.switch[at:]) < _total(healthy.switch[at:, stage])
-    spare = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
-    carried = spare if moved else "circuits that fit better"
+    shorter = _total(failed.load[since:]) < _total(healthy.load[since:, stage])
+    calmer = _total(failed.switch[since:]) < _total(healthy.switch[since:, stage])
+    chosen = healthy.anew is not None
+    carried = "circuits that fit better" if chosen or left.kind != "link" else "wider paths around it"
+    if left.moved:
+        carried = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
     gains = [carried] * shorter + ["fewer reconfigurations"] * calmer
-    return " and ".join(gains) or ("reconfigurations that are hidden" if healthy.anew is not None else None)
+    return " and ".join(gains) or ("reconfigurations that are hidden" if chosen else None)
 
 
 def _total(values: Any) -> float:

@@ -96,9 +96,10 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
 
 def _servers(cluster: Cluster, config: Replay) -> str:
     """GPUs and NICs of a server, and who uses these."""
-    circuits = np.bincount(cluster.circuits.src, cluster.circuits.count, minlength=1).max()
+    circuits = np.bincount(cluster.circuits.src, cluster.circuits.count, minlength=cluster.servers)
+    circuits = circuits[: cluster.servers].max()  # not at routers
     parts = [f"{cluster.nics} on packet switches"] if cluster.nics else []
-    if cluster.direct is not None:
+    if cluster.mesh is not None:
         parts.append(f"{circuits:g} direct links")
     elif circuits:
         parts.append(f"{circuits:g} circuits")

@@ -15,7 +15,7 @@ from mfabric_jax import fabric, policies, units
 from mfabric_jax.case.paths import AUTO, EITHER, Case, Statement, build, flat, layered, stated
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
-from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of

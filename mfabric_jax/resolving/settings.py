@@ -17,8 +17,7 @@ import jax
 from mfabric_jax import policies
 from mfabric_jax.case.paths import Case
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.fabric.ocs import Ocs, get_ocs
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.timing import Rules
 from mfabric_jax.traffic import Knobs
@@ -97,6 +96,16 @@ class Hardware:
     def gpu_tbps(self) -> float:
         return self.case.network.gpu_tbps
 
+    @property
+    def wiring(self) -> str:
+        return self.case.network.topoopt.wiring
+
+    @property
+    def optical_switch(self) -> Ocs | None:
+        """The one that is named."""
+        ocs = self.case.circuits.ocs
+        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Hardware):
@@ -106,10 +115,6 @@ class Settings(Hardware):
     """
 
     measured: float | None = None
-
-    @property
-    def wiring(self) -> str:
-        return self.case.network.topoopt.wiring
 
     @property
     def first(self) -> str:
@@ -179,12 +184,6 @@ class Settings(Hardware):
     def parts(self) -> Parts:
         """The table of parts in use."""
         return Parts.read(self.case.network.prices, self.case.circuits.ocs)
-
-    @property
-    def optical_switch(self) -> Ocs | None:
-        """The one that is named."""
-        ocs = self.case.circuits.ocs
-        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
     @property
     def rules(self) -> Rules:

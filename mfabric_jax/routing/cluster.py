@@ -10,9 +10,10 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.network import Network, network_of
+from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.tree import UP, Tree
-from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, shortest_routes, splitmix64, stacked
+from mfabric_jax.routing.mesh import mesh_routes
+from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stacked
 
 PATHS = ("spray", "ecmp", "least-loaded")
 AT_ONCE = 1 << 16  # flows whose rows are worked out together
@@ -43,7 +44,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     row = cluster.circuits.find(here, there)
     away = here != there
     parts = [(flow, _inside(cluster, src[flow], dst[flow])) for flow in _chunks(~away & (src != dst))]
-    first = links_of(cluster, routing).run("circuit").start if len(cluster.circuits.src) else 0
+    first = len(links_of(cluster, routing).tail) - len(cluster.circuits.src)
     for flow in _chunks(away & (row >= 0)):
         whole = np.ones((len(flow), 1))
         parts.append((flow, _over_circuits(cluster, src[flow], dst[flow], row[flow, None], whole, first)))
@@ -175,25 +176,8 @@ def _held(cluster: Cluster) -> np.ndarray:
 
 def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of circuits [F H] and shares along the shortest ways between servers."""
-    table = cluster.circuits
-    if cluster.following is not None:
-        return _followed(cluster, here, there)
-    run = ("circuit", table.src, table.dst, table.count.astype(float))
-    servers = network_of([run], (("server", cluster.servers),), 0.0)
-    routes = shortest_routes(servers, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
+    routes = mesh_routes(cluster.forwarding, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
     return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)
-
-
-def _followed(cluster: Cluster, here, there) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of circuits [F H] and shares along the one way that the cluster names."""
-    assert cluster.following is not None
-    columns, at = [], here
-    while (at != there).any():
-        then = cluster.following[at, there]
-        columns.append(np.where(at != there, cluster.circuits.find(at, then), -1))
-        at = then
-    rows = np.stack(columns, axis=1) if columns else np.full((len(here), 1), -1)
-    return rows, np.where(rows >= 0, 1.0, 0.0)
 
 
 # -------------------------------------------------------------------------------------------- single paths over a tree

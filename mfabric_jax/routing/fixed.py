@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
-from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.network import Network, network_of
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
+from mfabric_jax.fabric.electrical import Electrical, Star
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
+from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
 from mfabric_jax.traffic.demand import by_server, server_bytes
@@ -34,9 +34,20 @@ MOST_CIRCUITS = 64  # of a pair, for which draws are kept
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Exact fluid completion of one all-to-all between ranks of different servers [s].
 
-    - `group`: `Electrical` ports, under spraying; or `DirectLinks`, whose servers forward.
+    - `group`: `Electrical` ports, under spraying; the `Star` of ports that a failure leaves of them; or `DirectLinks`.
     """
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
+
+
+@fixed_time.register
+def _(group: Star, demand, ranks_per_server: int):
+    demand = demand * (1 - jnp.eye(len(demand), dtype=demand.dtype))
+    gpus = jnp.kron(demand, jnp.eye(group.gpus_per_rank, dtype=demand.dtype)) / group.gpus_per_rank
+    sits = jnp.asarray(group.sits)
+    between = away_from_server(sits.T @ gpus @ sits, group.per_server)
+    between = by_rail(between, group.per_server) if group.pxn else between
+    carried = group.carries.T @ between @ group.carries
+    return star_completion(carried, group.port, group.port, group.edge, group.edge).max(initial=0)
 
 
 @fixed_time.register
@@ -44,32 +55,39 @@ def _(group: DirectLinks, demand, ranks_per_server: int):
     return forward_time(group, server_bytes(demand, ranks_per_server))
 
 
-def circuit_network(count) -> Network:
-    """Circuits [W W] as a network of servers, its links in row-major order, of as many NICs as there are circuits."""
-    count = np.asarray(count)
-    servers = len(count)
-    a, b = (x.ravel() for x in np.mgrid[:servers, :servers])
-    return network_of([("circuit", a, b, count.ravel().astype(float))], (("server", servers),), 0.0)
+def wired(fabric: DirectLinks, count=None) -> DirectLinks:
+    """The fabric with every pair's ways over its links, or over circuits `count` [W W] in their place.
 
-
-def wired(fabric: DirectLinks, count) -> DirectLinks:
-    """The fabric with circuits `count` [W W] and every pair's ways over them: all that are shortest, in equal parts.
-
-    Host side. W / S groups share these circuits. `InputError` where the circuits do not join all servers.
+    Host side. W / S groups share these circuits. `InputError` where the links do not join all servers.
     """
-    count = np.asarray(count)
-    servers = fabric.servers
-    if len(count) % servers:
-        raise InputError(f"count must be of whole groups of {servers} servers, got {list(count.shape)}.")
-    group, i, j = (x.ravel() for x in np.mgrid[: len(count) // servers, :servers, :servers])
+    mesh, servers, groups = fabric.mesh, fabric.servers, fabric.groups
+    if count is not None:
+        mesh, groups = mesh_of(count), len(np.asarray(count)) // servers
+        if len(np.asarray(count)) % servers:
+            raise InputError(f"count must be of whole groups of {servers} servers, got {list(np.shape(count))}.")
+    assert mesh is not None
+    group, i, j = (x.ravel() for x in np.mgrid[:groups, :servers, :servers])
     a, b = group * servers + i, group * servers + j
     pair = np.flatnonzero(a != b)
-    routes = shortest_routes(circuit_network(count), a[pair], b[pair])
+    routes = mesh_routes(mesh, a[pair], b[pair])
     hops, share = np.full((len(a), routes.hops.shape[1]), -1), np.ones((len(a), routes.hops.shape[1]))
     hops[pair], share[pair] = routes.hops, np.where(routes.hops >= 0, routes.share, 1)
-    return dataclasses.replace(
-        fabric, count=jnp.asarray(count), hops=jnp.asarray(hops, jnp.int32), share=jnp.asarray(share)
-    )
+    ways = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
+    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **ways, **_shared_rates(fabric, mesh))
+
+
+def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
+    """`ring_nics` and `stage_nics`, where the fabric leaves them to its links."""
+    rates, stage = {}, fabric.stage
+    if fabric.ring_nics is None:
+        src, dst = (x.ravel() for x in np.mgrid[:stage, :stage])
+        away = src != dst
+        one = stage == 1
+        rates["ring_nics"] = fabric.nics if one else most_at_once(mesh, src[away], dst[away], 1 / (stage - 1))
+    if fabric.stage_nics is None:
+        src = np.arange(mesh.servers - stage)
+        rates["stage_nics"] = most_at_once(mesh, src, src + stage) if len(src) else fabric.nics
+    return {name: float(rate) for name, rate in rates.items()}
 
 
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
@@ -77,10 +95,12 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
     - `demand` [S S] bytes of every group that shares the links; the diagonal is ignored. Of several groups the mean.
     """
-    if fabric.count is None or fabric.hops is None or fabric.share is None:
+    if fabric.mesh is None or not fabric.joined:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
-    return _mean_of_groups(fabric.count.reshape(-1), fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
+    return _mean_of_groups(
+        jnp.asarray(fabric.mesh.nics), fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups
+    )
 
 
 @functools.partial(jax.jit, static_argnames="groups")
@@ -217,9 +237,9 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
     """`single_paths` over circuits alone, where servers forward: one shortest way each, all groups that share links."""
-    if links.count is None:
+    if links.mesh is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
-    network = circuit_network(links.count)
+    network = links.mesh.network
     src, dst = _leaving(gpus_per_server, links.groups, ranks, slices)
     routes = shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
     return _first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)

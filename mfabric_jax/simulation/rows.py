@@ -40,7 +40,7 @@ def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **port
     arrays."""
     parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
-    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
+    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
     where = {"gpus": job.gpus_per_server} | fields
     usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
     watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)

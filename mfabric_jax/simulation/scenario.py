@@ -198,7 +198,7 @@ def scenario_of(
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
     one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
-    return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
+    return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,11 +262,12 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
     return statistics.median(found[WARM_UP:])
 
 
-def _linked(one: Scenario) -> Any:
-    """The group; where its links are chosen once, they are chosen for the mean traffic of the run."""
-    group = one.group
+def linked(one: Scenario, group: Any) -> Any:
+    """The group with its ways; where its links are chosen once, they are chosen for the mean traffic of the run."""
     if group.joined:
         return group
+    if group.mesh is not None:
+        return wired(group)
     return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
 
 
@@ -339,7 +340,7 @@ def check_dtype(dtype: str) -> None:
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
     """Of one group alone."""
-    region = Region(group.servers, group.nic_gbps, group.nics)
+    region = Region(group.servers, group.nic_gbps, np.array(group.nics, np.int32))
     return wired(group, topoopt(demand, region).circuits.count)
 
 

@@ -21,7 +21,7 @@ from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
-from mfabric_jax.fabric.packet_trees import roomy_radix
+from mfabric_jax.fabric.tree import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
@@ -360,7 +360,7 @@ def carried(one: Scenario) -> Any:
         if paths.circuits == "pooled":
             return None
         return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.case.run.seed)
-    if one.fabric.panels:
+    if group.forwards:
         return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.case.run.seed)
     return _over_switches(one)
 

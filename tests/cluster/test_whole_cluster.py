@@ -18,7 +18,7 @@ from mfabric_jax.cluster.whole_cluster import (
     solve_cluster,
 )
 from mfabric_jax.fabric import NAMES as CLUSTERS
-from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.flows import completion, max_min
 from mfabric_jax.resolving.resolve import hardware_of
 from mfabric_jax.routing.transfers import link_bytes

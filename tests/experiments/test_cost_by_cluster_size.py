@@ -6,9 +6,9 @@ import pytest
 
 from experiments.cost_by_cluster_size import PICTURE, SCRIPT, Config, run
 from experiments.rows import picked
+from experiments.script import COMPARED
 from mfabric_jax import report
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 
 SMALL = Config(servers=(128, 512), nic_gbps=(100.0, 400.0))
@@ -18,7 +18,7 @@ def test_rows_equal_direct_calls():
     rows = list(run(SMALL))
     places = {(row["fabric"], row["tiers"], row["nic_gbps"], row["servers"]) for row in rows}
     assert len(rows) == len(places) == (4 * 2 + 2) * 2 * 2
-    assert {row["fabric"] for row in rows} == set(PRICED) - {"torus"}
+    assert {row["fabric"] for row in rows} == set(COMPARED)
     for row in rows:
         fabric, servers, gbps = row["fabric"], row["servers"], row["nic_gbps"]
         cost = cluster_cost(fabric, servers, gbps, tiers=row["tiers"] or 3)
@@ -28,7 +28,7 @@ def test_rows_equal_direct_calls():
         figure = PICTURE.build(rows)
     titles = [axes.get_title(loc="left") for axes in figure.axes[:2]]
     assert titles == ["100 Gbps", "400 Gbps"]
-    assert len(figure.legends[0].get_texts()) == len(PRICED)  # all but the torus, and what is on two tiers
+    assert len(figure.legends[0].get_texts()) == len(COMPARED) + 1  # and what is on two tiers
 
 
 def test_the_published_ratios():

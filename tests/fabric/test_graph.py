@@ -1,6 +1,5 @@
 """Graphs as node-link JSON: exact round trips, what networkx makes of them, and what is refused in which words."""
 
-import copy
 import dataclasses
 import json
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
+from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text
 from mfabric_jax.fabric.network import Network
 from tests.mistakes import refused
 
@@ -142,46 +141,6 @@ def test_endpoints_and_an_empty_graph():
     assert equal(graph_of(json.loads(graph_text(empty))), empty)
 
 
-LINK = "link 1 (s -> b)"
-RATE = f"capacity_bytes_per_s of {LINK} must be"
-MISSING = object()
-REFUSED = [
-    (("directed",), MISSING, "directed must be true or false, but it is missing"),
-    (("nodes",), MISSING, "a graph must have nodes, got ['directed', 'links']"),
-    (("links",), MISSING, "a graph must have edges or links, got ['directed', 'nodes']"),
-    (("direct",), True, "field of the graph 'direct' is unknown (did you mean 'directed'?); allowed: directed"),
-    (("edges",), [], "a graph must have edges or links, got both"),
-    (("nodes",), {"a": 1}, "nodes must be a list of objects"),
-    (("nodes", 1, "id"), MISSING, "node 1 has no id"),
-    (("nodes", 1, "id"), "b", "id of a node must be its own, but two nodes are called 'b'"),
-    (("nodes", 1, "knd"), "gpu", "field of node 1 (a) 'knd' is unknown (did you mean 'kind'?); allowed: id, kind"),
-    (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be written 'gpu', where flows start and end, got 'GPUs'"),
-    (("links", 1, "source"), MISSING, "link 1 has no source"),
-    (("links", 1, "target"), "c", "link 1 (s -> c) names a node that is not in nodes: 'c'"),
-    (("links", 1, "capacity"), 400, f"{LINK}: capacity has no unit; give capacity_bytes_per_s or capacity_gbps"),
-    (("links", 1, "capacity_bytes_per_s"), MISSING, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got n"),
-    (("links", 1, "capacity_gbps"), 8, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got both"),
-    (("links", 1, "capacity_bytes_per_s"), -1, f"{RATE} finite and not negative, got -1"),
-    (("links", 1, "latency_s"), -1.0, f"latency_s of {LINK} must be finite and not negative, got -1.0"),
-    (("links", 1, "target"), "s", "link 1 (s -> s) joins a node to itself"),
-]
-
-
-def test_refused(tmp_path):
-    path = tmp_path / "graph.json"
-    for place, value, sentence in REFUSED:
-        data = copy.deepcopy(two())
-        spot = data
-        for key in place[:-1]:
-            spot = spot[key]
-        if value is MISSING:
-            del spot[place[-1]]
-        else:
-            spot[place[-1]] = value
-        path.write_text(json.dumps(data), encoding="utf-8")
-        assert refused(read_graph, path).startswith(f"{str(path)!r}: {sentence}")
-
-
 def test_multigraph_false_has_no_parallel_links():
     data = two() | {"multigraph": False}
     graph_of(data)
@@ -189,19 +148,3 @@ def test_multigraph_false_has_no_parallel_links():
     assert "link 2 (s -> a) is there twice; parallel links need multigraph true" in refused(graph_of, data)
     assert len(graph_of(data | {"directed": True}).tail) == 3  # there and back are two links
     assert len(graph_of(data | {"multigraph": True}).tail) == 6
-
-
-def test_what_is_no_graph():
-    for data in (None, [], "graph"):
-        assert "a graph must be an object with nodes and edges, got" in refused(graph_of, data)
-
-
-def test_what_cannot_be_written():
-    ends, zero = np.zeros(1, np.int64), np.zeros(1)
-    nodes, links = (("gpu", 2),), (("link", 1),)
-    for capacity, delay, names, words in (
-        (zero, zero, ("a", "a"), "two nodes are called 'a'"),
-        (zero + np.inf, zero, None, "capacity must be finite"),
-        (zero, zero + np.inf, None, "delay_s must be finite"),
-    ):
-        assert words in refused(graph_text, Network(ends, ends, capacity, delay, nodes, links, names))

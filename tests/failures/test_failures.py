@@ -12,14 +12,14 @@ import pytest
 from mfabric_jax import InputError, cases, resolve
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.failures import KINDS, Degraded, degraded
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.failures import failures
-from mfabric_jax.failures._failures import plans
 from mfabric_jax.failures.failure_rows import PUBLISHED
-from mfabric_jax.failures.packet_failures import Hit, packets_left
+from mfabric_jax.failures.iterations import plans
 from mfabric_jax.policies import topoopt
-from mfabric_jax.routing.fixed import wired
+from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.simulation.scenario import for_demand
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.units import to_gbps
@@ -29,7 +29,7 @@ from tests.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
-module = importlib.import_module("mfabric_jax.failures._failures")
+module = importlib.import_module("mfabric_jax.failures.iterations")
 
 DEGREE, KINDS_ASKED = "network.mfabric.optical_degree", "failures.kinds"
 
@@ -230,8 +230,13 @@ def on(fabric, changes=None, model=MODEL, kinds=None):
 
 
 def seconds(kind, *, rails=False, radix=4, job=JOB, **group):
-    hit = Hit(kind, 0, radix, 6, rails)
-    return packets_left(Electrical(to_gbps(1.0), 8, **group), job, hit)
+    sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
+    return degraded(Electrical(to_gbps(1.0), 8, **group), kind, radix=radix, nvswitches=6, rails=rails, **sizes)
+
+
+def all_to_all_s(left, demand):
+    """At 1 byte/s a NIC."""
+    return fixed_time(left.group, demand, JOB.ranks_per_server if len(demand) == JOB.ep else SLICED.ranks_per_server)
 
 
 def test_ports_by_hand():
@@ -246,25 +251,25 @@ def test_ports_by_hand():
         ("switch", 8, {}),  # of a tree: spares take over
     ):
         left = seconds(kind, **more)
-        np.testing.assert_allclose(left.carrier.seconds(ALIKE), want, rtol=1e-6, err_msg=kind)
+        np.testing.assert_allclose(all_to_all_s(left, ALIKE), want, rtol=1e-6, err_msg=kind)
     rail = seconds("switch", rails=True)
-    np.testing.assert_allclose(rail.carrier.seconds(ALIKE), 16, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(rail, ALIKE), 16, rtol=1e-6)
     assert (rail.eps_left, seconds("nvswitch").nvlink_left) == (7 / 8, 5 / 6)
 
 
 def test_a_gpu_that_is_moved_has_one_nic_of_the_spare_and_its_old_server_keeps_no_other_gpus_nic():
     # Its rank is on a spare server: what it sends to all 15 others leaves by the spare's NIC.
-    np.testing.assert_allclose(seconds("gpu").carrier.seconds(ALIKE), 15, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(seconds("gpu"), ALIKE), 15, rtol=1e-6)
     alone = ALIKE * (jnp.arange(16) == 0)[:, None]  # with PXN by the NIC of every destination's rank: two each
-    np.testing.assert_allclose(seconds("gpu", pxn=True).carrier.seconds(alone), 2, rtol=1e-6)
-    np.testing.assert_allclose(seconds("gpu", pxn=True).carrier.seconds(ALIKE), 15, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(seconds("gpu", pxn=True), alone), 2, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(seconds("gpu", pxn=True), ALIKE), 15, rtol=1e-6)
     # TP 4: a quarter of a rank's bytes to 6 ranks elsewhere on every NIC, and to the one that was beside it.
     left, even = seconds("gpu", job=SLICED), jnp.ones((8, 8))
-    np.testing.assert_allclose(seconds("server", job=SLICED).carrier.seconds(even), 6 / 4, rtol=1e-6)
-    np.testing.assert_allclose(left.carrier.seconds(even), 7 / 4, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(seconds("server", job=SLICED), even), 6 / 4, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(left, even), 7 / 4, rtol=1e-6)
     hot = even.at[0].set(4)  # the rank that is hit has most, and no more NICs than it had
-    np.testing.assert_allclose(left.carrier.seconds(hot), 4 * 7 / 4, rtol=1e-6)
-    np.testing.assert_allclose(seconds("electrical-nic", job=SLICED).carrier.seconds(even), 6 / 3, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(left, hot), 4 * 7 / 4, rtol=1e-6)
+    np.testing.assert_allclose(all_to_all_s(seconds("electrical-nic", job=SLICED), even), 6 / 3, rtol=1e-6)
     # All-reduces among its slices: over one NIC of eight, behind an edge 3:1 also over one; pooled, over all.
     parts = [{}, {"oversubscription": 3.0}, {"nic_use": "pooled"}]
     assert [seconds("gpu", job=SLICED, **part).tp_on_eps for part in parts] == [1 / 8, 3 / 8, 1]
@@ -306,10 +311,10 @@ def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits()
     demand = jnp.ones((4, 4)) * (1 - jnp.eye(4))
     whole = wired(DirectLinks(4, to_gbps(1.0), 4), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
     kinds = ("gpu", "server", "optical-nic")
-    left = {kind: packets_left(whole, job, Hit(kind, 0, 64, 6, demand=demand)) for kind in kinds}
+    left = {kind: degraded(whole, kind).group for kind in kinds}
     for kind in ("gpu", "server"):
-        assert left[kind].carrier.group is whole
-    before, after = (np.asarray(group.count) for group in (whole, left["optical-nic"].carrier.group))
+        assert left[kind] is whole
+    before, after = (group.mesh.count for group in (whole, for_demand(left["optical-nic"], job, demand)))
     assert after[0].sum() == before[0].sum() - 1
     assert (after.sum(axis=1) <= 4).all()
     assert after[0, 1] >= 1  # its part of the ring

@@ -244,7 +244,7 @@ def test_a_hierarchy_stands_in_layers_with_few_crossings():
 def test_servers_joined_directly_are_a_graph_at_their_places():
     shape = (2, 3, 2)
     torus = cluster("torus", 12, 400.0, shape=shape)
-    step = (torus.places[:, None] - torus.places) % shape
+    step = (torus.mesh.places[:, None] - torus.mesh.places) % shape
     apart = np.minimum(step, np.array(shape) - step).sum(axis=-1)
     load = np.zeros(len(torus.sprayed.tail))
     load[torus.sprayed.run("circuit").start] = 1.0
@@ -254,6 +254,6 @@ def test_servers_joined_directly_are_a_graph_at_their_places():
         assert len(lines(figure)) == (apart == 1).sum() / 2
     assert Counter(colour for *_, colour in lines(figure))[to_hex(colours()(1.0))] == 1
     nodes = {text.get_text(): np.array(text.get_position()) for text in figure.axes[0].texts}
-    first = [tuple(place) for place in torus.places]
+    first = [tuple(place) for place in torus.mesh.places]
     steps = [nodes[str(first.index((1, *rest)))] - nodes[str(first.index((0, *rest)))] for rest in ((0, 0), (2, 1))]
     np.testing.assert_allclose(steps[0], steps[1], atol=1e-9)  # one step along an axis looks alike everywhere

@@ -6,7 +6,7 @@ import numpy as np
 
 from mfabric_jax import load, resolve
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.failures._failures import failures_of, plans
+from mfabric_jax.failures.iterations import failures_of, plans
 from mfabric_jax.simulation import calibrate, evaluate, grid
 from mfabric_jax.simulation.calibrate import write_calibration
 from mfabric_jax.traffic import Tokens

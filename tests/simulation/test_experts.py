@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.failures._failures import plans
+from mfabric_jax.failures.iterations import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve

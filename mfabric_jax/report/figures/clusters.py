@@ -40,6 +40,7 @@ _PACKET = style.FABRICS["fat-tree"].colour
 _RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
 _KINDS = ("nic", "edge", "aggregation")  # of links from a row to the one above
 
+INSIDE = ("gpu", "nvswitch", "optics")  # nodes of a server
 Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
 
 
@@ -47,7 +48,7 @@ def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, titl
     """Draw a cluster (`mfabric_jax.fabric.Cluster`, or what has its attributes); returns the path written.
 
     `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers with links of their own from one
-    to the other, on no switch, are drawn as a graph, at `cluster.places` [servers, 2 or 3] where it has these.
+    to the other, on no switch, are drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] where it has these.
     """
     return style.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
 
@@ -57,26 +58,31 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
     label = style.fabric(cluster.name).label
     title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
     if cluster.tree is None and cluster.regions is None:
+        mesh = getattr(cluster, "mesh", None)
         servers, link = _between_servers(cluster)
         if len(servers.tail):
             load = None if utilisation is None else np.asarray(utilisation, dtype=float)[link]
-            return build_graph(servers, utilisation=load, title=title, places=getattr(cluster, "places", None))
+            return build_graph(servers, utilisation=load, title=title, places=getattr(mesh, "places", None))
     busy = None if utilisation is None else LinkHeat(cluster.sprayed, utilisation)
     return _Picture(cluster, busy).draw(title)
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
-    """The links from server to server as a network of servers, and which links of the cluster's these are."""
-    network, server = cluster.sprayed, []
+    """The links between servers and routers as a network of these, and which links of the cluster's these are.
+
+    GPUs, NVSwitches and optical NICs are taken as the server they are in.
+    """
+    network, server, others = cluster.sprayed, [], []
     for kind, count in network.nodes:
-        nodes = np.arange(count)
-        server.append(nodes // cluster.gpus_per_server if kind == "gpu" else nodes)
+        own = np.arange(count) + (0 if kind in INSIDE else cluster.servers + sum(n for _, n in others))
+        server.append(own // cluster.gpus_per_server if kind == "gpu" else own)
+        others += [] if kind in INSIDE else [(kind, count)]
     server = np.concatenate(server)
     tail, head = server[network.tail], server[network.head]
     link = np.flatnonzero(tail != head)
     kinds = [(kind, int((tail[run] != head[run]).sum())) for kind, _ in network.links for run in [network.run(kind)]]
     changed = {"tail": tail[link], "head": head[link], "capacity": network.capacity[link], "names": None}
-    changed |= {"delay_s": network.delay_s[link], "nodes": ((noun(cluster), cluster.servers),)}
+    changed |= {"delay_s": network.delay_s[link], "nodes": ((noun(cluster), cluster.servers), *others)}
     return replace(network, links=tuple(pair for pair in kinds if pair[1]), **changed), link
 
 

@@ -21,14 +21,13 @@ from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.fabric.registry import no_price
-from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of
-from mfabric_jax.failures.kinds import said_of, why_absent
-from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
+from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of, said_of
 from mfabric_jax.policies import Policy, check_legal, is_own
 from mfabric_jax.resolving.resolve import check_beside, resolve
 from mfabric_jax.routing import Plan
+from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing import First, Iteration, Rules, iterate
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
@@ -61,7 +60,7 @@ class Failures:
         found = resolve(self.case)
         where = self.case.network.nic_gbps, (self.case.network.nic_use,)
         (group, *_) = found.fabric.groups(found.settings, found.job, *where)
-        return why_absent(group, found.fabric, self.case.circuits.routing)
+        return group.lacks(self.case.circuits.routing)
 
     @property
     def present(self) -> list[str]:
@@ -130,33 +129,32 @@ def failures(
             left, solved = _broken(config, one, kind, stage)
             after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
             row = row_of(config, one, kind, stage, before, after)
-            given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
-            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.case.failures.iteration)}
+            since = config.case.failures.iteration
+            why = faster_by(healthy, solved, stage, left, row["slow_down"], row["routing"] == "unsplit", since)
             if progress:
                 progress(f"{one.workload.model}: {kind}")
-            yield row | why
+            yield row | {"faster_by": why}
 
 
-def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
+def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded, Exchanges]:
     """What is left, and the all-to-alls of the stage that is hit."""
-    server, radix = config.case.failures.server, config.case.network.radix
+    job, settings, asked = one.workload, one.settings, config.case.failures
+    group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
+    sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
+    switches = {"radix": config.case.network.radix, "rails": one.fabric.rails}
     nvswitches = config.nvswitches_of(one.fabric)
-    if one.group.reconfigures:
-        given = {"server": server, "radix": radix, "nvswitches": nvswitches}
-        region = degraded(one.group, kind, gpus_per_rank=one.workload.tp, **given)
-        return region, _solve_stage(one, region, stage)
-    hit = Hit(kind, server, radix, nvswitches, one.fabric.rails, one.mean_demand)
-    left = packets_left(at_unit_bandwidth(one.group, one.settings.case.run.dtype), one.workload, hit)
-    tokens = jnp.asarray(one.sent, one.settings.case.run.dtype)
-    carrier: Any = left.carrier
-    carrier = group_numbers(carrier, one.settings.case.run.dtype)
-    return left, _solve_packets(one.workload, tokens, carrier, stage, one.settings.carried_by.acks_back)
+    left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, **sizes, **switches)
+    if group.reconfigures:
+        return left, _solve_stage(one, left, stage)
+    carrier: Any = group_numbers(linked(one, left.group), settings.case.run.dtype)
+    tokens = jnp.asarray(one.sent, settings.case.run.dtype)
+    return left, _solve_packets(job, tokens, carrier, stage, settings.carried_by.acks_back)
 
 
 @eqx.filter_jit
 def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchanges:
     def seconds(demand):
-        return carrier.seconds(acknowledged(demand, acks))
+        return fixed_time(carrier, acknowledged(demand, acks), workload.ranks_per_server)
 
     return jax.lax.map(lambda drawn: steady_stage(workload, drawn, seconds, stage), tokens)
 
@@ -173,14 +171,14 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     )
     parts = with_acks(parts, settings.carried_by.acks_back)
     tokens, share = (jnp.asarray(x, settings.case.run.dtype) for x in (one.sent, share))
-    region: Any = group_numbers(left.region, settings.case.run.dtype)
+    region: Any = group_numbers(left.group, settings.case.run.dtype)
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.case.circuits.cold_start)
     solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
     if is_own(settings.case.circuits.policy):
-        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
+        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
     return solved
 
 
@@ -218,7 +216,7 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
     return jax.lax.map(one, (tokens, keys))
 
 
-def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded | PacketsLeft) -> Exchanges:
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
     """The healthy all-to-alls with those of one stage replaced; what stays inside servers has the NVLink left."""
     if healthy.anew is not None and failed.anew is not None:
         healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
@@ -230,7 +228,7 @@ def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrade
     )
 
 
-def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None, stage: int) -> tuple[Iteration, int]:
+def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
     """Every iteration [I], and the busiest stage of the first."""
     settings, stages = one.settings, one.workload.pp
     rates = one.rates(one.bandwidths[0])

@@ -1,0 +1,159 @@
+"""A dragonfly: routers behind servers, in groups that are fully meshed, and links between every two groups.
+
+All NICs of a server end at one router. A router has p ports for NICs, a - 1 for the other routers of its group and h
+for other groups, balanced as published: a = 2p = 2h. So NICs decide: p is those of the fewest servers a router with
+which all servers fit into the a h + 1 groups that there can be. As many groups are made as servers need, filled evenly;
+ports that a smaller cluster leaves over double links, inside groups and between each two of them, as far as they go.
+
+Minimal: bytes for another group take all links between the two groups in equal parts, and at most one link inside each.
+Valiant: they go so to every third group first, in equal parts, and on from there. Inside a group bytes take one link.
+Gradients are exchanged by all servers of a stage in equal parts. Servers follow each other router by router.
+Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.fabric.cost import Attachment, PartGroup
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+from mfabric_jax.workload import Workload
+
+
+class Shape(NamedTuple):
+    """Of a dragonfly.
+
+    - `per_router`: servers.   - `groups`, and `routers` of each.   - `ports`: of a router for other groups.
+    - `local`, `between`: links of every two routers of a group, and of every two groups.
+    """
+
+    per_router: int
+    groups: int
+    routers: int
+    local: int
+    between: int
+    ports: int
+
+    @property
+    def links(self) -> int:
+        """Between routers."""
+        inside = self.routers * (self.routers - 1) // 2 * self.local
+        return self.groups * inside + self.groups * (self.groups - 1) // 2 * self.between
+
+
+def dragonfly_shape(servers: int, nics: int) -> Shape:
+    """The balanced dragonfly of so many servers with so many NICs."""
+    per_router = 1
+    while per_router * 2 * (p := per_router * nics) * (2 * p**2 + 1) < servers:
+        per_router += 1
+    needed = -(-servers // per_router)
+    groups = -(-needed // (2 * p))
+    routers = -(-needed // groups)
+    local, between = (2 * p - 1) // max(routers - 1, 1), routers * p // max(groups - 1, 1)
+    return Shape(per_router, groups, routers, local, between, p)
+
+
+def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
+    """The links of a dragonfly: of servers to routers and back, inside groups, between groups."""
+    shape = dragonfly_shape(servers, nics)
+    groups, routers = shape.groups, shape.routers
+    server, router = np.arange(servers), np.arange(groups * routers)
+    behind = servers + server // shape.per_router
+    group, one, other = (x.ravel() for x in np.mgrid[:groups, :routers, :routers])
+    inside = one != other
+    one, other = (servers + (group * routers + x)[inside] for x in (one, other))
+    here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, : shape.between])
+    apart = here != there
+    here, there, copy = here[apart], there[apart], copy[apart]
+
+    def end(at: np.ndarray, to: np.ndarray) -> np.ndarray:
+        """The router of group `at` at which the link to group `to` ends: groups in turn over the ports of a group."""
+        port = copy * (groups - 1) + (to - at - 1) % groups
+        return servers + at * routers + port // shape.ports
+
+    runs = [
+        ("nic up", server, behind, nics),
+        ("nic down", behind, server, nics),
+        ("local", one, other, shape.local),
+        ("global", end(here, there), end(there, here), 1),
+    ]
+    runs = [run for run in runs if len(run[1])]
+    area = np.concatenate([server // shape.per_router, router]) // np.repeat([routers, routers], [servers, len(router)])
+    return Mesh(
+        np.concatenate([tail for _, tail, _, _ in runs]),
+        np.concatenate([head for _, _, head, _ in runs]),
+        np.concatenate([np.full(len(tail), width) for _, tail, _, width in runs]),
+        nodes=(("server", servers), ("router", len(router))),
+        links=tuple((kind, len(tail)) for kind, tail, _, _ in runs),
+        areas=area,
+        thirds=valiant,
+        places=_places(shape, server),
+    )
+
+
+def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
+    """Groups around a circle, the routers of each around a smaller one, servers outside of theirs."""
+    router = np.arange(shape.groups * shape.routers)
+    group, place = np.divmod(router, shape.routers)
+    at = np.exp(2j * np.pi * group / shape.groups) * (3.0 if shape.groups > 1 else 0.0)
+    out = np.exp(2j * np.pi * place / shape.routers + 2j * np.pi * group / shape.groups)
+    behind, nth = np.divmod(server, shape.per_router)
+    spread = np.exp(0.25j * (nth - (shape.per_router - 1) / 2))
+    every = np.concatenate([at[behind] + 1.8 * out[behind] * spread, at + out])
+    return np.stack([every.real, every.imag], axis=1)
+
+
+def _groups(
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
+) -> list[DirectLinks]:
+    nics, stage = nics_of(settings, job), job.servers // job.pp
+    mesh = dragonfly_mesh(job.servers, nics, valiant)
+    groups = max(1, stage // job.servers_per_region)
+    rates: dict[str, Any] = {"ring_nics": None, "stage_nics": None}
+    return [DirectLinks(job.servers_per_region, nic_gbps, nics, mesh=mesh, groups=groups, stage=stage, **rates)]
+
+
+def _form(settings: Asked, job: ClusterShape) -> Form:
+    return Form(nics=nics_of(settings, job), servers=job.servers)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    """A port for every NIC, and one at either end of the links between routers, all of them optical."""
+    nics = SERVER_GPUS if form.nics is None else form.nics
+    ends = 2 * dragonfly_shape(form.servers, nics).links / (form.servers * nics)
+    return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)
+
+
+def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
+    return Fabric(
+        name=name,
+        summary=summary,
+        look=look,
+        groups=partial(_groups, valiant=valiant),
+        mesh=lambda servers, form: dragonfly_mesh(servers, form.nics, valiant),
+        parts=_parts,
+        form=_form,
+        path_links=lambda settings: links,
+        routing="Valiant" if valiant else "minimal",
+        single_paths=lambda settings: False,
+        uses="pooled",
+    )
+
+
+MINIMAL = _dragonfly(
+    "dragonfly",
+    "routers in meshed groups with links between all groups, minimal ways",
+    ("Dragonfly", "#A6761D", ">"),
+    links=5,
+    valiant=False,
+)
+VALIANT = _dragonfly(
+    "dragonfly-valiant",
+    "a dragonfly whose bytes for other groups go through third groups",
+    ("Dragonfly, Valiant", "#1B9E77", "d"),
+    links=7,
+    valiant=True,
+)

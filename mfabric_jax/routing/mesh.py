@@ -1,0 +1,138 @@
+"""Flows between the servers of a mesh -> the links they cross: named ways, shortest ones, or from area to area."""
+
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.fabric.direct_links import Mesh
+from mfabric_jax.fabric.network import Network, find_links
+from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
+
+AT_ONCE = 1 << 17  # pairs x links between areas whose ways are worked out together
+
+
+def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = "spray", seed: int = 0) -> Routes:
+    """Links of `mesh.network` that flows from server `src` to `dst` [F] cross, by the rule of the mesh.
+
+    - `routing`: "spray": over all ways; else, where the rule is shortest ways, over one of them, by a hash.
+    """
+    if mesh.following is not None:
+        return _followed(mesh, src, dst)
+    if mesh.areas is None:
+        return shortest_routes(mesh.network, src, dst, routing=routing, seed=seed)
+    areas = _Areas(mesh)
+    pairs, flow = np.unique(np.stack([src, dst]), axis=1, return_inverse=True)
+    step = max(1, AT_ONCE // areas.most_rows)
+    parts = [np.arange(first, min(first + step, pairs.shape[1])) for first in range(0, pairs.shape[1], step)]
+    routes = stacked([(some, areas.routes(*pairs[:, some])) for some in parts], pairs.shape[1])
+    return Routes(routes.hops[flow.ravel()], routes.share[flow.ravel()])
+
+
+def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
+    """NICs with which servers send when all of these pairs send at once, a `part` of a server's bytes each, and the
+    busiest link is full."""
+    routes, network = mesh_routes(mesh, src, dst), mesh.network
+    there = routes.hops >= 0
+    load = np.bincount(routes.hops[there], part * routes.share[there], minlength=len(network.tail))
+    used = load > 0
+    return float((network.capacity[used] / load[used]).min())
+
+
+def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
+    """The one way that the mesh names."""
+    following, tail, head = (np.asarray(x) for x in (mesh.following, mesh.tail, mesh.head))
+    columns, at = [], src
+    while (at != dst).any():
+        then = following[at, dst]
+        columns.append(np.where(at != dst, find_links(tail, head, at, then), -1))
+        at = then
+    hops = np.stack(columns, axis=1) if columns else np.full((len(src), 1), -1)
+    return Routes(hops, (hops >= 0).astype(float))
+
+
+class _Areas:
+    """Ways from area to area: over all links between two of them, in equal parts, and shortest ways inside of each."""
+
+    def __init__(self, mesh: Mesh):
+        self.network, self.of, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
+        self.count = int(self.of.max()) + 1
+        ends = self.of[self.network.tail], self.of[self.network.head]
+        across = (ends[0] != ends[1]) & (self.network.capacity > 0)
+        self.inside: Network = self.network.without(ends[0] != ends[1])
+        key = np.where(across, ends[0] * self.count + ends[1], self.count**2)
+        self.order = np.argsort(key, kind="stable")
+        self.first = np.searchsorted(key[self.order], np.arange(self.count**2 + 1))
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that one pair may need."""
+        return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
+
+    def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Links from each area to the other: (place in the list, link), and how many there are of each place."""
+        key = one * self.count + other
+        count = self.first[key + 1] - self.first[key]
+        place = np.repeat(np.arange(len(key)), count)
+        nth = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+        return place, self.order[self.first[key][place] + nth], count
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """By the rule of the mesh: directly, or through all third areas in equal parts."""
+        if not self.thirds:
+            return self.direct(src, dst)
+        one, other = self.of[src], self.of[dst]
+        every = np.arange(self.count)
+        _, _, out = self.links(np.repeat(one, self.count), np.tile(every, len(src)))
+        third = (out.reshape(-1, self.count) > 0) & (one != other)[:, None]
+        third &= (every != one[:, None]) & (every != other[:, None])
+        flow, via = np.nonzero(third)
+        place, link, count = self.links(one[flow], via)
+        part = (1 / third.sum(axis=1)[flow] / count)[place]
+        flow = flow[place]
+        first = shortest_routes(self.inside, src[flow], self.network.tail[link])
+        ends = np.stack([self.network.head[link], dst[flow]])
+        pairs, which = np.unique(ends, axis=1, return_inverse=True)
+        onward, which = self.direct(*pairs), which.ravel()
+        plain = np.flatnonzero(~third.any(axis=1))
+        rest = self.direct(src[plain], dst[plain])
+        legs: list[Any] = [(flow, *_scaled(first, part)), (flow, link[:, None], part[:, None])]
+        legs.append((flow, *_scaled(Routes(onward.hops[which], onward.share[which]), part)))
+        return _summed([*legs, (plain, *rest)], len(src))
+
+    def direct(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Through no third area; where all links between two areas are broken, by all shortest ways there are."""
+        flow, link, count = self.links(self.of[src], self.of[dst])
+        part = 1 / count[flow]
+        first = shortest_routes(self.inside, src[flow], self.network.tail[link])
+        last = shortest_routes(self.inside, self.network.head[link], dst[flow])
+        legs: list[Any] = [
+            (flow, *_scaled(first, part)),
+            (flow, link[:, None], part[:, None]),
+            (flow, *_scaled(last, part)),
+        ]
+        same = self.of[src] == self.of[dst]
+        for some, network in ((same, self.inside), (~same & (count == 0), self.network)):
+            rest = np.flatnonzero(some)
+            legs.append((rest, *shortest_routes(network, src[rest], dst[rest])))
+        return _summed(legs, len(src))
+
+
+def _scaled(routes: Routes, part: np.ndarray) -> Routes:
+    return Routes(routes.hops, routes.share * part[:, None])
+
+
+def _summed(parts: list[Any], flows: int) -> Routes:
+    """All rows (flow [N], hops [N H], shares [N H]) of a flow as one: every link once, its shares added."""
+    triples = []
+    for flow, hops, share in parts:
+        row, column = np.nonzero(hops >= 0)
+        triples.append((flow[row], hops[row, column], share[row, column]))
+    flow, link, share = (np.concatenate(column) for column in zip(*triples, strict=True))
+    links = int(link.max(initial=0)) + 1
+    key, place = np.unique(flow.astype(np.int64) * links + link, return_inverse=True)
+    (flow, link), share = np.divmod(key, links), np.bincount(place, share, minlength=len(key))
+    column = np.arange(len(flow)) - np.searchsorted(flow, flow)
+    hops = np.full((flows, int(column.max(initial=0)) + 1), -1)
+    table = np.zeros(hops.shape)
+    hops[flow, column], table[flow, column] = link, share
+    return Routes(hops, table)
