@@ -50,7 +50,7 @@ def pool(
     """
     seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
-    parts = [*_from_families(servers, seed), _from_knobs(servers, seed)]
+    parts = [*_from_families(servers, seed), from_knobs(servers, seed)]
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
     if trace is not None:
         count = gate_trace(trace, records).count
@@ -97,7 +97,7 @@ def _measured_jobs(servers: int) -> list[workload.Workload]:
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
-def _from_knobs(servers: int, seed: int) -> np.ndarray:
+def from_knobs(servers: int, seed: int) -> np.ndarray:
     shape = Shape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
     runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in WORKLOADS.values()]
     return np.concatenate([folded(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])

@@ -1,9 +1,8 @@
-"""How good are policies? By their time over the degree bound, for known, forecast or predicted demand.
+"""Policies judged by their time over the degree bound, for known, forecast or predicted demand.
 
 `scoreboard` (`mfabric policies bench`): every policy on every family of demand, against proved optima, and how fast it
 decides. `evaluate_policies` (`mfabric evaluate`): policies under forecasts, on demand that no training saw, with
-intervals. A policy sees a forecast; its circuits then carry the true demand. Under relay routing shares are chosen for
-the true demand, whatever the policy: what servers forward is decided when it is there.
+intervals. A policy sees a forecast; its circuits then carry the true demand, under relay routing with shares for it.
 """
 
 import dataclasses
@@ -35,27 +34,17 @@ from mfabric_jax.checks import (
 )
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
-from mfabric_jax.learning.planning import (
-    PLANNED,
-    SAMPLED,
-    STATIC,
-    Forecast,
-    decide,
-    decided_for,
-    known_to,
-    legal,
-    plan_for,
-    plans_from,
-    summary_of,
-)
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
+from mfabric_jax.traffic.scenarios import likely_demands
 
 RECORDED = "recorded"
+STATIC, SAMPLED = "static", "sample-average"
+PLANNED = "relay-planned"  # relay routing whose shares are chosen with the circuits, from the forecast
 ROUTED = ("unsplit", "split", "relay")
 UNSCORED = ("previous", "exact", SAMPLED)  # the last is joint where there is one demand
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
@@ -63,6 +52,7 @@ REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # servers for which optima are worth waiting for
+RESAMPLED, CONFIDENCE = 2000, 0.95  # of bootstraps
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
@@ -84,6 +74,89 @@ def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], rou
     return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
 
 
+class Forecast(NamedTuple):
+    """Demands as policies see them."""
+
+    name: str  # the sigma, or "predicted"
+    seen: Float[Array, "N S S"]
+    sigma: float  # standard deviation of the logarithms of errors
+    mean: Float[Array, "S S"]  # of other such demand
+
+
+def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
+    """The policy for that routing, with the mean of "static", the risk of sample-average, and sigma if it takes one."""
+    if name == SAMPLED and routing == PLANNED:
+        return policies.get(name, routes="fixed", risk=risk)
+    if name == SAMPLED and routing == "relay":
+        return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
+    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
+    if name == STATIC:
+        return jax.tree_util.Partial(policy, mean=mean)
+    return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
+
+
+def decided_for(name: str, routing: str) -> str:
+    """The routing that a plan for `routing` is made for: several share a plan."""
+    own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
+    return routing if own_shares or routing == "unsplit" else "split"
+
+
+def takes_sigma(policy: policies.Policy) -> bool:
+    """Whether a policy takes the standard deviation of forecast errors."""
+    return "sigma" in policies.settings_of(policy)
+
+
+@eqx.filter_jit
+def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."], keys: Array) -> Plan:
+    """One plan for each."""
+    return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
+
+
+def legal(name: str, plans: Plan, region: Region) -> Plan:
+    """The plans, or an `InputError` where they are not legal."""
+    policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
+    return plans
+
+
+def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
+    """Demands sampled for each forecast."""
+    keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
+    return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
+
+
+def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
+    """The policy's plan for every forecast; of sample-average for `many` scenarios of it."""
+    seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
+    keys = jax.random.split(jax.random.key(0), len(seen))
+    policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
+    plans = legal(name, decide(policy, region, seen, keys), region)
+    return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
+
+
+def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
+    """The demand for which shares are planned where the policy brings none."""
+    return jnp.broadcast_to(forecast.mean, forecast.seen.shape) if name == STATIC else forecast.seen
+
+
+def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str, float]:
+    """Mean and 90th percentile of `times` [N], the gain on `reference` [N], and the intervals of the means."""
+    times, gain = times.astype(float), (reference - times).astype(float)
+    low, high = interval(times, seed)
+    gain_low, gain_high = interval(gain, seed)
+    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
+    found |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
+    return {name: float(value) for name, value in found.items()}
+
+
+def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
+    """The 95 % interval of the mean by bootstrap."""
+    again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
+    low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+# ---------------------------------------------------------------------------------------------------- settings
 def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
     """`InputError` for a setting that both have; `sizes`, `many` name the fields of numbers of servers, of demands."""
     for field in ("policies", sizes, "routings", "sigmas"):
@@ -107,7 +180,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
-    """The servers' NICs, and a recording: what every judgement has."""
+    """The region and the recording of a judgement."""
 
     trace: str | None = None
     """Recorded routing to judge by too (16 ranks)."""
@@ -391,23 +464,16 @@ def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
     """Time over the degree bound of every demand; relay-planned: with the plan's shares, or those for what is known."""
-    if routing != PLANNED:
-        return np.asarray(_times(region, plans.circuits, true, routing, steps))
-    if plans.shares is None:
-        plans = Plan(plans.circuits, _planned_shares(region, plans.circuits, known, steps))
-    return np.asarray(_plan_times(region, plans, true))
+    return np.asarray(_times(region, plans, true, known, routing, steps))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps"))
-def _times(region: Region, circuits: Circuits, demands, routing: str, steps: int):
-    return jax.vmap(lambda one, demand: over_bound(region, one, demand, routing, steps))(circuits, demands)
+def _times(region: Region, plans: Plan, true, known, routing: str, steps: int) -> Float[Array, "N"]:
+    def time(plan: Plan, demand, forecast):
+        if routing != PLANNED:
+            return over_bound(region, plan.circuits, demand, routing, steps)
+        if plan.shares is None:
+            plan = Plan(plan.circuits, relay_shares(region, plan.circuits, forecast, steps=steps))
+        return plan_over_bound(region, plan, demand, "relay")
 
-
-@jax.jit
-def _plan_times(region: Region, plans: Plan, demands):
-    return jax.vmap(lambda plan, demand: plan_over_bound(region, plan, demand, "relay"))(plans, demands)
-
-
-@functools.partial(jax.jit, static_argnames="steps")
-def _planned_shares(region: Region, circuits: Circuits, forecasts, steps: int):
-    return jax.vmap(lambda one, seen: relay_shares(region, one, seen, steps=steps))(circuits, forecasts)
+    return jax.vmap(time)(plans, true, known)

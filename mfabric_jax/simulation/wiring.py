@@ -19,7 +19,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.policies import topoopt
-from mfabric_jax.policies._static import matchings
+from mfabric_jax.policies.static import matchings
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring

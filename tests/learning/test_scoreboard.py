@@ -16,8 +16,6 @@ from mfabric_jax.learning.judging import cells
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.timing.switching import RELAY_STEPS
-from mfabric_jax.traffic.demand_families import FAMILIES
-from tests.mistakes import check_refused
 from tests.small import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
@@ -124,27 +122,3 @@ def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the
     want = only(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
     np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
     assert cells(single)[0].true.dtype == jnp.float32
-
-
-def test_mistakes_are_sentences():
-    for field, value, sentence in (
-        ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
-        ("policies", (), r"policies must name at least one and none twice, got \[\]"),
-        ("workloads", ("cold",), "workloads 'cold' is unknown"),
-        ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
-        ("axes", "layer,expert", "axes is for workload 'recorded', which workloads do not name, got zipf"),
-        ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
-        ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
-        ("routings", ("spray",), "routings 'spray' is unknown"),
-        ("sigmas", (-1.0,), r"sigmas must be finite and not negative, got -1\.0"),
-        ("instances", 0, "instances must be a whole number of at least 1, got 0"),
-        ("optimum_s", -1.0, r"optimum_s must be finite and not negative, got -1\.0"),
-        ("electrical_nics", 0, "electrical_nics must be a whole number of at least 1, got 0"),
-        ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
-        ("dtype", "float16", "dtype 'float16' is unknown"),
-    ):
-        check_refused(sentence, Scoreboard, **{field: value})
-    for trace, scored in ((None, tuple(FAMILIES)), ("none.npz", (*FAMILIES, "recorded"))):
-        assert Scoreboard(trace=trace).scored == scored
-    said = "trace is for workload 'recorded', which workloads do not name, got zipf"
-    check_refused(said, Scoreboard, workloads=("zipf",), trace="none.npz")
