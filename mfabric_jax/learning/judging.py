@@ -269,30 +269,17 @@ class Scoreboard(OnRegions):
         return {"command": "policies bench"} | given | provenance(self.dtype)
 
 
-class Cell(NamedTuple):
-    """One workload at one size: `true` and, by sigma, forecast demand [N S S]; the `mean` [S S] of others."""
-
-    workload: str
-    servers: int
-    true: Float[Array, "N S S"]
-    seen: dict[float, Float[Array, "N S S"]]
-    mean: Float[Array, "S S"]
-
-
-def cells(config: Scoreboard) -> list[Cell]:
-    """The demands; the recording is read here."""
-    found = []
-    for servers in config.servers:
-        for workload in config.scored:
-            true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
-            keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
-            seen = {sigma: misjudged_each(keys, true, sigma) for sigma in config.sigmas}
-            found.append(Cell(workload, servers, true, seen, others.mean(axis=0)))
-    return found
+def scored_demand(config: Scoreboard) -> list[HeldOut]:
+    """The demands of every size and workload; the recording is read here."""
+    scored = []
+    for servers, workload in itertools.product(config.servers, config.scored):
+        true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
+        scored.append(HeldOut(workload, true, None, others.mean(axis=0)))
+    return scored
 
 
 def _demands(config: Scoreboard, workload: str, servers: int):
-    """Those of the workload, and others of it (the same where a recording has no more)."""
+    """Demands of the workload, and others of it (the same where a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
         every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
@@ -313,24 +300,26 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
     The `start` first rows are left out, and not computed.
     """
     tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
-    for at, (cell, routing) in enumerate(itertools.product(cells(config), config.routings)):
-        if not (left := cases[max(0, start - at * len(cases)) :]):
+    for number, (held, routing) in enumerate(itertools.product(scored_demand(config), config.routings)):
+        if not (left := cases[max(0, start - number * len(cases)) :]):
             continue
-        place = f"{cell.servers} servers, {cell.workload}, {routing}"
-        optimum = _optima(config, cell, routing, lambda at, place=place: tell(f"{place}, optimum {at}"))
+        place = f"{len(held.mean)} servers, {held.name}, {routing}"
+        forecasts = {forecast.sigma: forecast for forecast in forecasts_of(config, held)}
+        optimum = _optima(config, held, routing, lambda done, place=place: tell(f"{place}, optimum {done}"))
         for name, sigma in left:
             tell(f"{place}, {name}")
-            yield _row(config, name, cell, routing, sigma, optimum)
+            yield _row(config, name, held, routing, forecasts[sigma], optimum)
 
 
-def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
-    region, seen = config.region(cell.servers), cell.seen[sigma]
+def _row(config: Scoreboard, name: str, held: HeldOut, routing: str, forecast: Forecast, optimum: np.ndarray) -> Row:
+    servers, seen, sigma = len(held.mean), forecast.seen, forecast.sigma
+    region = config.region(servers)
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean, sigma), region, seen, keys)
+    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, forecast.mean, sigma), region, seen, keys)
     count = legal(name, plans, region).circuits.count
-    bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
+    bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, jnp.asarray(held.demand), routing))
     some = bound > 0
-    row = {"policy": name, "workload": cell.workload, "servers": cell.servers, "routing": routing, "sigma": sigma}
+    row = {"policy": name, "workload": held.name, "servers": servers, "routing": routing, "sigma": sigma}
     row |= {"instances": int(some.sum()), "mean": _of(np.mean, over[some]), "median": _of(np.median, over[some])}
     row |= {"p90": _of(LATE, over[some]), "max_min_mean": _of(np.mean, max_min[some]) if routing != "relay" else None}
     proved = some & np.isfinite(optimum) & (sigma == 0)
@@ -344,13 +333,13 @@ def _of(measure: Callable, values: np.ndarray) -> float | None:
 
 
 def _timed(work: Callable, *given) -> tuple[Any, float, float]:
-    """What it gives, seconds that compiling took, and seconds of a call."""
+    """The result, seconds of compiling, and seconds of a call."""
     marks = [time.perf_counter()]
     for _ in range(2):
-        found = jax.block_until_ready(work(*given))
+        result = jax.block_until_ready(work(*given))
         marks.append(time.perf_counter())
     first, again = np.diff(marks)
-    return found, max(first - again, 0.0), again
+    return result, max(first - again, 0.0), again
 
 
 @eqx.filter_jit
@@ -368,18 +357,18 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
     return jax.vmap(one)(count, true)
 
 
-def _optima(config: Scoreboard, cell: Cell, routing: str, tell: Callable[[int], None]) -> np.ndarray:
+def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
     """The least paced time of every instance [N] s, NaN where it is not proved or not asked for."""
-    found = np.full(len(cell.true), np.nan)
-    if not config.optimum_s or cell.servers > MOST_PROVED or routing not in ("unsplit", "split"):
-        return found
-    region = config.region(cell.servers)
-    for at, demand in enumerate(np.asarray(cell.true, np.float64)):
-        tell(at)
+    optima, servers = np.full(len(held.demand), np.nan), len(held.mean)
+    if not config.optimum_s or servers > MOST_PROVED or routing not in ("unsplit", "split"):
+        return optima
+    region = config.region(servers)
+    for number, demand in enumerate(np.asarray(held.demand, np.float64)):
+        tell(number)
         _, seconds, bound = policies.exact_circuits(region, demand, routing=routing, seconds=config.optimum_s)
         if seconds <= bound * (1 + PROVED):
-            found[at] = seconds
-    return found
+            optima[number] = seconds
+    return optima
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -431,7 +420,7 @@ def evaluate_policies(
     for servers in config.sizes:
         region = config.region(servers)
         for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
-            for forecast in _forecasts(config, held):
+            for forecast in forecasts_of(config, held):
                 plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
                 for routing in config.routings:
                     if not (left := config.policies[max(0, start - next(number)) :]):
@@ -446,7 +435,8 @@ def evaluate_policies(
                         yield place | {"policy": name, "samples": len(forecast.seen)} | summary
 
 
-def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
+def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
+    """Forecasts with errors of every sigma, and the predicted ones."""
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
         keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise, only larger

@@ -283,23 +283,16 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 
 
 def exact_circuits(
-    region: Region,
-    demand,
-    *,
-    routing: str = "unsplit",
-    seconds: float = 60.0,
-    start: Circuits | None = None,
+    region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
     """The best circuits [S S], their time and a bound that no circuits beat [s]; equal times are the proof.
 
-    - `start`: known legal circuits, returned if nothing better is found; None: those of `greedy_next`.
-
-    Other arguments as of `exact`. On the host, not for `jit`. Infinite where bytes have no way.
+    Arguments as of `exact`. On the host, not for `jit`. Infinite where bytes have no way.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
     demand = not_negative("demand", between_servers(region, demand))
-    known = greedy(demand, region, rule="next").circuits if start is None else start
+    known = greedy(demand, region, rule="next").circuits
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     instance = _instance(demand, *numbers)
     found = _best(instance, np.asarray(known.count), routing, seconds)

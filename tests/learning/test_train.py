@@ -1,9 +1,6 @@
 """Training: killed and resumed runs end as others do; configurations; what lessons are; an index moves."""
 
 import json
-import signal
-import subprocess
-import sys
 
 import equinox as eqx
 import jax
@@ -22,17 +19,6 @@ from tests.mistakes import check_refused
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
 INDEX = TINY | {"kind": "index", "routing": "split", "steps": 3, "checkpoint_every": 1}
-KILLED = """
-import os, signal, sys
-import tests.conftest
-from mfabric_jax.learning import Training, train
-
-def stop(step, line):
-    if step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train(Training(**eval(sys.argv[2])), sys.argv[1], stop)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -86,17 +72,6 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
     for kept, best in zip(jax.tree.leaves(trained.model), jax.tree.leaves(run.best), strict=True):
         np.testing.assert_array_equal(kept, best)
     assert run.least == pytest.approx(min(n["held_out_4"] for n in lines if "held_out_4" in n))
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_all_that_it_had_checkpointed(tmp_path):
-    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run, step, lines = training.resumed(config := Training(**INDEX), training.record_of(config), tmp_path / "killed")
-    assert step == 2
-    assert [line["step"] for line in lines] == [0, 1, 2]
-    assert load(tmp_path / "killed" / training.TRAINED_POLICY).model.settings() == run.best.settings()
 
 
 def test_a_run_of_another_configuration_is_left_alone(runs):

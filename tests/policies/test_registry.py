@@ -82,10 +82,6 @@ def half(demand, region, *, previous=None, key=None):
     return Plan(jnp.zeros((region.servers, region.servers), int))
 
 
-def counting(demand, region, *, previous=None, key=None):
-    return next(uniform(demand, region) for _ in range(region.optical_degree))
-
-
 def wide(demand, region, *, previous=None, key=None):
     return Plan(Circuits(jnp.zeros((region.servers + 1, region.servers + 1), int)))
 
@@ -115,7 +111,6 @@ def test_mistakes_are_sentences_before_any_compute():
     for policy, sentence in (
         (bare, "policy bare must return Plan(Circuits(count)), got "),
         (half, "policy half must return Plan(Circuits(count)), got Plan("),
-        (counting, "policy counting must be a function that JAX can trace"),
         (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
         (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
         (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),

@@ -139,10 +139,7 @@ def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
     for words, sentence in (
         ("cots", "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
         ("cost --trace nowhere", "trace must be an existing file or folder, got nowhere."),
-        ("cost --jobs 0", "jobs must be a whole number of at least 1, got 0."),
         ("cost --jobs 100000", f"jobs must be at most the {os.cpu_count()} cores of this machine, got 100000."),
-        ("cost --quik", "option '--quik' is unknown (did you mean '--quick'?)"),
-        (f"cost --out {__file__}", "cannot write into"),
     ):
         assert mistake(capsys, "reproduce", *words.split()).startswith(sentence)
 
