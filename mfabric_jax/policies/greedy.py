@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.checks import one_of
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing.region import as_demand
 
 RULES = ("printed", "released", "next")
 PLENTY = 2**30  # circuits: more than any server has
@@ -43,7 +43,10 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     without a free NIC is skipped, where the printed loop stops; the paper says nothing about ties.
     """
     one_of("rule", rule, RULES)
-    return Plan(Circuits(_allocated(between_servers(region, demand), region.degrees, rule)))
+    demand, servers = as_demand(demand), region.servers
+    if demand.shape != (servers, servers):
+        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
+    return Plan(Circuits(_allocated(demand, region.degrees, rule)))
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
