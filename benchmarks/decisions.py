@@ -73,7 +73,7 @@ def _drawn(servers: int, samples: int, each: int) -> Demands:
     import jax.numpy as jnp
 
     from mfabric_jax.fabric import Region
-    from mfabric_jax.learning.planning import Forecast, scenarios_of
+    from mfabric_jax.learning.judging import Forecast, scenarios_of
     from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, misjudged_each
 
     region = Region(servers, jnp.float32(1), 6, jnp.float32(2), relay_efficiency=jnp.float32(1))

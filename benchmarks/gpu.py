@@ -158,7 +158,7 @@ def _training(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed
     import jax
     from paths import training_step
 
-    from mfabric_jax.learning.settings import Training, lessons
+    from mfabric_jax.learning.training import Training, lessons
 
     config = Training(sizes=(servers,), batch=max(batch // 64, 1))
     pool = jax.numpy.asarray(_regions(servers, 64)[0] / 1e9)

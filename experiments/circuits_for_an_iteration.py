@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.judging import times_over_bound
-from mfabric_jax.learning.planning import SAMPLED, decide, interval, legal, plan_for
+from mfabric_jax.learning.judging import SAMPLED, decide, interval, legal, plan_for, times_over_bound
 from mfabric_jax.report import style
 from mfabric_jax.routing import Plan
 

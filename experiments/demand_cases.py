@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Key
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning.planning import Forecast
+from mfabric_jax.learning.judging import Forecast
 from mfabric_jax.traffic.demand_families import (
     BROAD,
     TRACED,

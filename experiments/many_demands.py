@@ -19,9 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.judging import times_over_bound
-from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, interval, plans_from, scenarios_of
-from mfabric_jax.policies.delivery import fixed, shares_of
+from mfabric_jax.learning.judging import (
+    PLANNED,
+    SAMPLED,
+    Forecast,
+    decided_for,
+    interval,
+    plans_from,
+    scenarios_of,
+    times_over_bound,
+)
+from mfabric_jax.policies.circuit_search import fixed, shares_of
 from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
 from mfabric_jax.report import style
 from mfabric_jax.routing import Plan

@@ -1,7 +1,7 @@
-"""For which platform programs are traced: some choose how much runs in step by it.
+"""The platform that programs are traced for; how much runs in step depends on it.
 
-That of `jax_default_device` or else of the default backend; `compiling_for` says another, for programs that are
-compiled for devices that are not there.
+It is that of `jax_default_device` or of the default backend; `compiling_for` names another, for devices that are not
+there.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def local_devices() -> list[Any]:
 
 @contextlib.contextmanager
 def compiling_for(name: str) -> Iterator[None]:
-    """Programs that are traced inside are for that platform; those traced before are not traced again."""
+    """Programs that are traced inside are for that platform; traced ones stay as they are."""
     token = _named.set(name)
     try:
         yield
@@ -56,13 +56,13 @@ def compiling_for(name: str) -> Iterator[None]:
 
 
 def in_step(on_cpu: int, many: int, elsewhere: int | None = None) -> int:
-    """Members of a batch that run in step: so many on a CPU, so many (None: all) elsewhere."""
+    """How many of the members of a batch run in step, on a CPU and elsewhere (None: all)."""
     most = on_cpu if platform() == "cpu" else elsewhere
     return many if most is None else min(most, many)
 
 
 def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
-    """`function` of every member, along the first axis of arrays, as many as `in_step` at once."""
+    """`function` of every member, along the first axis of arrays, `in_step` at once."""
     many = len(jax.tree.leaves(members)[0])
     size = in_step(on_cpu, many, elsewhere)
     if size == many:
@@ -71,7 +71,7 @@ def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere:
 
 
 def record_loops() -> None:
-    """Loops of a GPU inside command buffers, unless XLA_FLAGS say otherwise; before JAX has started."""
+    """Put loops of a GPU into command buffers, unless XLA_FLAGS say otherwise; call it before JAX starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_enable_command_buffer" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()

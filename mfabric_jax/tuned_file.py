@@ -1,10 +1,9 @@
-"""What `tune` keeps: a JSON file beside the compiled programs, an entry for every device and version.
+"""What `tune` keeps: a JSON file with an entry for every device and version.
 
 The file is `tuned.json` in `cache_folder()`, or what the environment variable MFABRIC_TUNED names. A process reads it
-at most once (`entries`); a file that is not there or may not be read is as one without entries.
+at most once; a file that is missing or may not be read counts as one without entries.
 """
 
-import dataclasses
 import datetime
 import functools
 import json
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import msgspec
 
 from mfabric_jax.atomic import check_folder, locked, replacing
 from mfabric_jax.checks import InputError
@@ -26,32 +26,35 @@ CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
 
 class Key(NamedTuple):
-    """What has to be the same for an entry to apply.
+    """What has to be the same for an entry to apply."""
 
-    - `device`: its kind; of a CPU the model, such as "cpu (AMD EPYC 9654)".
-    - `capability`: compute capability of a GPU, such as "9.0"; None for others.
-    - `runtime`: what the device's client says of its runtime and driver.   - `jax`, `package`: versions.
-    """
+    device: str  # its kind; of a CPU the model, such as "cpu (AMD EPYC 9654)"
+    capability: str | None  # compute capability of a GPU, such as "9.0"
+    runtime: str | None  # runtime and driver, in the words of the device's client
+    jax: str  # version
+    package: str  # version
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What was kept for one `Key`, whose fields come first."""
 
     device: str
     capability: str | None
     runtime: str | None
     jax: str
     package: str
+    day: str  # such as "2026-11-22"
+    kernels: dict[int, str]  # by servers
+    rows: list[dict[str, Any]]  # of `tune`
+
+    @property
+    def key(self) -> Key:
+        """What has to be the same for the entry to apply."""
+        return Key(self.device, self.capability, self.runtime, self.jax, self.package)
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """What was kept for one key.
-
-    - `kernels`: servers -> name of a kernel.   - `day`: when, such as "2026-11-22".
-    - `rows`: what was measured, as `tune` returned it.
-    """
-
-    key: Key
-    kernels: Mapping[int, str]
-    day: str
-    rows: Sequence[Mapping[str, Any]]
+class _File(msgspec.Struct):
+    entries: tuple[Entry, ...]
 
 
 def cache_folder() -> pathlib.Path:
@@ -77,13 +80,13 @@ def entries() -> tuple[Entry, ...]:
     except ValueError:
         raise broken("it is not text in UTF-8") from None
     try:
-        return tuple(map(_entry, mapping_in(text, "what it holds", "tuned kernels")["entries"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return msgspec.convert(mapping_in(text, "what it holds", "tuned kernels"), _File, str_keys=True).entries
+    except (InputError, msgspec.ValidationError) as error:
         raise broken(f"{type(error).__name__}: {error}") from None
 
 
 def forget() -> None:
-    """The file is read again when it is asked for next; programs that were traced before stay as they are."""
+    """Read the file again at the next use; programs that were traced before stay as they are."""
     entries.cache_clear()
 
 
@@ -107,7 +110,7 @@ def key_of(device: Any) -> Key:
 
 
 def kernels_of(device: Any) -> Mapping[int, str]:
-    """Servers -> name of the kernel that was kept for this device under these versions; empty if none was."""
+    """The kernels, by servers, that were kept for this device under these versions."""
     return next((entry.kernels for entry in entries() if entry.key == key_of(device)), {})
 
 
@@ -129,48 +132,27 @@ def check_keeping() -> None:
 
 
 def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
-    """Add or replace what is kept for those sizes of that device; the file is replaced whole or not at all, and by one
-    process at a time."""
+    """Add or replace what is kept for these sizes of that device, whole or not at all, one process at a time."""
     tuned_path().parent.mkdir(parents=True, exist_ok=True)
     with tuned_path().with_suffix(".lock").open("w") as lock:
         locked(lock, wait=True)
-        return _keep(key, kernels, rows)
-
-
-def _keep(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
-    forget()
-    older = next((entry for entry in entries() if entry.key == key), None)
-    if older:
+        forget()
+        others = tuple(entry for entry in entries() if entry.key != key)
         measured = {row["servers"] for row in rows}
-        kernels = {n: kernel for n, kernel in older.kernels.items() if n not in measured} | dict(kernels)
-        rows = [row for row in older.rows if row.get("servers") not in measured] + list(rows)
-    entry = Entry(key, dict(sorted(kernels.items())), datetime.date.today().isoformat(), rows)
-    all_of_them = [other for other in entries() if other.key != key] + [entry]
-    with replacing(tuned_path()) as (part,):
-        part.write_text(json.dumps({"entries": list(map(_plain, all_of_them))}, indent=1) + "\n", encoding="utf-8")
+        all_kernels, all_rows = dict(kernels), [*map(dict, rows)]
+        for older in (entry for entry in entries() if entry.key == key):
+            all_kernels |= {n: kernel for n, kernel in older.kernels.items() if n not in measured}
+            all_rows = [row for row in older.rows if row.get("servers") not in measured] + all_rows
+        today = datetime.date.today().isoformat()
+        entry = Entry(*key, today, dict(sorted(all_kernels.items())), all_rows)
+        with replacing(tuned_path()) as (part,):
+            part.write_text(json.dumps(msgspec.to_builtins(_File((*others, entry))), indent=1) + "\n", encoding="utf-8")
     forget()
     return tuned_path()
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
-    rest = {"day": entry.day, "kernels": dict(entry.kernels), "rows": list(entry.rows)}
-    return entry.key._asdict() | rest
-
-
-def _entry(plain: dict[str, Any]) -> Entry:
-    key = Key(*(plain[name] for name in Key._fields))
-    kernels = {int(n): kernel for n, kernel in plain["kernels"].items()}
-    texts = [word for word in (*key, *kernels.values()) if word is not None]
-    if not all(isinstance(word, str) for word in texts):
-        raise TypeError("device, versions and kernels must be text")
-    rows = plain.get("rows", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TypeError("rows must be objects")
-    return Entry(key, kernels, str(plain.get("day", "")), rows)
-
-
 def _cpu_model() -> str:
-    """As the system names it, or the architecture."""
+    """The system's name of the CPU, or the architecture."""
     try:
         named = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.M)
     except (OSError, ValueError):

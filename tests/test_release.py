@@ -13,7 +13,7 @@ import pytest
 import mfabric_jax
 from mfabric_jax import cli
 from mfabric_jax.report import read_rows
-from mfabric_jax.validation import scripts
+from mfabric_jax.validation import paper
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, command_line)
 
 def test_the_figures_of_the_paper_are_drawn_from_what_is_installed(installed):
     mfabric, folder = installed
-    assert mfabric("reproduce", "--list") == f"{scripts.listing()}\n"
+    assert mfabric("reproduce", "--list") == f"{paper.listing()}\n"
     assert "reproduced" in mfabric("reproduce", "traffic-shares", "--quick", "--out", "results")
     rows, _ = read_rows(folder / "results" / "verdicts.csv")
     assert {row["figure"] for row in rows} == {"traffic-shares"}

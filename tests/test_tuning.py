@@ -15,7 +15,6 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.flows import kernels
 from mfabric_jax.flows.kernels import chosen_kernel, usual
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.tuning import _doctor, _measure
 from tests.command_line import status
 from tests.flows.test_star import lowered
 from tests.mistakes import refused
@@ -39,10 +38,10 @@ def tuned(monkeypatch, tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Two chunk sizes, and few instances."""
-    monkeypatch.setattr(_measure, "CHUNKS", (4, 8))
-    monkeypatch.setattr(_measure, "DRAWN", 4)
-    monkeypatch.setattr(_measure, "TURN_S", 1e-9)
-    monkeypatch.setattr(_measure, "usual", lambda platform, n: kernels.Kernel("xla", 4))
+    monkeypatch.setattr(tuning, "CHUNKS", (4, 8))
+    monkeypatch.setattr(tuning, "DRAWN", 4)
+    monkeypatch.setattr(tuning, "TURN_S", 1e-9)
+    monkeypatch.setattr(tuning, "usual", lambda platform, n: kernels.Kernel("xla", 4))
 
 
 def said(topic):
@@ -106,14 +105,14 @@ def test_another_device_or_version_does_not_apply(tuned):
 
 @ON_CPU
 def test_inexact_and_failing_kernels_are_dropped(quick, monkeypatch, as_users_have_it):
-    real = _measure.star_completion
+    real = tuning.star_completion
 
     def wrong(size, up, down, kernel):
         if kernel == "xla:8":
             raise RuntimeError("no such\nthing")
         return real(size, up, down, kernel=kernel) * (1.001 if kernel == "xla:4" else 1)
 
-    monkeypatch.setattr(_measure, "star_completion", wrong)
+    monkeypatch.setattr(tuning, "star_completion", wrong)
     rows = tuning.tune([8], batch=8, calls=1)
     assert [row["dropped"] for row in rows] == [
         "finish times are off by 0.001, more than 0.0001",
@@ -128,7 +127,7 @@ def test_the_fastest_is_kept_unless_the_usual_one_is_hardly_slower():
     def fastest(*speeds):
         names = ("regions_per_s", "usual", "dropped", "kernel")
         rows = [dict(zip(names, (speed, n == 0, why, n), strict=True)) for n, (speed, why) in enumerate(speeds)]
-        return [row["kernel"] for row in _measure._fastest(rows)]
+        return [row["kernel"] for row in tuning.fastest(rows)]
 
     assert fastest((96.0, None), (100.0, None), (90.0, None)) == [0]
     assert fastest((94.0, None), (100.0, None), (90.0, None)) == [1]
@@ -138,12 +137,12 @@ def test_the_fastest_is_kept_unless_the_usual_one_is_hardly_slower():
 
 def test_errors_candidates_and_batches():
     exact = np.array([[[0.0, 1.0]]])
-    assert _measure._error(np.array([[[0.0, 1.5]]]), exact) == 0.5
+    assert tuning.largest_error(np.array([[[0.0, 1.5]]]), exact) == 0.5
     for wrong in ([0.0, np.nan], [0.0, np.inf], [1.0, 1.0]):  # no flow may be missing, or be there
-        assert _measure._error(np.array([[wrong]]), exact) is None
-    assert _measure.candidates("cpu", 8, 100) == ["xla:256", "xla:16", "xla:32", "xla:64"]
-    assert _measure.candidates("gpu", 64, 9) == ["fused:4", "fused:1", "fused:2", "fused:8", "xla:0"]
-    assert [_measure.usual_batch("gpu", n) for n in (8, 32, 64)] == [65536, 16384, 1024]
+        assert tuning.largest_error(np.array([[wrong]]), exact) is None
+    assert tuning.candidates("cpu", 8, 100) == ["xla:256", "xla:16", "xla:32", "xla:64"]
+    assert tuning.candidates("gpu", 64, 9) == ["fused:4", "fused:1", "fused:2", "fused:8", "xla:0"]
+    assert [tuning.usual_batch("gpu", n) for n in (8, 32, 64)] == [65536, 16384, 1024]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"entries": [{}]}', '{"entries": 3}', "\udcff", "kernel", "type", "rows"])
@@ -165,7 +164,7 @@ def test_a_broken_file_is_named_in_a_sentence(tuned, text):
 
 
 def test_tune_refuses_before_it_measures(tuned, monkeypatch):
-    monkeypatch.setattr(_measure, "_measured", None)
+    monkeypatch.setattr(tuning, "measured", None)
     assert refused(tuning.tune, [1]) == "sizes must be a whole number of at least 2, got 1."
     assert "none twice" in refused(tuning.tune, [8, 8])
     assert refused(tuning.tune, [8], calls=0) == "calls must be a whole number of at least 1, got 0."
@@ -193,14 +192,14 @@ def test_doctor_says_what_is_slow(monkeypatch, tmp_path):
     (tmp_path / "program").write_bytes(bytes(3 << 20))
     fine = {"jax_enable_x64": False, "jax_disable_most_optimizations": False}
     with configured(jax_compilation_cache_dir=str(tmp_path), **fine):
-        monkeypatch.setattr(_doctor, "_nvidia_files", lambda: [])
+        monkeypatch.setattr(tuning, "nvidia_files", lambda: [])
         assert said("slow") == ["nothing that is known to be"]
         assert said("compilation cache") == [f"{tmp_path}: 1 files, 3 MiB"]
         assert said("precision") == ["float32 by default (jax_enable_x64 is off)"]
     slow = {"jax_enable_x64": True, "jax_debug_nans": True, "jax_disable_jit": True}
     with configured(jax_compilation_cache_dir=None, jax_disable_most_optimizations=False, **slow):
-        monkeypatch.setattr(_doctor, "_nvidia_files", lambda: ["nvidia0"])
-        monkeypatch.setattr(_doctor.platforms, "platform", lambda: "cpu")
+        monkeypatch.setattr(tuning, "nvidia_files", lambda: ["nvidia0"])
+        monkeypatch.setattr(platforms, "platform", lambda: "cpu")
         starts = ["jax_enable_x64 is on", "the CPU computes", "no compilation cache", "jax_debug_nans"]
         starts += ["jax_disable_jit"]
         assert all(text.startswith(start) for text, start in zip(said("slow"), starts, strict=True))
@@ -208,17 +207,18 @@ def test_doctor_says_what_is_slow(monkeypatch, tmp_path):
 
 
 def test_doctor_names_extras_and_loops(monkeypatch):
-    monkeypatch.setattr(_doctor, "PACKAGES", {"plot": ("numpy", "not-there")})
+    monkeypatch.setattr(tuning, "PACKAGES", {"plot": ("numpy", "not-there")})
     assert said("extra plot") == ["without not-there: pip install 'mfabric-jax[plot]'"]
     assert said("loops of a GPU") == ["no GPU is in use"]
-    for flags, inside in [
-        ("", False),
-        ("--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL", True),
-        ("--a=1 --xla_gpu_enable_command_buffer=fusion,while --b", True),
-        ("--xla_gpu_enable_command_buffer=+WHILE --xla_gpu_enable_command_buffer=", False),
-        ("--xla_gpu_enable_command_buffer=-WHILE", False),
-    ]:
-        assert _doctor._in_command_buffers(flags) is inside, flags
+    monkeypatch.setattr(platforms, "platform", lambda: "gpu")
+    for flags, start in (
+        ("", "started by the host"),
+        ("--xla_gpu_enable_command_buffer=-WHILE", "started by the host"),
+        ("--a=1 --xla_gpu_enable_command_buffer=fusion,while --b", "inside command buffers"),
+        (platforms.RECORDED, "inside command buffers"),
+    ):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        assert said("loops of a GPU")[0].startswith(start), flags
 
 
 def test_extras_are_those_of_the_project():

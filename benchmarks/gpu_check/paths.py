@@ -13,8 +13,7 @@ from mfabric_jax import policies
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem
-from mfabric_jax.learning.settings import Training, lessons
-from mfabric_jax.learning.steps import first_network, network_step
+from mfabric_jax.learning.training import Training, first_network, lessons, network_step
 from mfabric_jax.routing import Plan, all_to_all_time, relay_shares
 from mfabric_jax.simulation import batch as batches
 

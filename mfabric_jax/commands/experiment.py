@@ -3,7 +3,7 @@
 import sys
 
 from mfabric_jax.commands.shared import start_jax
-from mfabric_jax.validation.scripts import load
+from mfabric_jax.validation.paper import load
 
 
 def main(words: list[str]) -> int:

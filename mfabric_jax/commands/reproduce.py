@@ -8,8 +8,7 @@ import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.validation import processes, scripts
-from mfabric_jax.validation.paper import SHOWN, Reproduction, with_earlier
+from mfabric_jax.validation import paper
 
 WIDTH = 160
 
@@ -45,19 +44,19 @@ def run(options: Options) -> int:
     from mfabric_jax.report import style
 
     if options.list:
-        print(scripts.listing())
+        print(paper.listing())
         return 0
-    modules, jobs = scripts.chosen(options.figures), processes.checked_jobs(options.jobs)
+    modules, jobs = paper.chosen(options.figures), paper.checked_jobs(options.jobs)
     if options.trace is not None and not pathlib.Path(options.trace).exists():
         raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
     with style.look():
         check_folder(options.out)
-    made = Reproduction(modules, options)
+    made = paper.Reproduction(modules, options)
     made.all(jobs)
     file, rows = pathlib.Path(options.out) / "verdicts.csv", made.rows()
     if rows:
-        print(report.plain(rows, SHOWN, width=WIDTH))
-    if kept := with_earlier(rows, file, modules):
+        print(report.plain(rows, paper.SHOWN, width=WIDTH))
+    if kept := paper.with_earlier(rows, file, modules):
         config = {"figures": list(modules), "failed": made.failed, "quick": options.quick, "trace": options.trace}
         config["version"] = mfabric_jax.__version__
         shared.write(kept, file, config)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfabric_jax.commands import shared
-from mfabric_jax.learning.settings import Training
+from mfabric_jax.learning.training import Training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Options(shared.OnDevice):
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
     from mfabric_jax import learning, policies, report
-    from mfabric_jax.learning._train import TRAINED_POLICY
+    from mfabric_jax.learning.training import TRAINED_POLICY
     from mfabric_jax.report import figures
 
     out, config = pathlib.Path(options.out), options.config

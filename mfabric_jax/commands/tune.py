@@ -24,14 +24,14 @@ class Options(shared.OnDevice):
     """What was measured to a .csv or .parquet file."""
 
     def __post_init__(self):
-        from mfabric_jax.tuning._measure import check_measured
+        from mfabric_jax.tuning import check_measured
 
         check_measured(**self.measured)
 
     @property
     def measured(self) -> dict[str, Any]:
         """Arguments of `tuning.tune`."""
-        from mfabric_jax.tuning._measure import SIZES
+        from mfabric_jax.tuning import SIZES
 
         sizes = SIZES if self.sizes is None else self.sizes
         return {"sizes": sizes, "batch": self.batch, "calls": self.calls}

@@ -146,7 +146,7 @@ def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, 
 MINIMAL = _dragonfly(
     "dragonfly",
     "routers in meshed groups with links between all groups, minimal ways",
-    ("Dragonfly", "#A6761D", ">"),
+    ("Dragonfly", "#B5852B", ">"),
     links=5,
     valiant=False,
 )

@@ -1,8 +1,7 @@
 """Training of policies, and how good they are."""
 
-from mfabric_jax.learning._train import train
 from mfabric_jax.learning.judging import Evaluation, Scoreboard, evaluate_policies, scoreboard
-from mfabric_jax.learning.settings import Training
+from mfabric_jax.learning.training import Training, train
 
 __all__ = [
     "Evaluation",

@@ -43,14 +43,14 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands of all drawn families (`FAMILIES`, `BROAD`), the named workloads (`traffic.knobs`), the measured tables
-    (where their ranks divide into so many servers) and, if given, a recorded trace; N is at most 192 from each.
+    """Demands of all drawn families (`FAMILIES`, `BROAD`), the named workloads, the measured tables (where their ranks
+    divide into so many servers) and, if given, a recorded trace; at most 192 of each.
 
-    - `held_out`: other draws of families, knobs and tables; the last fifth of the trace, which training does not see.
+    - `held_out`: other draws, and the last fifth of the trace, which training does not see.
     """
     seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
-    parts = [*_from_families(servers, seed), _from_knobs(servers, seed)]
+    parts = [*_from_families(servers, seed), from_knobs(servers, seed)]
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
     if trace is not None:
         count = gate_trace(trace, records).count
@@ -65,11 +65,7 @@ def _learned(records: int) -> int:
 
 
 def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
-    """What `pool` takes of a trace, for the record of a run; {} without one.
-
-    - `records`: first and last that are learned from.   - `held_out`: first and last that are not, or None.
-    - `digests`: of those that are learned from.
-    """
+    """The records of a trace that `pool` learns from, those held out, and digests; {} without a trace."""
     if trace is None:
         return {}
     numbers, digests = zip(*record_digests(trace, records), strict=True)
@@ -97,7 +93,7 @@ def _measured_jobs(servers: int) -> list[workload.Workload]:
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
-def _from_knobs(servers: int, seed: int) -> np.ndarray:
+def from_knobs(servers: int, seed: int) -> np.ndarray:
     shape = Shape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
     runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in WORKLOADS.values()]
     return np.concatenate([folded(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])
@@ -105,25 +101,20 @@ def _from_knobs(servers: int, seed: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Demands that belong together and that no training sees.
-
-    - `demand` [N S S] bytes; `predicted` [N S S] what `traffic.predicted` expected of them, None without a past.
-    - `mean` [S S]: what is typical of it, of other demand than `demand`, for policies that look once.
-    - `error`: standard deviation of the logarithms of errors of `predicted`, from demands that are not judged.
-    """
+    """Demands of one workload that no training sees."""
 
     name: str
-    demand: np.ndarray
-    predicted: np.ndarray | None
-    mean: np.ndarray
-    error: float = 0.0
+    demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
+    predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without a past
+    mean: Float[jax.Array | np.ndarray, "S S"]  # of other demand, for policies that look once
+    error: float = 0.0  # standard deviation of the logarithms of errors of `predicted`, from other demand
 
 
 def held_out(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
-    """ "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, allocated and drawn anew, that walk, where
-    ranks divide into so many servers) and, if given, "trace"."""
+    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares that walk, where their ranks divide
+    into so many servers) and, if given, "trace"."""
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
         count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count

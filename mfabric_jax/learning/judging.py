@@ -1,9 +1,8 @@
-"""How good are policies? By their time over the degree bound, for known, forecast or predicted demand.
+"""Policies judged by their time over the degree bound, for known, forecast or predicted demand.
 
 `scoreboard` (`mfabric policies bench`): every policy on every family of demand, against proved optima, and how fast it
 decides. `evaluate_policies` (`mfabric evaluate`): policies under forecasts, on demand that no training saw, with
-intervals. A policy sees a forecast; its circuits then carry the true demand. Under relay routing shares are chosen for
-the true demand, whatever the policy: what servers forward is decided when it is there.
+intervals. A policy sees a forecast; its circuits then carry the true demand, under relay routing with shares for it.
 """
 
 import dataclasses
@@ -35,27 +34,17 @@ from mfabric_jax.checks import (
 )
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
-from mfabric_jax.learning.planning import (
-    PLANNED,
-    SAMPLED,
-    STATIC,
-    Forecast,
-    decide,
-    decided_for,
-    known_to,
-    legal,
-    plan_for,
-    plans_from,
-    summary_of,
-)
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
+from mfabric_jax.traffic.scenarios import likely_demands
 
 RECORDED = "recorded"
+STATIC, SAMPLED = "static", "sample-average"
+PLANNED = "relay-planned"  # relay routing whose shares are chosen with the circuits, from the forecast
 ROUTED = ("unsplit", "split", "relay")
 UNSCORED = ("previous", "exact", SAMPLED)  # the last is joint where there is one demand
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
@@ -63,6 +52,7 @@ REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # servers for which optima are worth waiting for
+RESAMPLED, CONFIDENCE = 2000, 0.95  # of bootstraps
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
@@ -84,6 +74,89 @@ def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], rou
     return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
 
 
+class Forecast(NamedTuple):
+    """Demands as policies see them."""
+
+    name: str  # the sigma, or "predicted"
+    seen: Float[Array, "N S S"]
+    sigma: float  # standard deviation of the logarithms of errors
+    mean: Float[Array, "S S"]  # of other such demand
+
+
+def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
+    """The policy for that routing, with the mean of "static", the risk of sample-average, and sigma if it takes one."""
+    if name == SAMPLED and routing == PLANNED:
+        return policies.get(name, routes="fixed", risk=risk)
+    if name == SAMPLED and routing == "relay":
+        return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
+    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
+    if name == STATIC:
+        return jax.tree_util.Partial(policy, mean=mean)
+    return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
+
+
+def decided_for(name: str, routing: str) -> str:
+    """The routing that a plan for `routing` is made for: several share a plan."""
+    own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
+    return routing if own_shares or routing == "unsplit" else "split"
+
+
+def takes_sigma(policy: policies.Policy) -> bool:
+    """Whether a policy takes the standard deviation of forecast errors."""
+    return "sigma" in policies.settings_of(policy)
+
+
+@eqx.filter_jit
+def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."], keys: Array) -> Plan:
+    """One plan for each."""
+    return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
+
+
+def legal(name: str, plans: Plan, region: Region) -> Plan:
+    """The plans, or an `InputError` where they are not legal."""
+    policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
+    return plans
+
+
+def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
+    """Demands sampled for each forecast."""
+    keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
+    return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
+
+
+def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
+    """The policy's plan for every forecast; of sample-average for `many` scenarios of it."""
+    seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
+    keys = jax.random.split(jax.random.key(0), len(seen))
+    policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
+    plans = legal(name, decide(policy, region, seen, keys), region)
+    return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
+
+
+def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
+    """The demand for which shares are planned where the policy brings none."""
+    return jnp.broadcast_to(forecast.mean, forecast.seen.shape) if name == STATIC else forecast.seen
+
+
+def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str, float]:
+    """Mean and 90th percentile of `times` [N], the gain on `reference` [N], and the intervals of the means."""
+    times, gain = times.astype(float), (reference - times).astype(float)
+    low, high = interval(times, seed)
+    gain_low, gain_high = interval(gain, seed)
+    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
+    found |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
+    return {name: float(value) for name, value in found.items()}
+
+
+def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
+    """The 95 % interval of the mean by bootstrap."""
+    again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
+    low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+# ---------------------------------------------------------------------------------------------------- settings
 def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
     """`InputError` for a setting that both have; `sizes`, `many` name the fields of numbers of servers, of demands."""
     for field in ("policies", sizes, "routings", "sigmas"):
@@ -107,7 +180,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
-    """The servers' NICs, and a recording: what every judgement has."""
+    """The region and the recording of a judgement."""
 
     trace: str | None = None
     """Recorded routing to judge by too (16 ranks)."""
@@ -196,30 +269,17 @@ class Scoreboard(OnRegions):
         return {"command": "policies bench"} | given | provenance(self.dtype)
 
 
-class Cell(NamedTuple):
-    """One workload at one size: `true` and, by sigma, forecast demand [N S S]; the `mean` [S S] of others."""
-
-    workload: str
-    servers: int
-    true: Float[Array, "N S S"]
-    seen: dict[float, Float[Array, "N S S"]]
-    mean: Float[Array, "S S"]
-
-
-def cells(config: Scoreboard) -> list[Cell]:
-    """The demands; the recording is read here."""
-    found = []
-    for servers in config.servers:
-        for workload in config.scored:
-            true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
-            keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
-            seen = {sigma: misjudged_each(keys, true, sigma) for sigma in config.sigmas}
-            found.append(Cell(workload, servers, true, seen, others.mean(axis=0)))
-    return found
+def scored_demand(config: Scoreboard) -> list[HeldOut]:
+    """The demands of every size and workload; the recording is read here."""
+    scored = []
+    for servers, workload in itertools.product(config.servers, config.scored):
+        true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
+        scored.append(HeldOut(workload, true, None, others.mean(axis=0)))
+    return scored
 
 
 def _demands(config: Scoreboard, workload: str, servers: int):
-    """Those of the workload, and others of it (the same where a recording has no more)."""
+    """Demands of the workload, and others of it (the same where a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
         every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
@@ -240,24 +300,26 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
     The `start` first rows are left out, and not computed.
     """
     tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
-    for at, (cell, routing) in enumerate(itertools.product(cells(config), config.routings)):
-        if not (left := cases[max(0, start - at * len(cases)) :]):
+    for number, (held, routing) in enumerate(itertools.product(scored_demand(config), config.routings)):
+        if not (left := cases[max(0, start - number * len(cases)) :]):
             continue
-        place = f"{cell.servers} servers, {cell.workload}, {routing}"
-        optimum = _optima(config, cell, routing, lambda at, place=place: tell(f"{place}, optimum {at}"))
+        place = f"{len(held.mean)} servers, {held.name}, {routing}"
+        forecasts = {forecast.sigma: forecast for forecast in forecasts_of(config, held)}
+        optimum = _optima(config, held, routing, lambda done, place=place: tell(f"{place}, optimum {done}"))
         for name, sigma in left:
             tell(f"{place}, {name}")
-            yield _row(config, name, cell, routing, sigma, optimum)
+            yield _row(config, name, held, routing, forecasts[sigma], optimum)
 
 
-def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
-    region, seen = config.region(cell.servers), cell.seen[sigma]
+def _row(config: Scoreboard, name: str, held: HeldOut, routing: str, forecast: Forecast, optimum: np.ndarray) -> Row:
+    servers, seen, sigma = len(held.mean), forecast.seen, forecast.sigma
+    region = config.region(servers)
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean, sigma), region, seen, keys)
+    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, forecast.mean, sigma), region, seen, keys)
     count = legal(name, plans, region).circuits.count
-    bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
+    bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, jnp.asarray(held.demand), routing))
     some = bound > 0
-    row = {"policy": name, "workload": cell.workload, "servers": cell.servers, "routing": routing, "sigma": sigma}
+    row = {"policy": name, "workload": held.name, "servers": servers, "routing": routing, "sigma": sigma}
     row |= {"instances": int(some.sum()), "mean": _of(np.mean, over[some]), "median": _of(np.median, over[some])}
     row |= {"p90": _of(LATE, over[some]), "max_min_mean": _of(np.mean, max_min[some]) if routing != "relay" else None}
     proved = some & np.isfinite(optimum) & (sigma == 0)
@@ -271,13 +333,13 @@ def _of(measure: Callable, values: np.ndarray) -> float | None:
 
 
 def _timed(work: Callable, *given) -> tuple[Any, float, float]:
-    """What it gives, seconds that compiling took, and seconds of a call."""
+    """The result, seconds of compiling, and seconds of a call."""
     marks = [time.perf_counter()]
     for _ in range(2):
-        found = jax.block_until_ready(work(*given))
+        result = jax.block_until_ready(work(*given))
         marks.append(time.perf_counter())
     first, again = np.diff(marks)
-    return found, max(first - again, 0.0), again
+    return result, max(first - again, 0.0), again
 
 
 @eqx.filter_jit
@@ -295,18 +357,18 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
     return jax.vmap(one)(count, true)
 
 
-def _optima(config: Scoreboard, cell: Cell, routing: str, tell: Callable[[int], None]) -> np.ndarray:
+def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
     """The least paced time of every instance [N] s, NaN where it is not proved or not asked for."""
-    found = np.full(len(cell.true), np.nan)
-    if not config.optimum_s or cell.servers > MOST_PROVED or routing not in ("unsplit", "split"):
-        return found
-    region = config.region(cell.servers)
-    for at, demand in enumerate(np.asarray(cell.true, np.float64)):
-        tell(at)
+    optima, servers = np.full(len(held.demand), np.nan), len(held.mean)
+    if not config.optimum_s or servers > MOST_PROVED or routing not in ("unsplit", "split"):
+        return optima
+    region = config.region(servers)
+    for number, demand in enumerate(np.asarray(held.demand, np.float64)):
+        tell(number)
         _, seconds, bound = policies.exact_circuits(region, demand, routing=routing, seconds=config.optimum_s)
         if seconds <= bound * (1 + PROVED):
-            found[at] = seconds
-    return found
+            optima[number] = seconds
+    return optima
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -358,7 +420,7 @@ def evaluate_policies(
     for servers in config.sizes:
         region = config.region(servers)
         for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
-            for forecast in _forecasts(config, held):
+            for forecast in forecasts_of(config, held):
                 plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
                 for routing in config.routings:
                     if not (left := config.policies[max(0, start - next(number)) :]):
@@ -373,7 +435,8 @@ def evaluate_policies(
                         yield place | {"policy": name, "samples": len(forecast.seen)} | summary
 
 
-def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
+def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
+    """Forecasts with errors of every sigma, and the predicted ones."""
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
         keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise, only larger
@@ -391,23 +454,16 @@ def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
     """Time over the degree bound of every demand; relay-planned: with the plan's shares, or those for what is known."""
-    if routing != PLANNED:
-        return np.asarray(_times(region, plans.circuits, true, routing, steps))
-    if plans.shares is None:
-        plans = Plan(plans.circuits, _planned_shares(region, plans.circuits, known, steps))
-    return np.asarray(_plan_times(region, plans, true))
+    return np.asarray(_times(region, plans, true, known, routing, steps))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps"))
-def _times(region: Region, circuits: Circuits, demands, routing: str, steps: int):
-    return jax.vmap(lambda one, demand: over_bound(region, one, demand, routing, steps))(circuits, demands)
+def _times(region: Region, plans: Plan, true, known, routing: str, steps: int) -> Float[Array, "N"]:
+    def time(plan: Plan, demand, forecast):
+        if routing != PLANNED:
+            return over_bound(region, plan.circuits, demand, routing, steps)
+        if plan.shares is None:
+            plan = Plan(plan.circuits, relay_shares(region, plan.circuits, forecast, steps=steps))
+        return plan_over_bound(region, plan, demand, "relay")
 
-
-@jax.jit
-def _plan_times(region: Region, plans: Plan, demands):
-    return jax.vmap(lambda plan, demand: plan_over_bound(region, plan, demand, "relay"))(plans, demands)
-
-
-@functools.partial(jax.jit, static_argnames="steps")
-def _planned_shares(region: Region, circuits: Circuits, forecasts, steps: int):
-    return jax.vmap(lambda one, seen: relay_shares(region, one, seen, steps=steps))(circuits, forecasts)
+    return jax.vmap(time)(plans, true, known)

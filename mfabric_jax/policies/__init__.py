@@ -9,21 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.policies._exact import ROUTINGS as EXACT_ROUTINGS
-from mfabric_jax.policies._exact import exact, exact_circuits, matching
-from mfabric_jax.policies._greedy import RULES, greedy, greedy_next, greedy_released
-from mfabric_jax.policies._index import index
-from mfabric_jax.policies._learned import Trained, is_file, learned, load
-from mfabric_jax.policies._learned import check_unseen as check_unseen
-from mfabric_jax.policies._local_search import local_search
-from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
-from mfabric_jax.policies._relaxed import relaxed
-from mfabric_jax.policies._sample_average import ROUTINGS as SAMPLED_ROUTINGS
-from mfabric_jax.policies._sample_average import joint, sample_average
-from mfabric_jax.policies._static import keep, random_circuits, static, topoopt, uniform
-from mfabric_jax.policies._threshold import threshold
-from mfabric_jax.policies.moves import ROUTINGS as HEURISTIC_ROUTINGS
+from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
+from mfabric_jax.policies.greedy import RULES as RULES
+from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
+from mfabric_jax.policies.learned import Trained, index, is_file, learned, load
+from mfabric_jax.policies.learned import check_unseen as check_unseen
+from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
+from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
+from mfabric_jax.policies.relaxed import relaxed
+from mfabric_jax.policies.sample_average import joint, sample_average
+from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]
@@ -48,21 +44,21 @@ REGISTRY: dict[str, Policy] = {
     "exact": exact,
 }
 OPTIMISES = {
-    "threshold": HEURISTIC_ROUTINGS,
-    "local-search": HEURISTIC_ROUTINGS,
-    "relaxed": RELAXED_ROUTINGS,
-    "exact": EXACT_ROUTINGS,
-    "sample-average": SAMPLED_ROUTINGS,
+    "threshold": WITHOUT_RELAY,
+    "local-search": WITHOUT_RELAY,
+    "relaxed": ROUTINGS,
+    "exact": ROUTINGS,
+    "sample-average": ROUTINGS,
 }
-SETTLE_TIES = ("joint", "sample-average")  # by the plan in place and a key; else the demand decides alone
+SETTLE_TIES = ("joint", "sample-average")  # by the plan in place and a key
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed: `get("greedy", rule="next")`; of a trained file's path; or a
-    function of the user's own, `get("mine.py:spread")`.
+    """The policy of that name with its settings fixed, such as `get("greedy", rule="next")`.
 
-    The same name and settings give the same object, so that programs compiled for it are found again.
+    A name may be the path of a trained policy, or FILE.py:FUNCTION. The same name and settings give the same object, so
+    that programs compiled for it are found again.
     """
     if is_function(name):
         function = load_function(name)
@@ -84,15 +80,11 @@ def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
     for setting in settings:
         if setting not in known:
             raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
-    if "rule" in settings:
-        one_of("rule", settings["rule"], RULES)
-    if "routing" in settings:
-        one_of("routing", settings["routing"], OPTIMISES[name])
     return functools.partial(policy, **settings) if settings else policy
 
 
 def settings_of(policy: Policy) -> list[str]:
-    """What a policy takes beside what every policy does."""
+    """Names of the arguments that not every policy has."""
     policy = policy.model if isinstance(policy, Trained) else policy
     return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
 
@@ -100,18 +92,17 @@ def settings_of(policy: Policy) -> list[str]:
 def suited(policy: str | Policy, **settings: Any) -> Policy:
     """The policy with those of the settings that it has: `suited(name, rule="next", routing="split")`.
 
-    Where it cannot optimise for that routing, it does so for the nearest: unsplit for best-path, split for relay. A
-    function of the user's own comes back as it is.
+    One that cannot optimise for the routing does so for the nearest: unsplit for best-path, split for relay. A function
+    comes back as it is.
     """
     if callable(policy):
         return policy
     known = settings_of(get(policy))
-    if is_function(policy):
-        return get(policy, **{name: value for name, value in settings.items() if name in known})
-    given = {name: value for name, value in settings.items() if name in known}
-    if "routing" in given and given["routing"] not in OPTIMISES[policy]:
-        given["routing"] = NEAREST.get(given["routing"], given["routing"])
-    return get(policy, **given)
+    taken = {name: value for name, value in settings.items() if name in known}
+    routing = taken.get("routing")
+    if policy in OPTIMISES and routing is not None and routing not in OPTIMISES[policy]:
+        taken["routing"] = NEAREST.get(routing, routing)
+    return get(policy, **taken)
 
 
 @functools.lru_cache(maxsize=64)
@@ -125,7 +116,7 @@ def for_demand_alone(policy: Policy) -> Policy:
 
 
 def takes_many(policy: Policy) -> bool:
-    """Whether a policy takes many demands [K S S] at once, and their `weights` [K]: whether it has that keyword."""
+    """Whether a policy takes many demands [K S S] at once: whether it has the keyword `weights`."""
     return "weights" in inspect.signature(policy).parameters
 
 
@@ -135,7 +126,7 @@ def is_own(policy: str | Policy) -> bool:
 
 
 def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
-    """`suited`; one of the user's own is first tried out in regions of those sizes: `InputError` if it is not legal."""
+    """`suited`; a user's own policy is tried out in regions of those sizes: `InputError` unless it is legal."""
     chosen = suited(policy, **settings)
     if is_own(policy):
         for servers in sizes:

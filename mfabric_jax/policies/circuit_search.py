@@ -1,44 +1,51 @@
-"""One set of circuits for many demands: starts, then rounds of the swaps that are worth most to the demands that count.
+"""The search of one set of circuits for many demands: rounds of the swaps that are worth most to those that count.
 
-A `Delivery` says how demands run over circuits, and goes on from where the circuits before had left them.
-Rounds are over early where no circuits can be better by 0.1 %.
-
-Swaps are ranked by what capacity is worth on every link. At the best shares a link's price is how much earlier the
-all-to-all ends per capacity added there (the dual of the linear programme of `best_relay_shares`); links that are busy
-till the end have one, others have none. What a circuit between servers without one would be worth follows from the
-prices too: the dearest pair's cheapest path so far, less the price of the rest of the path that the circuit would open.
+A `Delivery` says how demands run over circuits: relay shares for each demand, one set for all, or no shares. Swaps are
+ranked by the worth of capacity on every link. At the best shares a link's price is how much earlier the all-to-all ends
+per capacity added there (the dual of the linear programme of `best_relay_shares`); links that are idle at the end have
+none. A circuit that opens a path is worth the price of the dearest pair's cheapest path so far, less that of the rest
+of the new path.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.platforms import mapped
-from mfabric_jax.policies.samples import Samples, counting, risk_of
-from mfabric_jax.routing.potentials import Links
+from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
+from mfabric_jax.routing import fluid_lower_bound
+from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, Links, descended
+from mfabric_jax.routing.relay import is_path, link_seconds
 
 SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
-BLUR = 0.3  # standard deviation of the logarithm of what swaps take worths to be
+BLUR = 0.3  # standard deviation of the logarithm of the noise on the worths of swaps
+ENOUGH = 1e-3  # above the bound: nothing more is tried
+PATIENCE = 4  # rounds in a row that better nothing
+TRIED = 16  # demands by which one of several swaps is chosen
+COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
+WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
+LANES = 8  # demands in step on a CPU: those that are done wait for the others
+FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
+UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
 
 class Worth(NamedTuple):
-    """By how much circuits change the time, in parts of it; symmetric: a circuit is capacity in both directions."""
+    """Change of the time by one circuit, over the time; symmetric: a circuit is capacity in both directions."""
 
-    held: Float[Array, "S S"]  # later without one of those there are; infinite where there are none
+    held: Float[Array, "S S"]  # later with one less; infinite where there is none
     added: Float[Array, "S S"]  # earlier with one more
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """What circuits are worth between each two servers, to first order, where links are through at nearly the best
-    `seconds`: circuits, ports up, ports down.
-
-    Circuits and ports of `links` are counted in NICs. Prices are a softmax over the links' times, at a tenth of the
-    latest one. At most about S^3 floats.
-    """
+    """Worth of circuits, to first order, where links are through at nearly the best `seconds` (circuits, ports up,
+    ports down). Prices are a softmax over the links' times, at a tenth of the latest. About S^3 floats."""
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -59,12 +66,12 @@ def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
 def swaps(
     count: Int[Array, "S S"], degrees: Int[Array, "S"], worth: Worth, key: PRNGKeyArray, many: int
 ) -> Int[Array, "K S S"]:
-    """The `many` most promising circuits one swap away; fewer than that exist: the rest are `count` itself.
+    """The `many` most promising circuits one swap away; where fewer exist, the rest are `count` itself.
 
-    A swap adds a circuit a-c; a and c give one up where they have no free NIC, a-b and c-d, and b and d are then joined
-    unless they are the same. Where a has two free NICs, it is a itself that d is joined to; b and c alike. The dearest
-    2 S of a-c are tried, each with its best b and d: 2 S^3 floats. Worths are blurred by 30 % with `key`, so that
-    another round finds other swaps.
+    A swap adds a circuit a-c. Where they have no free NIC, a gives up a-b and c gives up c-d, and b and d are joined
+    unless they are the same; where a has two free NICs, d is joined to a itself, and b to c alike. The dearest 2 S of
+    a-c are tried, each with its best b and d: 2 S^3 floats. Noise of 30 % from `key` on the worths makes another round
+    find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -103,13 +110,8 @@ def swaps(
     return jax.vmap(swapped)(a[chosen], b[chosen], c[chosen], d[chosen], jnp.isfinite(total))
 
 
-ENOUGH = 1e-3  # above the bound: nothing more is tried
-PATIENCE = 4  # rounds in a row that better nothing
-TRIED = 16  # demands by which one of several swaps is chosen
-
-
 class Delivery(NamedTuple):
-    """How demands run over circuits; `state` is whatever a descent goes on from."""
+    """How demands run over circuits; `state` is what a descent continues from."""
 
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
@@ -118,28 +120,23 @@ class Delivery(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Circuits, how the demands run over them, and every demand's time over its degree bound."""
+    """Circuits with the state of the demands over them."""
 
     count: Int[Array, "S S"]
     state: Any
-    seconds: Float[Array, "K"]
+    seconds: Float[Array, "K"]  # over each demand's degree bound
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    """All of these circuits [C ...], on a CPU one after the other."""
+    """All of these circuits, on a CPU one after the other."""
     return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
-    """Of [C ...] the one that is best for all demands; on ties the first. `stay`: the first if nearly so."""
+    """The best of [C ...] for all demands; on ties the first. `stay`: the first, too, if it is within 0.1 %."""
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
     place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
     return jax.tree.map(lambda x: x[place], found)
-
-
-def one_and_more(first: Found, others: Found) -> Found:
-    """One and [C ...] more: [1 + C ...]."""
-    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, others)
 
 
 def is_enough(samples: Samples, found: Found, tail: float):
@@ -149,7 +146,7 @@ def is_enough(samples: Samples, found: Found, tail: float):
 
 
 def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
-    """After rounds of `many` swaps each; what is kept is never worse."""
+    """Circuits no worse, after rounds of `many` swaps each."""
 
     def searching(state):
         turn, fruitless, now = state
@@ -174,7 +171,7 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
 def most_promising(
     samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
 ) -> Found:
-    """The best of these circuits: found by some of the demands, others at every turn, where there are many."""
+    """The best of these circuits, judged by 16 of the demands, others at every turn."""
     demands = len(samples.pairs)
     if demands <= TRIED:
         return best(samples, settled_each(samples, how, counts, state, warm), tail)
@@ -182,3 +179,127 @@ def most_promising(
     few = samples.some(some)
     found = best(few, settled_each(few, how, counts, how.some(state, some), warm), tail)
     return Found(found.count, *how.settle(samples, found.count, state, warm))
+
+
+# ------------------------------------------------------------------------------------------ how demands are routed
+@functools.cache
+def adaptive() -> Delivery:
+    """Relay shares near the best for each demand."""
+
+    def settle(samples: Samples, count, state, warm: bool):
+        steps, hot, rate = FROM_WARM if warm else FROM_COLD
+
+        def descend(member):
+            pairs, limit, potentials = member
+            links, late = samples.links(pairs, count)
+            enough = limit * (1 + ENOUGH / 2)
+            potentials, seconds = descended(links.softened, potentials, steps, enough=enough, hot=hot, rate=rate)
+            return potentials, seconds + late
+
+        return mapped(descend, (samples.pairs, samples.limit, state), LANES)
+
+    def worth(samples: Samples, count, state) -> Worth:
+        def one(pairs, potentials):
+            links, _ = samples.links(pairs, count)
+            return circuit_worth(links, links.seconds(potentials))
+
+        return jax.vmap(one)(samples.pairs, state)
+
+    return Delivery(lambda samples: samples.cold, settle, worth, lambda state, some: state[some])
+
+
+@functools.cache
+def fixed(tail: float) -> Delivery:
+    """One set of relay shares for all demands."""
+
+    def cold(samples: Samples):
+        servers = samples.pairs.shape[-1]
+        return jnp.zeros((servers, servers, servers + 2), samples.pairs.dtype)
+
+    def seconds_of(samples: Samples, count, logits):
+        shares = shares_of(samples, count, logits)
+        circuit = count.astype(shares.dtype)
+        served = shares.sum(2) > 0
+
+        def one(pairs):
+            seconds = link_seconds(jnp.where(served, pairs, 0), circuit, samples.ports, shares, samples.efficiency)
+            return seconds, NEVER * jnp.where(served, 0, pairs).sum()
+
+        return jax.vmap(one)(samples.pairs)
+
+    def settle(samples: Samples, count, state, warm: bool):
+        def times(logits):
+            seconds, late = seconds_of(samples, count, logits)
+            return seconds.max(1) + late
+
+        def softened(logits, temperature):
+            def soft(logits):
+                seconds, late = seconds_of(samples, count, logits)
+                each = temperature * jax.nn.logsumexp(seconds / temperature, axis=1) + late
+                hard = seconds.max(1) + late
+                counts = jax.lax.stop_gradient(counting(hard, samples.weight, tail))
+                return jnp.where(counts > 0, counts * each, 0).sum(), risk_of(hard, samples.weight, tail)
+
+            (_, late), slope = jax.value_and_grad(soft, has_aux=True)(logits)
+            return late, slope
+
+        enough = risk_of(samples.limit * (1 + ENOUGH / 2), samples.weight, tail)
+        steps, hot, rate = FROM_WARM if warm else FROM_COLD
+        found, _ = descended(softened, state, steps, enough=enough, hot=hot, rate=rate)
+        return found, times(found)
+
+    def worth(samples: Samples, count, state) -> Worth:
+        servers = samples.pairs.shape[-1]
+        seconds, _ = seconds_of(samples, count, state)
+
+        def one(pairs, seconds):
+            links, _ = samples.links(pairs, count)
+            return circuit_worth(links, seconds.reshape(servers + 2, servers))
+
+        return jax.vmap(one)(samples.pairs, seconds)
+
+    return Delivery(cold, settle, worth, lambda state, some: state)
+
+
+def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
+    """Shares of the paths that exist, by their width where logits are 0; 0 where a pair has none."""
+    circuit, port = count.astype(logits.dtype), samples.ports
+    via = jnp.minimum(circuit[:, None, :], circuit.T[None])
+    own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
+    eps = jnp.sqrt(port[:, None] * port[None])[..., None]
+    wide = jnp.concatenate([via, own, eps], axis=2)
+    ways = jnp.where(is_path(len(port)), wide * jnp.exp(logits), 0)
+    total = ways.sum(2, keepdims=True)
+    return jnp.where(total > 0, ways / jnp.where(total > 0, total, 1), 0)
+
+
+@functools.cache
+def paced(routing: str) -> Delivery:
+    """Unsplit or split routing, without shares; the worth of a circuit is found by trying."""
+
+    def late(samples: Samples, count):
+        where = samples.region(UNIT_GBPS)
+        times = jax.vmap(lambda pairs: fluid_lower_bound(where, Circuits(count), pairs, routing=routing))(samples.pairs)
+        return jnp.minimum(times, jnp.asarray(NEVER, times.dtype))
+
+    def cold(samples: Samples):
+        return jnp.zeros(())
+
+    def settle(samples: Samples, count, state, warm: bool):
+        return state, late(samples, count)
+
+    def worth(samples: Samples, count, state) -> Worth:
+        now = late(samples, count)
+        a, b = np.triu_indices(len(samples.ports), 1)
+
+        def change(by: int):
+            def one(a, b):
+                return late(samples, count.at[a, b].add(by).at[b, a].add(by))
+
+            found = jnp.abs(jax.vmap(one)(jnp.asarray(a), jnp.asarray(b)) - now[None])  # [pairs K]
+            table = jnp.zeros((*count.shape, len(now)), now.dtype).at[a, b].set(found).at[b, a].set(found)
+            return jnp.moveaxis(table, 2, 0)
+
+        return Worth(jnp.where(count[None] > 0, change(-1), jnp.inf), change(1))
+
+    return Delivery(cold, settle, worth, lambda state, some: state)

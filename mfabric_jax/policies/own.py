@@ -44,26 +44,25 @@ def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[...,
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"policy {name!r}: running its file raised {type(error).__name__}: {error}.") from error
-    there = [one for one, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == file.stem]
-    return getattr(module, one_of(f"function of policy {name!r}", function, there))
+    own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
+    functions = {key: value for key, value in own.items() if inspect.isfunction(value)}
+    return functions[one_of(f"function of policy {name!r}", function, functions)]
 
 
 def name_of(policy: Any) -> str:
-    """For sentences and rows: a function goes by its own name."""
+    """The name of a policy for sentences and rows."""
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 @functools.lru_cache(maxsize=64)
 def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -> None:
-    """`InputError` unless the policy, traced as it will be, gives legal circuits for some demands of such a region."""
+    """`InputError` unless the policy, traced by JAX, gives legal circuits for some demands of such a region."""
     region, previous = Region(servers, 400.0, degree), None
     for seed in range(TRIES):
         demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
         key = jax.random.key(seed)
         try:
-            plan = jax.jit(lambda demand, region, previous, key: policy(demand, region, previous=previous, key=key))(
-                demand, region, previous, key
-            )
+            plan = jax.jit(policy)(demand, region, previous=previous, key=key)
         except NOT_TRACED as error:
             raise InputError(
                 f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "

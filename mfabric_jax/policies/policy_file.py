@@ -20,7 +20,7 @@ Tree = TypeVar("Tree")
 
 
 class Stored(NamedTuple):
-    """What a file holds; `leaves(like)` reads the arrays."""
+    """What a file holds."""
 
     header: dict[str, Any]
     body: bytes
@@ -30,16 +30,16 @@ class Stored(NamedTuple):
         """The arrays, in a tree of the structure, shapes and dtypes of `like`."""
         try:
             opened = io.BytesIO(self.body)
-            found = eqx.tree_deserialise_leaves(opened, like)
+            tree = eqx.tree_deserialise_leaves(opened, like)
         except (RuntimeError, ValueError, EOFError, OSError) as error:
             raise InputError(f"{self.path!r} does not hold the arrays that its first line announces.") from error
         if opened.read(1):
             raise InputError(f"{self.path!r} holds more arrays than its first line announces.")
-        return found
+        return tree
 
 
 def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
-    """Keep `header` (what JSON can hold) and the arrays of `tree`, whole or not at all; else `InputError`."""
+    """Keep `header` (what JSON can hold) and the arrays of `tree`, whole or not at all."""
     path, body = Path(path), io.BytesIO()
     eqx.tree_serialise_leaves(body, tree)
     digest = hashlib.sha256(body.getvalue()).hexdigest()
@@ -55,7 +55,7 @@ def replace(path: Path, content: bytes) -> Path:
 
 
 def read(path: str | os.PathLike | Traversable) -> Stored:
-    """What `write` kept. `InputError` for a file that is missing, no such file, of a later layout, or damaged."""
+    """What `write` kept. `InputError` for a file that is missing, of another layout, or damaged."""
     path = path if isinstance(path, Traversable) else Path(path)
     name = str(path)
     try:

@@ -1,8 +1,7 @@
-"""Many demands that one set of circuits is for, in units of their own bounds, and how good circuits are for them all.
+"""Demand in units of its degree bound: one demand, or samples of it that count by mean, worst or CVaR.
 
-Demand is counted in circuits: how many a pair would need to be through by the degree bound, whatever the unit of bytes.
-Times are over each demand's own degree bound, so that large and small ones count alike; what counts of them is their
-mean, their worst, or the mean of the worst part (CVaR).
+Demand is counted in the circuits that a pair needs to end by the degree bound. Times are over each demand's own degree
+bound, so that large and small demands count alike.
 """
 
 from typing import NamedTuple
@@ -17,33 +16,24 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers, joined
 
+NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
+
 
 class NormalisedDemand(NamedTuple):
-    """- `pairs` [S S]: circuits that would carry i -> j just by the degree bound; the busiest server's rows or columns
-      sum to its NICs, no other's to more.
-    - `ports` [S]: NICs on the EPS.   - `efficiency` (): of relaying.
-    """
+    """One demand of one region; the busiest server's row or column of `pairs` sums to its NICs, no other's to more."""
 
-    pairs: Float[Array, "S S"]
-    ports: Float[Array, "S"]
-    efficiency: Float[Array, ""]
-
-    @property
-    def dtype(self):
-        """Of all numbers."""
-        return self.pairs.dtype
+    pairs: Float[Array, "S S"]  # circuits that carry i -> j by the degree bound
+    ports: Float[Array, "S"]  # NICs on the EPS
+    efficiency: Float[Array, ""]  # of relaying
 
     def single(self) -> "NormalisedDemand":
-        """In float32, which networks compute in."""
+        """In float32."""
         pairs, ports, efficiency = (x.astype(jnp.float32) for x in self)
         return NormalisedDemand(pairs, ports, efficiency)
 
 
 def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
-    """The demand [bytes] of one all-to-all, measured by what the region can carry; 0 without any demand.
-
-    Bytes of servers that have no NICs at all do not count: nothing can carry them.
-    """
+    """The demand [bytes] over what the region can carry; bytes of servers without NICs do not count."""
     return _normalised(between_servers(region, demand), region)
 
 
@@ -62,49 +52,37 @@ def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand
     return NormalisedDemand(pairs, ports, jnp.asarray(region.relay_efficiency, dtype))
 
 
-NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
-
-
 class Samples(NamedTuple):
     """K demands of one region."""
 
-    pairs: Float[Array, "K S S"]  # circuits that would carry i -> j by the degree bound
+    pairs: Float[Array, "K S S"]  # as of `NormalisedDemand`
     weight: Float[Array, "K"]  # sums to 1
-    limit: Float[Array, "K"]  # no circuits end earlier, over the degree bound
+    limit: Float[Array, "K"]  # `relay_limit` over the degree bound
     degrees: Int[Array, "S"]
     ports: Float[Array, "S"]
     efficiency: Float[Array, ""]
 
     @property
     def mean(self) -> Float[Array, "S S"]:
-        """What pairs need on average."""
         return (self.weight[:, None, None] * self.pairs).sum(0)
 
     @property
-    def spread(self) -> Float[Array, ""]:
-        """Standard deviation of the logarithms of pairs' bytes, from sample to sample; of pairs that all have some."""
-        some = (self.pairs > 0).all(0)
-        log, weight = jnp.log(jnp.where(some, self.pairs, 1)), self.weight[:, None, None]
-        variance = (weight * (log - (weight * log).sum(0, keepdims=True)) ** 2).sum(0)
-        return jnp.sqrt(jnp.where(some, variance, 0).sum() / jnp.maximum(some.sum().astype(log.dtype), 1))
-
-    @property
     def cold(self) -> Float[Array, "K 3S+2 S"]:
-        """Where the potentials of every demand start."""
+        """First relay potentials of every demand."""
         servers = len(self.ports)
         return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
     def some(self, which: Int[Array, "R"]) -> "Samples":
-        """Some of the demands."""
+        """Those of the demands."""
         weight = _summing_to_one(self.weight[which])
         return self._replace(pairs=self.pairs[which], weight=weight, limit=self.limit[which])
 
     def region(self, nic_gbps: float) -> Region:
-        """The servers, with NICs of that bandwidth."""
+        """The region with NICs of that bandwidth."""
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
 
     def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
-        """One demand over circuits, real-valued or whole, and by how much it ends later for bytes without a path."""
+        """One demand over circuits, real-valued or whole, and how much later it ends for bytes without a path."""
         circuit = count.astype(pairs.dtype)
         active = (circuit > 0).astype(pairs.dtype)
         served = (active @ active + active > 0) | joined(self.ports)
@@ -113,24 +91,23 @@ class Samples(NamedTuple):
 
 
 def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None = None) -> Samples:
-    """The demands, normalised; `weights`: how much each counts, by default alike."""
-    demand = jax.vmap(lambda one: between_servers(region, one))(demand)
-    pairs, ports, efficiency = jax.vmap(lambda one: normalised(one, region))(demand)
-    weight = jnp.ones(len(demand), demand.dtype) if weights is None else jnp.asarray(weights).astype(demand.dtype)
-    bound = jax.vmap(lambda one: degree_bound(region, one))(demand)
-    limit = jax.vmap(lambda one: relay_limit(region, one))(demand)
+    """The demands [bytes], normalised; `weights`: how much each counts, by default alike."""
+    demands = jax.vmap(lambda demand: between_servers(region, demand))(demand)
+    pairs, ports, efficiency = jax.vmap(lambda demand: normalised(demand, region))(demands)
+    weight = jnp.ones(len(demands), demands.dtype) if weights is None else jnp.asarray(weights).astype(demands.dtype)
+    bound = jax.vmap(lambda demand: degree_bound(region, demand))(demands)
+    limit = jax.vmap(lambda demand: relay_limit(region, demand))(demands)
     limit = jnp.where((bound > 0) & jnp.isfinite(limit), limit / jnp.where(bound > 0, bound, 1), 0)
     return Samples(pairs, _summing_to_one(weight), limit, region.degrees, ports[0], efficiency[0])
 
 
 def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
-    """Weights over their sum; equal ones where all are 0."""
     total = weight.sum()
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(weight))
 
 
 def tail_of(risk: str) -> float:
-    """The worst part of the samples that counts: 1 of "mean", 0 of "worst", Q of "cvar:Q"."""
+    """The part of the samples, from the worst, that counts: 1 of "mean", 0 of "worst", Q of "cvar:Q"."""
     name, _, part = risk.partition(":")
     if risk in ("mean", "worst"):
         return 1.0 if risk == "mean" else 0.0
@@ -144,7 +121,7 @@ def tail_of(risk: str) -> float:
 
 
 def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, "K"]:
-    """How much each sample counts, summing to 1: those of the largest `tail` of the weight; ties in order."""
+    """How much each sample counts, summing to 1: the latest that make up `tail` of the weight; ties in order."""
     if tail == 1:
         return weight
     order = jnp.argsort(-jnp.where(weight > 0, seconds, -jnp.inf))
@@ -157,7 +134,7 @@ def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float)
 
 
 def risk_of(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
-    """The mean of the worst `tail` of the samples' times; 1: of all, 0: the worst."""
+    """The mean time of the worst `tail` of the samples; 1: of all, 0: the worst."""
     counts = counting(seconds, weight, tail)
     return jnp.where(counts > 0, counts * seconds, 0).sum()
 
@@ -168,8 +145,8 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
 
-    At least the degree bound (`degree_bound`), and that at efficiency 1. Of what a server receives, the bytes K of its
-    `degree` largest senders can take circuits directly; the EPS carries what its E ports can, and the rest is relayed:
+    The degree bound, or later below efficiency 1: of what a server receives, the bytes K of its `degree` largest
+    senders can take circuits directly, its E ports carry E B T, and the rest is relayed:
     K + (all - K - E B T) / efficiency <= degree B T.
     """
     demand = between_servers(region, demand)

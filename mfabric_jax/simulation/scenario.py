@@ -35,7 +35,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.policies import Policy, topoopt, uniform
-from mfabric_jax.policies._static import matchings
+from mfabric_jax.policies.static import matchings
 from mfabric_jax.resolving.resolve import Resolved, check_beside
 from mfabric_jax.resolving.settings import Settings, knobs_of
 from mfabric_jax.routing import Plan

@@ -1,43 +1,240 @@
 """Flow level against packet level: predict the completion of recorded runs and say how far off that is.
 
-Prediction: the exact fluid completion of the run's flows. A link carries payload at line rate x payload / (payload +
-header). A flow crosses its two host ports; in a leaf-spine also the pooled uplinks and downlinks of its ToRs; and where
-the file tells the flow's path, every link of that path instead. Latency, acknowledgements and queues are not in it.
+A run is one JSON file of who sent how much to whom on which network, and when it arrived; docs/formats.md lists its
+fields. Prediction: the exact fluid completion of the run's flows. A link carries payload at line rate x payload /
+(payload + header). A flow crosses its two host ports; in a leaf-spine also the pooled uplinks and downlinks of its
+ToRs; and where the file tells the flow's path, every link of that path instead.
 
-Beside it stands the same corrected by what the run's transport takes and adds (`stepwise`): only queues are left
-out of that.
+The corrected prediction adds what the run's transport takes. Between two events (a flow starts or ends) rates are
+max-min fair on what acknowledgements leave of the ports; a flow regains a freed share step by step. Queues are in
+neither.
 """
 
+import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, not_negative, one_of, positive
 from mfabric_jax.fabric.transport import NONE, TRANSPORTS, Transport, get_transport
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times
+from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.simulation.scenario import DTYPES
-from mfabric_jax.validation.packet_runs import MIB, PacketRun
-from mfabric_jax.validation.stepwise import RateHistory, corrected, rate_history
+from mfabric_jax.text_files import read_mapping
 
+MIB = 2**20
+LARGEST = 1 << 30  # bytes of a file: millions of flows
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
 NAMED = "named"  # the transport that a run names; none where that is no transport of ours
 QUANTILES = (5, 25, 50, 75, 95)
 LARGE = MIB  # smaller flows are bound by latency, which is not in the prediction
+ROUNDS = 4  # of the fixed point: acknowledgements are a hundredth of the data, so each finds two further digits
+DONE = 1e-9  # of a flow's bytes: flows that have no more left end together
 _FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are multiples of these, so that few programs are compiled
+_HOSTS = re.compile(r"(\d+) hosts\b")
+_LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
+_THREE_TIERS = re.compile(r"\bk=(\d+), 3 tiers\b")
+_NON_BLOCKING = re.compile(r"\bnon-blocking\b")
 
 _completion = eqx.filter_jit(completion_times)
 
 
+class Leaves(NamedTuple):
+    """A leaf-spine whose leaves are oversubscribed: `hosts` below and `uplinks` above each of them."""
+
+    hosts: int
+    uplinks: int
+
+
+@dataclass(frozen=True)
+class PacketRun:
+    """One run: its network, its flows [F] and what was measured."""
+
+    name: str
+    pattern: str
+    topology: str
+    transport: str
+    routing: str
+    link_Bps: float  # line rate of every link
+    payload: float  # bytes of a packet
+    header: float  # bytes of a packet
+    link_delay_s: float  # 0 where the file does not say
+    leaves: Leaves | None  # None on a non-blocking tree
+    radix: int | None  # ports of a switch of a tree of three tiers
+    src: np.ndarray
+    dst: np.ndarray
+    size: np.ndarray  # payload bytes
+    start: np.ndarray  # seconds
+    finish: np.ndarray  # seconds, when the sender knows
+    paths: tuple[tuple[str, ...], ...] | None  # nodes from the source to the last switch; None: unknown or sprayed
+    collective_s: float  # when the last flow ended
+    stated_s: float | None  # fluid completion time that the file states
+
+    @property
+    def goodput_Bps(self) -> float:
+        """Payload that a link carries: headers take the rest."""
+        return self.link_Bps * self.payload / (self.payload + self.header)
+
+    @property
+    def mean_pair_mib(self) -> float:
+        """Payload of an average flow in MiB."""
+        return float(self.size.mean()) / MIB
+
+    @property
+    def links(self) -> np.ndarray:
+        """Links that every flow crosses [F]: those of its path; else 2 below one switch, 4 or 6 through more tiers."""
+        if self.paths is not None:
+            return np.array([len(path) for path in self.paths])
+        apart = [self.src // hosts != self.dst // hosts for hosts in self._below]
+        return 2 + 2 * np.sum(apart, axis=0, dtype=int, initial=0) * np.ones(len(self.src), int)
+
+    @property
+    def _below(self) -> list[int]:
+        """Hosts below a switch of every tier but the last."""
+        if self.leaves is not None:
+            return [self.leaves.hosts]
+        return [] if self.radix is None else [self.radix // 2, (self.radix // 2) ** 2]
+
+    @property
+    def group(self) -> str:
+        """What limits such a run: runs of one group are judged together."""
+        if self.leaves is not None:
+            return "leaf-spine"
+        if len(self.dst) > 1 and np.all(self.dst == self.dst[0]):
+            return "incast"
+        if self.paths is not None:
+            return "one-path"
+        return "spraying" if "spraying" in self.routing else "unknown-path"
+
+
+def read_runs(folder: str | Path) -> list[PacketRun]:
+    """Every run of a folder, in the order of the file names."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"runs must be a folder of packet-level runs (.json), got {str(folder)!r}.")
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise InputError(f"runs: no .json file in {str(folder)!r}.")
+    return [read_run(file) for file in files]
+
+
+def read_run(file: Path) -> PacketRun:
+    """One run; `InputError` names the file and the field that is missing or wrong."""
+    run = read_mapping(file, "a packet-level run", ".json", LARGEST)
+    take = functools.partial(_take, file.name, run)
+    topology = take("topology", str)
+    hosts, leaves = _hosts_and_leaves(file.name, topology)
+    flows = {f"{file.name}, flow {i}": flow for i, flow in enumerate(take("flows", list))}
+    if not flows:
+        raise InputError(f"{file.name}: flows must not be empty.")
+    column = {
+        field: np.array([_take(where, flow, field, check) for where, flow in flows.items()])
+        for field, check in (
+            ("src", int),
+            ("dst", int),
+            ("bytes", positive),
+            ("start", not_negative),
+            ("fct_s", positive),
+        )
+    }
+    for field in ("src", "dst"):
+        for where, host in zip(flows, column[field].tolist(), strict=True):
+            if not 0 <= host < hosts:
+                raise InputError(f"{where}: {field} must lie in 0..{hosts - 1}, got {host}.")
+    if np.any(own := column["src"] == column["dst"]):
+        raise InputError(
+            f"{file.name}, flow {np.argmax(own)}: dst must be another host than src, {column['src'][own][0]}."
+        )
+    if np.any(early := column["fct_s"] <= column["start"]):
+        raise InputError(f"{file.name}, flow {np.argmax(early)}: fct_s must come after start.")
+    known = ["path" in flow for flow in flows.values()]
+    if any(known) and not all(known):
+        without = known.index(False)
+        raise InputError(f"{file.name}: path must be given for every flow or none, but flow {without} has none.")
+    stated = "fluid_ecmp_collective_s" if any(known) else "fluid_collective_s"
+    return PacketRun(
+        name=file.stem,
+        pattern=take("name", str),
+        topology=topology,
+        transport=take("transport", str),
+        routing=take("routing", str),
+        link_Bps=take("link_bps", positive) / 8,
+        payload=take("payload_per_packet", positive),
+        header=take("header_per_packet", not_negative),
+        link_delay_s=take("hop_latency_s", not_negative) if "hop_latency_s" in run else 0.0,
+        leaves=leaves,
+        radix=_radix(topology),
+        src=column["src"],
+        dst=column["dst"],
+        size=column["bytes"],
+        start=column["start"],
+        finish=column["fct_s"],
+        paths=tuple(_path(where, flow) for where, flow in flows.items()) if any(known) else None,
+        collective_s=take("collective_s", positive),
+        stated_s=take(stated, positive) if run.get(stated) is not None else None,
+    )
+
+
+def _take(where: str, data: Any, field: str, check: Any) -> Any:
+    """A field of the JSON object at `where`: of a class, or a number that passes a check."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be a JSON object with named fields, got {_short(data)}.")
+    if field not in data:
+        raise InputError(f"{where}: the field {field!r} is missing.")
+    value, kinds = data[field], check if isinstance(check, type) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        wanted = {str: "text", int: "a whole number", list: "a list"}.get(check, "a number")
+        raise InputError(f"{where}: {field} must be {wanted}, got {_short(value)}.")
+    return value if isinstance(check, type) else float(check(f"{where}: {field}", value))
+
+
+def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
+    """The nodes from the source to the last switch."""
+    nodes, first = tuple(_take(where, flow, "path", str).split(">")), f"SRC{flow['src']}"
+    if len(nodes) < 2 or nodes[0] != first or not all(nodes) or len(set(nodes)) < len(nodes):
+        wanted = f"different nodes joined by '>', the first of them {first}"
+        raise InputError(f"{where}: path must be {wanted}, got {_short(flow['path'])}.")
+    return nodes
+
+
+def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
+    """The number of hosts, and the leaves unless the tree is non-blocking."""
+    hosts, leaves = _HOSTS.search(topology), _LEAVES.search(topology)
+    if not hosts or not (leaves or _NON_BLOCKING.search(topology)):
+        wanted = "'N hosts', and 'non-blocking' or 'N ToR with N host ports and N uplinks'"
+        raise InputError(f"{name}: topology must say {wanted}, got {topology!r}.")
+    if not leaves:
+        return int(hosts[1]), None
+    tors, below, above = map(int, leaves.groups())
+    if min(tors, below, above) < 1 or tors * below != int(hosts[1]):
+        raise InputError(f"{name}: topology must have hosts = ToR x host ports, got {topology!r}.")
+    return int(hosts[1]), Leaves(below, above)
+
+
+def _radix(topology: str) -> int | None:
+    """Ports of the switches of a three-tier tree; None: not known."""
+    found = _THREE_TIERS.search(topology)
+    return max(2, int(found[1])) if found else None
+
+
+def _short(value: Any) -> str:
+    return text if len(text := repr(value)) <= 60 else text[:57] + "..."
+
+
+# --------------------------------------------------------------------------------------------------- prediction
 @dataclass(frozen=True)
 class Prediction:
-    """When the flows of a run end [F] seconds, at flow level: plain fluid, and `corrected` by a transport."""
+    """When the flows of a run end [F] seconds: plain fluid, and `corrected` by a transport."""
 
     run: PacketRun
     finish: np.ndarray
@@ -52,7 +249,7 @@ class Prediction:
 
     @property
     def corrected_s(self) -> float:
-        """When the last flow ends, its transport counted."""
+        """When the last flow ends with its transport."""
         return float(self.corrected.max())
 
     @property
@@ -81,9 +278,9 @@ def _large_flow_errors(run: PacketRun, finish: np.ndarray) -> np.ndarray:
 
 
 def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport = NAMED) -> Prediction:
-    """The exact fluid completion of a run, and the same corrected.
+    """The exact fluid completion of a run, and the same corrected by a transport.
 
-    - `transport`: as `get_transport` takes it, or named: the one that the run names. Bytes of a packet are the run's.
+    - `transport`: as of `get_transport`, or "named": the one that the run names. Bytes of a packet are the run's.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
@@ -111,7 +308,7 @@ def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
     problem = network(run, dtype, used.pacing)
     padding = (0, len(problem.weight) - len(run.size))
     size, start = np.pad(run.size, padding), np.pad(run.start, padding, "edge")
-    history = rate_history(problem, size, start, _ports_back(run, problem), used.acks)
+    history = rate_history(problem, size, start, ports_back(run, problem), used.acks)
     sent = RateHistory(*(values[: len(run.size)] for values in history))
     return corrected(used, sent, run.links, run.link_delay_s, run.link_Bps)
 
@@ -134,7 +331,7 @@ def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
     return FlowProblem(jnp.asarray(capacity, dtype), hops, share, weight=np.arange(len(hops)) < len(crossed))
 
 
-def _ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
+def ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
     """The ports that acknowledgements of every flow cross [F 2]: up from its receiver, down to its sender."""
     hops, nobody = np.asarray(problem.hops), problem.capacity.size
     last = (hops >= 0).sum(axis=1) - 1
@@ -162,8 +359,73 @@ def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
+# --------------------------------------------------------------------------------------------------- correction
+class RateHistory(NamedTuple):
+    """Of every flow [F]."""
+
+    finish: np.ndarray  # when its last byte is sent [s]
+    risen: np.ndarray  # sum of the squares of all rises of its rate
+    last: np.ndarray  # the rate it ends with [bytes/s]
+
+
+def rate_history(
+    problem: FlowProblem, size: np.ndarray, start: np.ndarray, back: Int[np.ndarray, "F 2"], acks: float
+) -> RateHistory:
+    """Rates of a few hundred flows from event to event; a flow starts at its full rate.
+
+    - `size` [F] bytes, `start` [F] s.   - `acks`: bytes of acknowledgements per byte of data.
+    - `back`: the two ports that the acknowledgements of a flow cross, L where nothing else does.
+    """
+    flows = len(size)
+    left, finish = np.array(size, float), np.array(start, float)
+    before, risen, last = np.zeros(flows), np.zeros(flows), np.ones(flows)
+    now = start.min()
+    while np.any(left > 0):
+        active = (left > 0) & (start <= now)
+        rate = np.asarray(_rates(problem, active, back, acks, ROUNDS if acks else 1), float)
+        risen += np.where(active & (before > 0), np.maximum(rate - before, 0), 0) ** 2
+        last = np.where(active, rate, last)
+        needed = np.divide(left, rate, out=np.full(flows, np.inf), where=active & (rate > 0))
+        then = min(now + needed.min(), start[start > now].min(initial=np.inf))
+        if not np.isfinite(then):
+            raise InputError("a flow has rate 0, so it never ends.")
+        left = np.where(active, left - rate * (then - now), left)
+        ended = active & (left <= DONE * size)
+        left, finish = np.where(ended, 0, left), np.where(ended, then, finish)
+        before, now = np.where(active & ~ended, rate, 0), then
+    return RateHistory(finish, risen, last)
+
+
+@eqx.filter_jit
+def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array, "F"]:
+    """Rates of the active flows on the ports that their own acknowledgements leave."""
+    running = eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
+
+    def again(_, rate):
+        taken = jnp.zeros_like(problem.capacity).at[back].add((acks * rate)[:, None], mode="drop")
+        left = jnp.maximum(problem.capacity - taken, 0)
+        return max_min_rates(eqx.tree_at(lambda p: p.capacity, running, left)).rate
+
+    return lax.fori_loop(0, rounds, again, jnp.zeros_like(problem.weight))
+
+
+def corrected(
+    transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
+) -> np.ndarray:
+    """When the sender knows that each flow has arrived [F] s: with the way there and back, start-up, and lost bytes.
+
+    A rate that rises by x at `regain` payloads per round trip squared falls x^2 / (2 x slope) bytes behind.
+    """
+    finish = history.finish + transport.path_s(links, link_delay_s, line_Bps) + links * link_delay_s
+    if transport.regain is None:
+        return finish
+    slope = transport.regain * transport.payload_bytes / transport.round_trip_s(links, link_delay_s, line_Bps) ** 2
+    return finish + history.risen / (2 * slope * history.last)
+
+
+# --------------------------------------------------------------------------------------------------------- rows
 def packet_rows(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
-    """A row for every run, groups together: its facts, predicted and measured time, and how far off its flows are."""
+    """A row for every run, by group: its facts, predicted and measured times, and errors of its flows."""
     ordered = sorted(predictions, key=lambda p: (GROUPS.index(p.run.group), p.run.topology))
     return [_row(prediction) for prediction in ordered]
 
@@ -205,10 +467,9 @@ def _sizes(name: str, errors: np.ndarray) -> dict[str, float | None]:
 
 
 def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """A line for every group and transport that occurs: errors of the collective time over runs, plain and corrected,
-    and of large flows over all their flows.
+    """A line for every group and transport: errors of the collective time over runs, and of all their large flows.
 
-    `worst_pattern` is that of the run with the largest error; the other columns include it.
+    `worst_pattern` is that of the run with the largest error.
     """
     lines = []
     for group in GROUPS:

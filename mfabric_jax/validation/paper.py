@@ -1,23 +1,210 @@
-"""The figures of the paper: keep what is done, run the rest, and put what was published beside what came out."""
+"""The figures of the paper: keep what is done, run the rest, and put what was published beside what came out.
 
+Each figure is an experiment in a process of its own, which has its own precision and memory, and takes no other with it
+when it fails.
+"""
+
+import ast
+import contextlib
 import functools
+import importlib
+import importlib.util
+import os
 import pathlib
+import re
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
 
+import mfabric_jax
 from mfabric_jax import report
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
+from mfabric_jax.platforms import cores
 from mfabric_jax.report.rows import read_texts
-from mfabric_jax.validation import processes, scripts
 
 SHOWN = ("figure", "claim", "found", "published", "verdict")
+FIGURES = {
+    "traffic-shares": "traffic_shares",
+    "block-timeline": "block_timeline",
+    "expert-load": "expert_load",
+    "matrices": "matrices_and_locality",
+    "testbed": "testbed",
+    "cost": "cost_by_cluster_size",
+    "iteration-time": "iteration_time",
+    "pareto": "pareto",
+    "failures": "failures",
+    "scale-up": "scale_up_domains",
+    "predictor": "predictor_on_traces",
+    "scale": "scale_to_32768",
+    "optical-degree": "optical_degree",
+    "delay": "reconfiguration_delay",
+    "batch-size": "batch_size",
+}
+ALL = "all"
+PACKAGE = "mfabric_jax.experiments"
+ROOT = pathlib.Path(mfabric_jax.__file__).parent
+_SCRIPT = re.compile(r"^SCRIPT\b", re.MULTILINE)
+JOBS = 2
+PAUSE_S = 0.05
+PATIENCE_S = 10.0  # with a process that was asked to end
 
 
+def package() -> ModuleType:
+    """The experiments: in a wheel inside this package, in a checkout in the folder beside it."""
+    if PACKAGE in sys.modules:
+        return sys.modules[PACKAGE]
+    inside, beside = (place / "experiments" / "__init__.py" for place in (ROOT, ROOT.parent))
+    file = inside if inside.is_file() else beside
+    spec = importlib.util.spec_from_file_location(PACKAGE, file, submodule_search_locations=[str(file.parent)])
+    if not file.is_file() or spec is None or spec.loader is None:
+        raise InputError(f"reproduce needs the experiments, which neither {inside.parent} nor {beside.parent} holds.")
+    module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def questions() -> dict[str, str]:
+    """The question of each script, by the name of its module, read without running it."""
+    found = {}
+    for file in sorted(pathlib.Path(*package().__path__).glob("*.py")):
+        if _SCRIPT.search(text := file.read_text(encoding="utf-8")):
+            try:
+                found[file.stem] = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+            except SyntaxError as error:
+                found[file.stem] = f"(cannot be read: {error})"
+    return found
+
+
+def load(module: str) -> Any:
+    """The `Script` of a module of the experiments."""
+    if module not in questions():
+        raise InputError(f"there is no script {module}.py among the experiments.")
+    with extra(ALL, "reproducing figures"):
+        return importlib.import_module(f"{PACKAGE}.{module}").SCRIPT
+
+
+def known() -> dict[str, str]:
+    """Modules of scripts by name: the figures of the paper, then the others."""
+    others = (module for module in questions() if module not in FIGURES.values())
+    return FIGURES | {module.replace("_", "-"): module for module in others}
+
+
+def chosen(words: Sequence[str]) -> dict[str, str]:
+    """Modules of the figures asked for, in their order; without a word all of the paper's."""
+    names = known()
+    of_module = {module: name for name, module in names.items()}  # a script may be named by its module as well
+    asked = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
+    asked += FIGURES if ALL in asked else []
+    return {name: module for name, module in names.items() if name in asked}
+
+
+def listing() -> str:
+    """Every figure with what it asks, then the scripts that `all` leaves out."""
+    asked, names = questions(), known()
+    wide = max(map(len, names))
+    lines = {name: f"  {name:<{wide}}  {asked.get(module, '(missing)')}" for name, module in names.items()}
+    others = [line for name, line in lines.items() if name not in FIGURES]
+    return "\n".join(
+        [f"figures of the paper ({ALL}):", *(lines[name] for name in FIGURES), "", "by name only:", *others]
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- processes
+class Ended(NamedTuple):
+    """A process that has ended."""
+
+    name: str  # of its command
+    status: int  # negative: the signal
+    seconds: float
+
+
+def checked_jobs(jobs: int | None) -> int:
+    """Processes to run at once; None: two, or one on a single core."""
+    if jobs is None:
+        return min(JOBS, cores())
+    if whole("jobs", jobs) > cores():
+        raise InputError(f"jobs must be at most the {cores()} cores of this machine, got {jobs}.")
+    return jobs
+
+
+def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
+    """Run the commands, `jobs` at once; yields each as it ends.
+
+    A command writes its output to its stem with .txt and its errors to .log, which is deleted after success. Commands
+    that still run when the caller stops are interrupted and leave neither file.
+    """
+    waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name, command = waiting.pop(0)
+                running[name] = _started(command, stem(name), jobs), time.perf_counter()
+            over = [name for name, (process, _) in running.items() if process.poll() is not None]
+            for name in over:
+                process, start = running.pop(name)
+                if process.returncode == 0:
+                    stem(name).with_suffix(".log").unlink()
+                yield Ended(name, process.returncode, time.perf_counter() - start)
+            if not over:
+                time.sleep(PAUSE_S)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _end([process for process, _ in running.values()])
+        for name in running:
+            for kind in (".txt", ".log"):
+                stem(name).with_suffix(kind).unlink()
+
+
+def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
+    """Start a process group, so that an interrupt from the keyboard reaches it through this process alone."""
+    with stem.with_suffix(".txt").open("wb") as out, stem.with_suffix(".log").open("wb") as log, _interruptible():
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
+        return subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Processes started inside heed an interrupt, even if this one ignores it as a job in the background."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _share(jobs: int) -> dict[str, str]:
+    """Settings of XLA by which processes share cores and an accelerator's memory, unless the user has set them."""
+    threads = str(max(1, cores() // jobs))  # two processes with a thread for every core are four times slower
+    return {"PJRT_NPROC": threads, "NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if jobs > 1 else {}
+
+
+def _leave(number: int, frame: Any) -> None:
+    """SIGTERM, as job schedulers send it: end the other processes, too."""
+    raise SystemExit(128 + number)
+
+
+def _end(processes: Sequence[subprocess.Popen]) -> None:
+    """Interrupt, so that they end their own processes; kill after `PATIENCE_S`."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+# -------------------------------------------------------------------------------------------------- reproduction
 class Reproduction:
-    """Figures on their way: the scripts loaded, verdicts so far, and which figures failed."""
+    """The figures of one run: their scripts, verdicts so far, and which failed."""
 
     def __init__(self, modules: Mapping[str, str], options):
         self.modules, self.options, self.folder = modules, options, pathlib.Path(options.out)
@@ -34,7 +221,7 @@ class Reproduction:
         with tqdm(total=len(self.modules), desc="reproduce", unit="figure", file=sys.stderr, disable=None) as bar:
 
             def attempt(name: str, step: Callable[[], str | None]) -> bool:
-                """A step of one figure: whether there is more to do. What goes wrong is this figure's alone."""
+                """A step of one figure: whether there is more to do; an error fails this figure alone."""
                 try:
                     outcome = step()
                 except Exception as mistake:
@@ -48,7 +235,7 @@ class Reproduction:
 
             left = [name for name in self.modules if attempt(name, functools.partial(self._keep, name))]
             try:
-                for ended in processes.each({name: self._command(name) for name in left}, self._stem, jobs):
+                for ended in each({name: self._command(name) for name in left}, self._stem, jobs):
                     attempt(ended.name, functools.partial(self._finish, ended))
             except KeyboardInterrupt:
                 bar.write(f"{len(self.verdicts)} of {len(self.modules)} figures are done and kept.", file=sys.stderr)
@@ -59,31 +246,30 @@ class Reproduction:
         return [row for name in self.modules for row in self.verdicts.get(name, [])]
 
     def _keep(self, name: str) -> str | None:
-        """Judge what the folder holds already; None: it has to be run."""
-        script = self.scripts[name] = scripts.load(self.modules[name])
+        """Judge the rows that the folder has; None: it has to be run."""
+        script = self.scripts[name] = load(self.modules[name])
         if self.options.again:
             return None
         rows = script.kept(script.chosen(self.options.quick, **self._trace_of(script)), self.folder)
         return None if rows is None else self._judged(name, rows, "kept")
 
-    def _finish(self, ended: processes.Ended) -> str:
-        """Judge what a process has left in the folder."""
+    def _finish(self, ended: Ended) -> str:
+        """Judge the rows that a process has left in the folder."""
         if ended.status:
             raise InputError(self._why(ended))
         rows, _ = report.read_rows(self.scripts[ended.name].files(self.folder)[0])
         return self._judged(ended.name, rows, f"{ended.seconds:.0f} s")
 
     def _judged(self, name: str, rows: list[dict[str, Any]], outcome: str) -> str:
-        """Take the verdicts on its rows."""
         self.verdicts[name] = [
-            dict(zip(SHOWN, (name, one.claim, one.found, one.published or "no number", one.word), strict=True))
-            | {"off": one.off, "quick": self.options.quick}
-            for one in self.scripts[name].verdicts(rows)
+            {"figure": name, "claim": judged.claim, "found": judged.found}
+            | {"published": judged.published or "no number", "verdict": judged.word}
+            | {"off": judged.off, "quick": self.options.quick}
+            for judged in self.scripts[name].verdicts(rows)
         ]
         return outcome
 
     def _command(self, name: str) -> list[str]:
-        """What runs a figure."""
         words = ["--out", str(self.folder), *(["--quick"] if self.options.quick else [])]
         for field, value in self._trace_of(self.scripts[name]).items():
             words += [f"--{field}", value]
@@ -95,11 +281,11 @@ class Reproduction:
         return {} if trace is None or "trace" not in script.config.__dataclass_fields__ else {"trace": trace}
 
     def _stem(self, name: str) -> pathlib.Path:
-        """Where a figure's files are, without what tells them apart."""
+        """Path of a figure's files without their suffix."""
         return self.folder / self.scripts[name].name
 
-    def _why(self, ended: processes.Ended) -> str:
-        """The last thing that a process said, or how it ended."""
+    def _why(self, ended: Ended) -> str:
+        """The last line of a process's errors, or how it ended."""
         if ended.status < 0:
             return f"its process ended by {signal.Signals(-ended.status).name}."
         log = self._stem(ended.name).with_suffix(".log")
@@ -111,12 +297,11 @@ class Reproduction:
 
 
 def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
-    """The verdicts, and those that the file has on figures that were not asked for now, word for word; in the order of
-    the list."""
+    """The verdicts, and those of the file on figures that were not asked for, in the order of the list."""
     try:
         earlier: list[dict[str, Any]] = [*read_texts(file)]
     except InputError:
         earlier = []
-    order = list(scripts.known())
-    known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
-    return sorted([*known, *rows], key=lambda row: order.index(row["figure"]))
+    order = list(known())
+    others = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
+    return sorted([*others, *rows], key=lambda row: order.index(row["figure"]))

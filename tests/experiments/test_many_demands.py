@@ -12,8 +12,7 @@ from experiments.demand_cases import LOADS, UNSEEN, OnCases, case_of, demands_of
 from experiments.many_demands import CLAIRVOYANT, EVEN, FRESH, FRESH_SEED, JOINT, SCRIPT, Config, gaps, run
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning.judging import over_bound, plan_over_bound
-from mfabric_jax.learning.planning import PLANNED, SAMPLED, plans_from, scenarios_of
+from mfabric_jax.learning.judging import PLANNED, SAMPLED, over_bound, plan_over_bound, plans_from, scenarios_of
 from mfabric_jax.routing import Plan, relay_shares
 from tests.small import only
 

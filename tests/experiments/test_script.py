@@ -9,7 +9,7 @@ from experiments.rows import adding, duration, grouped, listed, picked, pivot, t
 from experiments.script import Script, Verdict, against, cells, spread, verdict_rows
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.validation import scripts
+from mfabric_jax.validation import paper
 
 
 def test_a_number_against_a_published_one():
@@ -155,11 +155,11 @@ def test_rows_are_written_while_a_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
-    for module, question in scripts.questions().items():
-        script = scripts.load(module)
+    for module, question in paper.questions().items():
+        script = paper.load(module)
         assert (script.name, script.question) == (module, question)
         assert question.endswith((".", "?"))
         assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
         assert all(callable(part) for part in (script.run, script.table, script.draw, script.verdicts)), module
-    assert set(scripts.FIGURES.values()) <= set(scripts.questions())  # every figure of the paper has its script
-    assert list(scripts.chosen([])) == list(scripts.FIGURES)
+    assert set(paper.FIGURES.values()) <= set(paper.questions())  # every figure of the paper has its script
+    assert list(paper.chosen([])) == list(paper.FIGURES)

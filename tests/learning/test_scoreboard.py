@@ -12,12 +12,10 @@ import pytest
 from mfabric_jax import policies
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.learning import Scoreboard, scoreboard
-from mfabric_jax.learning.judging import cells
+from mfabric_jax.learning.judging import forecasts_of, scored_demand
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.timing.switching import RELAY_STEPS
-from mfabric_jax.traffic.demand_families import FAMILIES
-from tests.mistakes import check_refused
 from tests.small import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
@@ -30,13 +28,19 @@ def rows():
     return list(scoreboard(CONFIG))
 
 
+def only_of(cell, sigma):
+    """The forecasts with errors of that sigma."""
+    return next(forecast.seen for forecast in forecasts_of(CONFIG, cell) if forecast.sigma == sigma)
+
+
 @functools.cache
 def over(name, workload, routing, sigma):
     """Paced time over the degree bound, one instance after the other."""
-    cell = next(cell for cell in cells(CONFIG) if cell.workload == workload)
+    cell = next(cell for cell in scored_demand(CONFIG) if cell.name == workload)
     region, found = CONFIG.region(4), []
     chooses = policies.get("static", mean=cell.mean) if name == "static" else policies.suited(name, routing=routing)
-    for true, seen in zip(cell.true, cell.seen[sigma], strict=True):
+    forecast = only_of(cell, sigma)
+    for true, seen in zip(cell.demand, forecast, strict=True):
         chosen = chooses(seen, region, key=jax.random.key(0))
         circuits = Circuits(chosen.circuits.count)
         shares = relay_shares(region, circuits, true, steps=RELAY_STEPS) if routing == "relay" else None
@@ -65,14 +69,14 @@ def test_rows_are_what_direct_calls_give_with_optima_where_demand_is_known(rows)
 
 
 def test_a_forecast_that_errs_is_not_the_demand_and_neither_is_the_mean():
-    again, more = cells(CONFIG), cells(Scoreboard(**SETTINGS | {"instances": 5}))
-    for cell, same, other in zip(cells(CONFIG), again, more, strict=True):
-        np.testing.assert_array_equal(cell.seen[0.0], cell.true)
-        error = np.log(np.asarray(cell.seen[0.5] / cell.true)[:, ~np.eye(4, dtype=bool)])
+    again, more = scored_demand(CONFIG), scored_demand(Scoreboard(**SETTINGS | {"instances": 5}))
+    for cell, same, other in zip(scored_demand(CONFIG), again, more, strict=True):
+        np.testing.assert_array_equal(only_of(cell, 0.0), cell.demand)
+        error = np.log(np.asarray(only_of(cell, 0.5) / cell.demand)[:, ~np.eye(4, dtype=bool)])
         assert 0.3 < error.std() < 0.7
-        np.testing.assert_array_equal(cell.true, same.true)
-        assert cell.workload == other.workload
-        assert not np.isclose(cell.mean, cell.true.mean(0)).all()
+        np.testing.assert_array_equal(cell.demand, same.demand)
+        assert cell.name == other.name
+        assert not np.isclose(cell.mean, cell.demand.mean(0)).all()
         assert not np.isclose(cell.mean, other.mean).all()  # the rest of the same draws
 
 
@@ -81,16 +85,16 @@ def test_the_recording_is_a_workload_and_its_mean_is_that_of_other_demands(tmp_p
     np.save(tmp_path / "tokens.npy", tokens)
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
     recorded = functools.partial(Scoreboard, **settings, trace=str(tmp_path / "tokens.npy"))
-    (cell,) = cells(recorded(instances=4))
-    assert cell.true.shape == (4, 4, 4)
+    (cell,) = scored_demand(recorded(instances=4))
+    assert cell.demand.shape == (4, 4, 4)
     every = (tokens / tokens.sum(-1, keepdims=True)).reshape(3, 4, 4, 4, 8).sum((2, 4))
-    every, true = (x / x[:, :1, 1:2] for x in (every, np.asarray(cell.true, float)))
+    every, true = (x / x[:, :1, 1:2] for x in (every, np.asarray(cell.demand, float)))
     off = ~np.eye(4, dtype=bool)
     assert all(np.isclose(every[:, off], one[off], rtol=1e-4).all(1).any() for one in true)
     (row,) = scoreboard(recorded(instances=4))
     assert row["workload"] == "recorded"
-    everything, most = (cells(recorded(instances=n))[0] for n in (72, 60))  # 3 records of 24 layers
-    np.testing.assert_allclose(72 * everything.mean, most.true.sum(0) + 12 * most.mean, rtol=1e-5)
+    everything, most = (scored_demand(recorded(instances=n))[0] for n in (72, 60))  # 3 records of 24 layers
+    np.testing.assert_allclose(72 * everything.mean, most.demand.sum(0) + 12 * most.mean, rtol=1e-5)
 
 
 def test_axes_say_what_a_recorded_array_holds(tmp_path):
@@ -98,9 +102,10 @@ def test_axes_say_what_a_recorded_array_holds(tmp_path):
     np.save(tmp_path / "swapped.npy", tokens)
     np.save(tmp_path / "usual.npy", tokens.transpose(2, 0, 1)[:, None, None])
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "instances": 4}
-    (swapped,) = cells(Scoreboard(**settings, trace=str(tmp_path / "swapped.npy"), axes="source,expert,iteration"))
-    (usual,) = cells(Scoreboard(**settings, trace=str(tmp_path / "usual.npy")))
-    np.testing.assert_array_equal(swapped.true, usual.true)
+    transposed = {"trace": str(tmp_path / "swapped.npy"), "axes": "source,expert,iteration"}
+    (swapped,) = scored_demand(Scoreboard(**settings, **transposed))
+    (usual,) = scored_demand(Scoreboard(**settings, trace=str(tmp_path / "usual.npy")))
+    np.testing.assert_array_equal(swapped.demand, usual.demand)
 
 
 def test_without_any_bytes_there_is_no_time():
@@ -123,28 +128,4 @@ def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the
     single = dataclasses.replace(CONFIG, **small, dtype="float32")
     want = only(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
     np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
-    assert cells(single)[0].true.dtype == jnp.float32
-
-
-def test_mistakes_are_sentences():
-    for field, value, sentence in (
-        ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
-        ("policies", (), r"policies must name at least one and none twice, got \[\]"),
-        ("workloads", ("cold",), "workloads 'cold' is unknown"),
-        ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
-        ("axes", "layer,expert", "axes is for workload 'recorded', which workloads do not name, got zipf"),
-        ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
-        ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
-        ("routings", ("spray",), "routings 'spray' is unknown"),
-        ("sigmas", (-1.0,), r"sigmas must be finite and not negative, got -1\.0"),
-        ("instances", 0, "instances must be a whole number of at least 1, got 0"),
-        ("optimum_s", -1.0, r"optimum_s must be finite and not negative, got -1\.0"),
-        ("electrical_nics", 0, "electrical_nics must be a whole number of at least 1, got 0"),
-        ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
-        ("dtype", "float16", "dtype 'float16' is unknown"),
-    ):
-        check_refused(sentence, Scoreboard, **{field: value})
-    for trace, scored in ((None, tuple(FAMILIES)), ("none.npz", (*FAMILIES, "recorded"))):
-        assert Scoreboard(trace=trace).scored == scored
-    said = "trace is for workload 'recorded', which workloads do not name, got zipf"
-    check_refused(said, Scoreboard, workloads=("zipf",), trace="none.npz")
+    assert scored_demand(single)[0].demand.dtype == jnp.float32

@@ -1,9 +1,6 @@
 """Training: killed and resumed runs end as others do; configurations; what lessons are; an index moves."""
 
 import json
-import signal
-import subprocess
-import sys
 
 import equinox as eqx
 import jax
@@ -13,8 +10,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning import Training, _train, demands, steps, train
-from mfabric_jax.learning.settings import lessons
+from mfabric_jax.learning import Training, demands, train, training
+from mfabric_jax.learning.training import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.traffic.demand_families import BROAD, FAMILIES
 from tests.mistakes import check_refused
@@ -22,17 +19,6 @@ from tests.mistakes import check_refused
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
 INDEX = TINY | {"kind": "index", "routing": "split", "steps": 3, "checkpoint_every": 1}
-KILLED = """
-import os, signal, sys
-import tests.conftest
-from mfabric_jax.learning import Training, train
-
-def stop(step, line):
-    if step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train(Training(**eval(sys.argv[2])), sys.argv[1], stop)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +40,13 @@ def _runs(folder):
 
     def stop(step, line):
         if step == 4:
-            with (folder / "stopped" / _train.METRICS).open("a") as out:
+            with (folder / "stopped" / training.METRICS).open("a") as out:
                 out.write('{"step": 5, "time": 0}\n')  # of a step behind the checkpoint
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(Training(**TINY), folder / "stopped", stop)
-    assert load(folder / "stopped" / _train.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
+    assert load(folder / "stopped" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
     resumed = []
     lines = train(Training(**TINY), folder / "stopped", lambda step, line: resumed.append(step))
     return folder, whole, lines, resumed
@@ -70,17 +56,17 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
     folder, whole, again, resumed = runs
     assert resumed == [4, 5]
     assert again == whole
-    for name in (_train.METRICS, _train.TRAINED_POLICY, _train.CHECKPOINT):
+    for name in (training.METRICS, training.TRAINED_POLICY, training.CHECKPOINT):
         assert (folder / "stopped" / name).read_bytes() == (folder / "whole" / name).read_bytes()
-    lines = [json.loads(line) for line in (folder / "whole" / _train.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "whole" / training.METRICS).read_text().splitlines()]
     assert lines == whole
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5]
     assert ["held_out_4" in line for line in lines] == [True, False, True, False, True, True]
     assert all(line.get(name, 1) >= 1 - 1e-5 for line in lines for name in ("time", "held_out_4"))
-    trained = load(folder / "whole" / _train.TRAINED_POLICY)
+    trained = load(folder / "whole" / training.TRAINED_POLICY)
     assert trained.configuration["width"] == 3
-    first = _train._first(Training(**TINY))
-    run = policy_file.read(folder / "whole" / _train.CHECKPOINT).leaves(first)
+    first = training.first_run(Training(**TINY))
+    run = policy_file.read(folder / "whole" / training.CHECKPOINT).leaves(first)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (first.best, run.state.model)), strict=True)]
     assert max(moved) > 1e-3
     for kept, best in zip(jax.tree.leaves(trained.model), jax.tree.leaves(run.best), strict=True):
@@ -88,29 +74,18 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
     assert run.least == pytest.approx(min(n["held_out_4"] for n in lines if "held_out_4" in n))
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_all_that_it_had_checkpointed(tmp_path):
-    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run, step, lines = _train._resumed(config := Training(**INDEX), _train._record(config), tmp_path / "killed")
-    assert step == 2
-    assert [line["step"] for line in lines] == [0, 1, 2]
-    assert load(tmp_path / "killed" / _train.TRAINED_POLICY).model.settings() == run.best.settings()
-
-
 def test_a_run_of_another_configuration_is_left_alone(runs):
-    folder, before = runs[0], (runs[0] / "whole" / _train.CHECKPOINT).read_bytes()
+    folder, before = runs[0], (runs[0] / "whole" / training.CHECKPOINT).read_bytes()
     with pytest.raises(InputError, match=r"seed must be 0, as of the run in .*whole, or out another folder; got 1\."):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
-    trained = (folder / "whole" / _train.TRAINED_POLICY).read_bytes()
+    trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
     contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
-        (folder / "torn" / _train.CHECKPOINT).write_bytes(content)
+        (folder / "torn" / training.CHECKPOINT).write_bytes(content)
         check_refused(sentence, train, Training(**TINY), folder / "torn")
     for line in ("[1]", '{"step": "x"}', "[" * 9999):  # metrics that are none
-        (folder / "torn" / _train.METRICS).write_text(line + "\n")
+        (folder / "torn" / training.METRICS).write_text(line + "\n")
         check_refused("metrics .* cannot be read", train, Training(**TINY), folder / "torn")
 
 
@@ -118,9 +93,9 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
     def diverged(state, batch, step, config):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
-    monkeypatch.setattr(_train, "_advanced", diverged)
+    monkeypatch.setattr(training, "index_step", diverged)
     check_refused("by which a weight is no number at step 1", train, Training(**INDEX), tmp_path)
-    assert not (tmp_path / _train.TRAINED_POLICY).exists()
+    assert not (tmp_path / training.TRAINED_POLICY).exists()
 
 
 def test_what_is_held_out_is_not_learned_from(tmp_path):
@@ -138,7 +113,7 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
     np.save(tmp_path / "tokens.npy", count)
     config = Training(**INDEX | {"steps": 1}, trace=str(tmp_path / "tokens.npy"))
     train(config, tmp_path / "run")
-    learned = load(tmp_path / "run" / _train.TRAINED_POLICY).configuration["learned_from"]
+    learned = load(tmp_path / "run" / training.TRAINED_POLICY).configuration["learned_from"]
     assert (learned["records"], learned["held_out"], len(set(learned["digests"]))) == ([0, 3], [4, 4], 4)
     train(config, tmp_path / "run")
     np.save(tmp_path / "tokens.npy", count[::-1])
@@ -147,16 +122,16 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     # The "time" of a rule is how far its offset is from 3: a few steps bring the centre there.
-    monkeypatch.setattr(steps, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
-    config, state = Training(**TINY), steps.first_index()
+    monkeypatch.setattr(training, "mean_rule_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
+    config, state = Training(**TINY), training.first_index()
     for step in range(25):
-        state, _ = steps.index_step(state, (), jnp.asarray(step), config)
-    assert float(steps.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
-    steps.index_step.clear_cache()
+        state, _ = training.index_step(state, (), jnp.asarray(step), config)
+    assert float(training.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
+    training.index_step.clear_cache()
 
 
 def test_a_pool_has_as_many_of_every_family(few_families):
-    pool, bare = demands.pool(4, 0), demands._from_knobs(4, 0)
+    pool, bare = demands.pool(4, 0), demands.from_knobs(4, 0)
     families = len(FAMILIES) + 1  # broad
     assert len(pool) >= demands.POOL * families + min(len(bare), demands.POOL)
     assert (pool[:, range(4), range(4)] == 0).all()
@@ -185,7 +160,7 @@ def lesson_batch():
     """A network whose scores count, and lessons of heavy pairs that nothing else tells."""
     config = Training(**TINY | {"batch": 8, "steps": 60, "learning_rate": 0.01, "noise": 0.5, "width": 6})
     pool = np.random.default_rng(0).pareto(1.2, (8, 6, 6)).astype(np.float32) * ~np.eye(6, dtype=bool)
-    return config, lessons(jax.random.key(3), jnp.asarray(pool), config, 6), steps.first_network(config)
+    return config, lessons(jax.random.key(3), jnp.asarray(pool), config, 6), training.first_network(config)
 
 
 def test_the_slope_of_the_objective_is_that_of_differences(lesson_batch):
@@ -197,7 +172,7 @@ def test_the_slope_of_the_objective_is_that_of_differences(lesson_batch):
 
     @jax.jit
     def time(flat):
-        return steps.mean_time(eqx.combine(back(flat), rest), batch, held, half)
+        return training.mean_time(eqx.combine(back(flat), rest), batch, held, half)
 
     slope = jax.jit(jax.grad(time))(flat)
     for seed in range(3):
@@ -211,25 +186,7 @@ def test_steps_lower_the_objective_of_a_batch(lesson_batch):
     config, batch, state = lesson_batch
     times = []
     for _ in range(30):
-        state, parts = steps.network_step(state, batch, jnp.asarray(0), config)
+        state, parts = training.network_step(state, batch, jnp.asarray(0), config)
         times.append(float(parts["time"]))
     assert times[-1] < times[0] - 0.01
     assert min(times) >= 1
-
-
-def test_settings_out_of_range_are_refused():
-    for field, value, sentence in (
-        ("kind", "networks", "kind 'networks' is unknown (did you mean 'network'?); allowed: network, index."),
-        ("routing", "best-path", "routing 'best-path' is unknown; allowed: unsplit, split, relay."),
-        ("routing", "split", "routing must be relay for a network, got 'split'; an index learns the others."),
-        ("steps", 0, "steps must be a whole number of at least 1, got 0."),
-        ("sizes", (), "sizes must name at least one number of servers and none twice, got []."),
-        ("sizes", (1,), "sizes must be a whole number of at least 2, got 1."),
-        ("learning_rate", 0.0, "learning_rate must be finite and above 0, got 0.0."),
-        ("noise", -0.1, "noise must be finite and not negative, got -0.1."),
-        ("varied", 1.1, "varied must be at most 1, got 1.1."),
-        ("checkpoint_every", 75, "checkpoint_every must be a multiple of log_every 50, got 75."),
-    ):
-        with pytest.raises(InputError) as refused:
-            Training(**{field: value})
-        assert str(refused.value) == sentence

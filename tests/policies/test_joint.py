@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._sample_average import joint
-from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.circuit_search import circuit_worth, swaps
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.relaxed import rounded
+from mfabric_jax.policies.sample_average import joint
 from mfabric_jax.policies.samples import relay_limit
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.potentials import Links

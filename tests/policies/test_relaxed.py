@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._relaxed import relaxed, split_latest, unsplit_latest
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.relaxed import relaxed, split_latest, unsplit_latest
 from mfabric_jax.policies.samples import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from tests.batches import assert_batch_is_its_loop

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.policies._soft_circuits import drawn_to_whole, first_logits, rounded, soft_circuits
+from mfabric_jax.policies.relaxed import drawn_to_whole, first_logits, rounded, soft_circuits
 from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, any_degrees, assert_legal
 

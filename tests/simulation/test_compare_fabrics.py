@@ -444,7 +444,7 @@ def test_one_copy_a_server_is_a_flow_from_each_rank():
 def test_rings_over_the_stage():
     rings = SINGLE | {"network.topoopt.wiring": "rings"}
     one = on_fabric("mixtral-8x7b", "topoopt", rings)  # 32 servers a stage, 8 groups of 4
-    count = np.asarray(one.group.count)
+    count = one.group.mesh.count
     np.testing.assert_array_equal(np.flatnonzero(count[0]), [1, 3, 5, 27, 29, 31])
     assert (count.max(), one.group.groups, one.group.ring_nics) == (1, 8, 6)
     assert carried(one).groups == 8
@@ -472,7 +472,7 @@ def test_rings_and_matchings_share_the_nics_by_bytes():
     np.testing.assert_allclose(gradient_sent(again), 3 * gradient_sent(job), rtol=1e-12)
     np.testing.assert_allclose(all_to_all_sent(again, demand), away * 6 * 8 * 2, rtol=1e-12)
     rings = rings_of(6, gradient_sent(job), all_to_all_sent(job, demand))
-    count = np.asarray(one.group.count)
+    count = one.group.mesh.count
     assert (count.sum(axis=1) <= 6).all()
     assert one.group.ring_nics == 2 * rings
     assert count.sum() > 32 * 2 * rings  # and matchings, inside the groups alone

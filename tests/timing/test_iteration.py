@@ -357,7 +357,7 @@ def test_work_that_moves_to_a_spare_server():
     # A quarter of rank 2 (server 1) sits on a fifth server: everything it sends and receives, to its own server too.
     left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
     share = left.share_of_rank(8, 2)
-    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"), first=jobs.COLD)
+    got = at_stage(FAILED, left.group, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"), first=jobs.COLD)
     port = np.full(5, 2.0)  # at unit bandwidth
     for q, layer, m in in_running_order(HIT):
         sent = np.zeros((5, 5))

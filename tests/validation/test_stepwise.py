@@ -7,9 +7,7 @@ import pytest
 
 from mfabric_jax import validation
 from mfabric_jax.fabric.transport import Transport, get_transport
-from mfabric_jax.validation.packet_runs import read_run
-from mfabric_jax.validation.packets import _ports_back, network, transport_of
-from mfabric_jax.validation.stepwise import ROUNDS, rate_history
+from mfabric_jax.validation.packets import ROUNDS, network, ports_back, rate_history, read_run, transport_of
 from tests.mistakes import refused
 from tests.oracles.max_min import max_min
 from tests.validation.conftest import LEAF_SPINE, MB, flow, run_of
@@ -96,7 +94,7 @@ def test_every_event_against_exact_fractions(written, seed):
     flows = [flow(s, d, int(draw.integers(1, 9)), 9.0) | {"start": float(draw.integers(0, 3))} for s, d in chosen]
     run = read_run(written(run_of(flows, topology=LEAF_SPINE, link_bps=64 / 3, collective_s=9.0)))  # 2 bytes/s
     problem = network(run, "float64", pacing=0.5)
-    back = _ports_back(run, problem)
+    back = ports_back(run, problem)
     hops, share = np.asarray(problem.hops), np.asarray(problem.share)
     size, start = (np.pad(x, (0, len(hops) - 7)) for x in (run.size, run.start))
     got = rate_history(problem, size, start, back, 0.125)

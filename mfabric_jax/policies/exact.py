@@ -1,8 +1,8 @@
-"""The best circuits there are, with a proof: mixed-integer linear programmes for SciPy's HiGHS (extra `exact`).
+"""The best circuits, with a proof, and heaviest matchings: mixed-integer linear programmes on the host (SciPy's HiGHS).
 
-A test oracle and a yardstick, on the host; beside it `matching`, whose sets are exact too. Each programme chooses one
-number c of circuits for every pair, x[pair, c] in {0, 1}, under the degree limits, and minimises the time T of paced
-flows (`routing.fluid_lower_bound`). With bytes in units of what a NIC carries in one unit of time:
+A programme of `exact` chooses one number c of circuits for every pair, x[pair, c] in {0, 1}, under the degree limits,
+and minimises the time T of paced flows (`routing.fluid_lower_bound`). With bytes in units that a NIC carries in one
+unit of time:
 
 - unsplit: T >= max(D_ij, D_ji) / c where x[pair, c], and E T >= the bytes of all pairs with c = 0 at every port;
 - split: e_ij >= D_ij - c T bytes on the EPS, whose ports carry them in time. The product y[pair, c] = T x[pair, c] is
@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import not_negative, one_of, positive
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 
@@ -35,7 +35,7 @@ INFEASIBLE = 2  # SciPy's status
 
 
 class Instance(NamedTuple):
-    """Bytes in units of what a NIC carries in `unit` seconds, the degree bound: no T is below 1."""
+    """One demand in units that a NIC carries in `unit` seconds, the degree bound: no T is below 1."""
 
     demand: np.ndarray  # [S S]
     degree: np.ndarray  # [S]
@@ -45,7 +45,7 @@ class Instance(NamedTuple):
 
     @property
     def joined(self) -> np.ndarray:
-        """[S S] Pairs with EPS ports at both ends."""
+        """Pairs with EPS ports at both ends [S S]."""
         return (self.port[:, None] > 0) & (self.port[None, :] > 0)
 
     @property
@@ -58,7 +58,7 @@ class Instance(NamedTuple):
 
 
 def highs(what: str) -> Any:
-    """SciPy's `Bounds`, `LinearConstraint`, `milp` and `csr_array`, or the sentence that `what` needs it."""
+    """SciPy's `Bounds`, `LinearConstraint`, `milp` and `csr_array`; `InputError` where SciPy is not installed."""
     with extra("exact", what):
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -68,12 +68,14 @@ def highs(what: str) -> Any:
 def solved(
     instance: Instance, routing: str, known: float, seconds: float
 ) -> tuple[np.ndarray | None, np.ndarray | None, float]:
-    """Circuits [S S] and, of relay routing, shares [S S S+2], with a bound on T: none are below it [units].
+    """Circuits [S S] and, of relay routing, shares [S S S+2] of less time than `known`, or None; and a bound on T.
 
-    - `known`: time of a plan; only better ones are looked for. Infinity: whatever is finite.
-    - `seconds`: after which the best so far counts; None where there is none. The bound is infinite where no plan is.
+    After `seconds` the best so far counts. The bound is infinite where no plan is finite.
     """
-    programme = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](instance, _latest(instance, known))
+    programme = _Programme(instance, _latest(instance, known))
+    carried = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](programme)
+    programme.degrees()
+    programme.ports(carried)
     done = programme.solved(seconds)
     if done.status == INFEASIBLE:
         return None, None, known
@@ -87,7 +89,7 @@ def solved(
 
 
 def _latest(instance: Instance, known: float) -> float:
-    """No better plan is later than this: what is known, or all bytes one after the other over relays."""
+    """The most that T may be: the known time, or all bytes one after the other over relays."""
     if np.isfinite(known):
         return known * (1 + SLACK)
     slowest = min([1.0, *(port for port in instance.port if port > 0)])
@@ -107,24 +109,21 @@ class _Programme:
         self.flows: dict[tuple[int, int, int], int] = {}  # as shares [i, j, via | direct | EPS]
 
     def variable(self, high: float, whole: bool = False) -> int:
-        """A new one, from 0 to `high`."""
         self.low.append(0.0)
         self.high.append(high)
         self.whole.append(int(whole))
         return len(self.low) - 1
 
     def row(self, terms, low: float = -np.inf, high: float = np.inf) -> None:
-        """A new row of (variable, coefficient)."""
         self.terms += [(len(self.limits), variable, coefficient) for variable, coefficient in terms]
         self.limits.append((low, high))
 
     def choose(self, i: int, j: int, numbers) -> None:
-        """One number of circuits for the pair."""
         self.chosen[i, j] = {c: self.variable(1, whole=True) for c in numbers}
         self.row([(x, 1) for x in self.chosen[i, j].values()], 1, 1)
 
     def times(self, i: int, j: int) -> None:
-        """The pair's `capacity`: products of its number of circuits and T."""
+        """Fill the pair's `capacity` with products of its number of circuits and T."""
         products = {c: self.variable(self.latest) for c in self.chosen[i, j]}
         for c, product in products.items():
             x = self.chosen[i, j][c]
@@ -140,14 +139,14 @@ class _Programme:
             self.row(taken, high=float(degree))
 
     def ports(self, carried: dict[tuple[int, int], tuple[int, float]]) -> None:
-        """EPS ports carry in time what `carried` [i, j] says, as one term."""
+        """EPS ports carry the `carried` terms in time."""
         for server, speed in enumerate(self.instance.port):
             for end in (0, 1):
                 terms = [term for pair, term in carried.items() if pair[end] == server]
                 self.row([(0, -float(speed)), *terms], high=0)
 
     def shares(self, x: np.ndarray) -> np.ndarray:
-        """Of the flows found; pairs without bytes have theirs on the EPS."""
+        """Relay shares of the solution; pairs without bytes have theirs on the EPS."""
         servers = len(self.instance.degree)
         shares = np.zeros((servers, servers, servers + 2))
         for path, flow in self.flows.items():
@@ -159,7 +158,6 @@ class _Programme:
         return shares
 
     def solved(self, seconds: float) -> Any:
-        """What HiGHS says."""
         bounds, constraint, milp, csr_array = highs("policy 'exact'")
         row, column, coefficient = (np.array(part) for part in zip(*self.terms, strict=True))
         rows = csr_array((coefficient.astype(float), (row, column)), shape=(len(self.limits), len(self.low)))
@@ -173,13 +171,13 @@ class _Programme:
 
 
 def _useful(instance: Instance, i: int, j: int) -> range:
-    """Numbers of circuits worth having: more than carry the bytes by the degree bound help only relays."""
+    """Numbers of circuits that help without relays: at most those that carry the bytes by the degree bound."""
     most = min(instance.degree[i], instance.degree[j], np.ceil(instance.both(i, j)))
     return range(int(most) + 1)
 
 
-def _unsplit(instance: Instance, latest: float) -> _Programme:
-    programme, carried = _Programme(instance, latest), {}
+def _unsplit(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
+    instance, latest, carried = programme.instance, programme.latest, {}
     for i, j in instance.pairs:
         larger = instance.both(i, j)
         if not larger:
@@ -190,13 +188,11 @@ def _unsplit(instance: Instance, latest: float) -> _Programme:
         programme.row([(0, -1), *((x, larger / c) for c, x in chosen.items() if c)], high=0)
         if 0 in chosen:
             carried |= {(a, b): (chosen[0], instance.demand[a, b]) for a, b in ((i, j), (j, i))}
-    programme.degrees()
-    programme.ports(carried)
-    return programme
+    return carried
 
 
-def _split(instance: Instance, latest: float) -> _Programme:
-    programme, carried = _Programme(instance, latest), {}
+def _split(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
+    instance, carried = programme.instance, {}
     for i, j in instance.pairs:
         if not instance.both(i, j):
             continue
@@ -207,13 +203,11 @@ def _split(instance: Instance, latest: float) -> _Programme:
                 rest = programme.variable(instance.demand[a, b] if instance.joined[a, b] else 0)
                 programme.row([(rest, 1), *programme.capacity[i, j]], low=instance.demand[a, b])
                 carried[a, b] = rest, 1
-    programme.degrees()
-    programme.ports(carried)
-    return programme
+    return carried
 
 
-def _relay(instance: Instance, latest: float) -> _Programme:
-    programme, carried = _Programme(instance, latest), {}
+def _relay(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
+    instance, carried = programme.instance, {}
     for i, j in instance.pairs:
         programme.choose(i, j, range(int(min(instance.degree[i], instance.degree[j])) + 1))
         programme.times(i, j)
@@ -236,9 +230,7 @@ def _relay(instance: Instance, latest: float) -> _Programme:
         if terms:
             circuits = programme.capacity[min(i, j), max(i, j)]
             programme.row([*terms, *((product, -c) for product, c in circuits)], high=0)
-    programme.degrees()
-    programme.ports(carried)
-    return programme
+    return carried
 
 
 class _Found(NamedTuple):
@@ -261,10 +253,10 @@ def exact(
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `routing`: "unsplit", "split", or "relay", which returns the best shares too.
-    - `seconds`: of search on the host at most; greedy's circuits where nothing better is found.
+    - `seconds`: of search at most; `greedy_next` where nothing better is found.
 
-    Works in `jit` and `vmap` (one instance after the other). `previous` and `key` are not used.
-    Source: module docstring; `exact_circuits` also returns the proof.
+    Works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used. `exact_circuits` also
+    returns the proof.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
@@ -291,24 +283,16 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 
 
 def exact_circuits(
-    region: Region,
-    demand,
-    *,
-    routing: str = "unsplit",
-    seconds: float = 60.0,
-    start: Circuits | None = None,
+    region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
-    """The best circuits [S S], their time and a bound that no circuits are below [s]; equal times are the proof.
+    """The best circuits [S S], their time and a bound that no circuits beat [s]; equal times are the proof.
 
-    - `start`: legal circuits already known, which are returned if nothing better is found; good ones shorten the
-      search (None: greedy's).
-
-    Arguments else as of `exact`. On the host, not for `jit`. Infinite where bytes have no way.
+    Arguments as of `exact`. On the host, not for `jit`. Infinite where bytes have no way.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
     demand = not_negative("demand", between_servers(region, demand))
-    known = greedy(demand, region, rule="next").circuits if start is None else start
+    known = greedy(demand, region, rule="next").circuits
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     instance = _instance(demand, *numbers)
     found = _best(instance, np.asarray(known.count), routing, seconds)
@@ -341,10 +325,9 @@ def _best(instance: Instance, start: np.ndarray, routing: str, seconds: float) -
 
 
 def _time(instance: Instance, count: np.ndarray, shares: np.ndarray | None, routing: str) -> float:
-    """Of paced flows, as `routing.fluid_lower_bound` [units]."""
+    """`routing.fluid_lower_bound` in NumPy [units]."""
     demand = instance.demand
-    if routing == "relay":
-        assert shares is not None
+    if shares is not None:
         return _relay_time(instance, count, shares)
     if routing == "split":
         return _split_time(instance, count)
@@ -362,7 +345,7 @@ def _ratio(load: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split_time(instance: Instance, count: np.ndarray) -> float:
-    """The largest ratio over ports of what circuits do not finish in time, risen from 0 (`routing.split_seconds`)."""
+    """The largest ratio over ports of what circuits do not finish in time, by Newton as `routing.split_seconds`."""
     demand, port = instance.demand, instance.port
     if ((demand > 0) & (count == 0) & ~instance.joined).any():
         return np.inf
@@ -393,16 +376,13 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
 
 
 def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """A heaviest set of pairs, one circuit each, as far as the degrees go; then the same with the NICs left, and again.
+    """A heaviest set of pairs within the degrees, one circuit each; then the same with the NICs left, and again.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
-    A pair weighs its bytes in both directions (over its circuits and one more it would be the same: those that can take
-    more have equally many). Each set is exact, by SciPy's HiGHS (extra `exact`) on the
-    host; works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used.
-
-    The usual baseline of optical data centres (Helios and c-Through, SIGCOMM 2010) with more than one circuit a server.
-    It looks at bytes, not at the time that they take: no better than the paper's greedy (docs/policies.md).
+    A pair weighs its bytes in both directions. Each set is exact. Works in `jit` and `vmap`, one instance after the
+    other. `previous` and `key` are not used.
+    Source: the baseline of Helios and c-Through, SIGCOMM 2010, with more than one circuit a server.
     """
     highs("policy 'matching'")
     demand = between_servers(region, demand)
@@ -411,7 +391,6 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
 
 
 def _matched(demand, degree) -> np.ndarray:
-    """Circuits [S S]: at most as many sets as the largest degree."""
     demand = np.asarray(demand, np.float64)
     weight = demand + demand.T
     i, j = np.nonzero(np.triu(np.where(np.isfinite(weight), weight, 0), 1) > 0)
@@ -429,17 +408,17 @@ def _matched(demand, degree) -> np.ndarray:
 
 
 def _heaviest(weight: np.ndarray, i: np.ndarray, j: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Places of the pairs of a heaviest set in which server s has at most free[s]; never empty."""
+    """Indices of the pairs of a heaviest set in which server s has at most free[s]; never empty."""
     bounds, constraint, milp, csr_array = highs("policy 'matching'")
     pairs = np.arange(len(i))
     ends = csr_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.tile(pairs, 2))), shape=(len(free), len(i)))
-    found = milp(
+    solution = milp(
         -weight / weight.max(),
         integrality=np.ones(len(i)),
         bounds=bounds(0, 1),
         constraints=constraint(ends, ub=free),
         options={"mip_rel_gap": 0.0},
     )
-    if found.x is None:
-        raise RuntimeError(f"HiGHS found no matching: {found.message}")
-    return np.flatnonzero(found.x > 0.5)
+    if solution.x is None:
+        raise RuntimeError(f"HiGHS found no matching: {solution.message}")
+    return np.flatnonzero(solution.x > 0.5)

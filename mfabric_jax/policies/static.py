@@ -1,10 +1,4 @@
-"""Policies that do not look at the demand, or at expected demand alone: round-robin, random, for the mean, TopoOpt.
-
-Source of `topoopt`: Wang et al., NSDI 2023, topology finder: rings for all-reduce groups, then for every further
-interface a maximum-weight matching of the remaining demand, which is halved where a pair is served. Deviations:
-circuits join both directions; the matching is the greedy one (at least half of the maximum weight); interfaces for the
-ring are given, not in proportion to demand.
-"""
+"""Policies whose circuits stay: uniform, random, for the mean demand, TopoOpt."""
 
 import dataclasses
 import math
@@ -19,16 +13,16 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.topoopt import RING_NICS
-from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import as_demand
+from mfabric_jax.routing.region import between_servers
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Circuits spread evenly over all pairs: pairs differ by one circuit at most.
 
-    Never changes, so it costs no reconfiguration. With odd servers and an odd degree one NIC has to stay idle. Where
-    servers have unequal degrees, the t-th turn joins a pair only if both its ends have more than t NICs.
+    With odd servers and an odd degree one NIC stays idle. With unequal degrees the t-th turn joins a pair only if both
+    its ends have more than t NICs.
     """
     turns = _turns(region.servers)
     if not len(turns):
@@ -43,8 +37,7 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
 def _turns(servers: int) -> np.ndarray:
     """Circuits that each further NIC of every server gets [turns S S]; all turns together join every pair once.
 
-    Even: round-robin matchings. Odd: rings of servers at equal distance, two turns each: every other link of the
-    ring, then the rest.
+    Odd servers: rings of servers at equal distance, two turns each: every other link of the ring, then the rest.
     """
     if servers % 2 == 0:
         return round_robin(servers)
@@ -66,9 +59,9 @@ def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> P
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits chosen once, for the `mean` demand [S S] bytes that is expected, whatever the demand turns out to be.
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, whatever the demand turns out to be.
 
-    They are those of greedy rule "next". `jax.tree_util.Partial(static, mean=mean)` fixes the expectation.
+    `jax.tree_util.Partial(static, mean=mean)` fixes the mean.
     """
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
@@ -76,7 +69,7 @@ def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """The uniform topology with servers allocated new places at random; `key` is needed."""
+    """The uniform topology with the servers in random order; `key` is needed."""
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
     place = jax.random.permutation(key, region.servers)
@@ -86,11 +79,14 @@ def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
     """A chain of neighbouring servers (their part of the all-reduce ring, which joins the whole stage), then
-    matchings of `demand` [S S] bytes with the NICs that are left. Never looks at `previous`."""
-    demand, servers = as_demand(demand), region.servers
-    if demand.shape != (servers, servers):
-        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return Plan(Circuits(_wired(demand, region.degrees)))
+    matchings of `demand` [S S] bytes with the NICs that are left. `previous` and `key` are not used.
+
+    Source: Wang et al., NSDI 2023, topology finder: rings for all-reduce groups, then for every further interface a
+    maximum-weight matching of the remaining demand, which is halved where a pair is served. Deviations: circuits join
+    both directions; the matching is the greedy one (at least half of the maximum weight); the number of interfaces for
+    the ring is fixed, not in proportion to demand.
+    """
+    return Plan(Circuits(_wired(between_servers(region, demand), region.degrees)))
 
 
 @jax.jit

@@ -35,11 +35,10 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     Ties under "printed" go to a pair after which most further circuits can be given to pairs with demand; among those,
     to one that leaves every other server the partners it needs for a circuit with each; then to the larger demand, then
     to the lower (i, j). So 8 servers of degree 6 get 24 circuits from any demand between all of them, as the paper
-    reports. How many can follow is exact where all pairs have demand and up to four servers; elsewhere a bound that is
-    nearly always reached. Ties under "next" go to the larger demand, then to the lower (i, j).
+    reports. The number of further circuits is a bound, exact up to four servers and where all pairs have demand. Ties
+    under "next" go to the larger demand, then to the lower (i, j).
 
-    Servers may have unequal degrees. At most S * degree / 2 rounds. `previous` and `key` are part of every policy's
-    signature and not used.
+    At most S * degree / 2 rounds. `previous` and `key` are not used.
     Source: arXiv 2501.03905, algorithm 1; the released rule as the authors' simulator runs it. Deviations: a pair
     without a free NIC is skipped, where the printed loop stops; the paper says nothing about ties.
     """
@@ -56,7 +55,7 @@ def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=Non
 
 
 def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """`greedy` by the rule "next": to the pair whose next circuit leaves most bytes on each."""
+    """`greedy` by the rule "next"."""
     return greedy(demand, region, rule="next")
 
 
@@ -99,7 +98,7 @@ def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S 
 
 
 def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
-    """What the next circuit goes to the largest of."""
+    """The largest of these gets the next circuit."""
     if rule == "released":
         return state.score
     count = state.count.astype(total.dtype)
@@ -120,17 +119,13 @@ def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> B
         critical = _critical(free, both)[0]
         return ((free[i] == 1) & (both[i] & critical).any()) | ((free[j] == 1) & (both[j] & critical).any())
 
-    doubtful = ~dense | left_out | _where(last, needed, last, free)
-    return doubtful
+    return ~dense | left_out | _where(last, needed, last, free)
 
 
 def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Tied pairs (upper triangles) that lose least: `_loses_two` counts twice, `_needs_its_partners` once.
-
-    Where all pairs have demand, a pair loses two if it leaves out a server with half of all free NICs.
-    """
+    """Tied pairs (upper triangles) that lose least: `_loses_two` counts twice, `_needs_its_partners` once."""
     active, partners = free > 0, eligible | eligible.T
-    half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)
+    half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)  # decides where all pairs have demand
     left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
     silent = (active[:, None] & active[None, :] & ~partners & ~jnp.eye(len(free), dtype=bool)).any()
     loses_two = _where(silent, lambda free: _loses_two(free, partners), left_out, free)
@@ -140,12 +135,9 @@ def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[
 
 
 def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
-    """`compute(free)` or `otherwise`, as `lax.cond`; but a batch in which nobody needs it does not compute it.
+    """`lax.cond` that computes nothing in a batch whose members all take `otherwise`."""
 
-    `free` goes through the loop's state: what does not depend on it would be computed ahead of the loop, always.
-    """
-
-    def once(state):
+    def once(state):  # `free` depends on the state, or XLA would compute ahead of the loop, always
         needed, _ = state
         return jnp.zeros_like(needed), compute(jnp.where(needed, free, 0))
 
@@ -155,13 +147,13 @@ def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
 def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
     """Pairs whose next circuit lowers the number of circuits that can follow by two: itself and one that is lost.
 
-    - `partners` [S S]: pairs with demand and free NICs at both ends, which may take any number of circuits.
+    - `partners` [S S]: pairs with demand and free NICs at both ends.
 
-    That number is at most half of the free NICs of each connected component. It is also at most, for every server, the
-    `scarce` NICs of its partners (with those of the partners of servers that have more free NICs than all their
-    partners together), which serve all `alike` servers that have no other partners, plus half of the NICs of the rest.
-    Where the least bound is reached, a circuit among scarce servers, or from them to a rest that comes out even, costs
-    two. (The Tutte-Berge formula, over these sets only.)
+    The number is at most half of the free NICs of each connected component. For every server it is also at most the
+    `scarce` NICs of its partners (and of the partners of servers with more free NICs than all their partners), which
+    serve all `alike` servers without other partners, plus half of the NICs of the rest. Where the least bound is
+    reached, a circuit between scarce servers, or from them to a rest of even NICs, costs two. (Tutte-Berge formula,
+    over these sets only.)
     """
     active = partners.any(1)
     component = _components(partners)
@@ -181,10 +173,7 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Arra
 
 
 def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Pairs whose circuit takes the last NIC of a partner that another server cannot do without.
-
-    - `tied` [S S]: pairs that are to get one circuit each, as far as NICs go.
-    """
+    """Pairs among `tied` whose circuit takes the last NIC of a partner that another server cannot do without."""
     critical, twice = _critical(free, tied)
 
     def needs(free):
@@ -196,10 +185,10 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
 
 
 def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Array, "S"], Int[Array, "S"]]:
-    """Servers that need all of their tied pairs, or all but one where their second number is odd.
+    """Servers that need all of their tied pairs; all but one where their second number is odd.
 
-    A server with as many free NICs as tied pairs needs all of these; with one pair more, all but one. Bounds as above:
-    half of all free NICs, and for every server the same with its tied pairs in place of its free NICs.
+    Bounds as in `_loses_two`: half of all free NICs, and for every server the same with its tied pairs instead of its
+    free NICs.
     """
     active = free > 0
     pairs = tied.sum(1, dtype=free.dtype)
@@ -216,7 +205,7 @@ def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Ar
 
 
 def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, "N K"]:
-    """Whether some m is in both: sets of 32 servers a word."""
+    """Whether some m is in both; 32 of them in a word."""
     word = min(second.shape[0], 32)
 
     def sets(members):

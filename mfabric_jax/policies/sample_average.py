@@ -1,9 +1,8 @@
-"""One set of circuits for many demands: the best on average, in the worst part of them, or in the worst.
+"""One set of circuits for many demands, and `joint`, the same for one known demand.
 
+Starts are the mean demand's circuits after Sinkhorn scaling, uniform and greedy ones, and those that join unlike loads.
+Where these are not within 0.1 % of the bound, relaxed circuits and rounds of swaps follow (`circuit_search`).
 Source of the objective: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
-Starts are the mean demand's circuits after Sinkhorn scaling, uniform and greedy ones, and those that join unlike loads;
-then, where these are not within 0.1 % of the bound, relaxed circuits and rounds of swaps (`circuit_search`).
-`joint` is the same for one known demand.
 """
 
 import functools
@@ -19,21 +18,23 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import in_step, mapped
-from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._learned import trained_network
-from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, relaxed_jointly, rounded, soft_circuits
-from mfabric_jax.policies._static import uniform
 from mfabric_jax.policies.circuit_search import (
+    LANES,
     Found,
+    adaptive,
     best,
     bettered,
+    fixed,
     is_enough,
     most_promising,
-    one_and_more,
+    paced,
     settled_each,
+    shares_of,
 )
-from mfabric_jax.policies.delivery import LANES, adaptive, fixed, paced, shares_of
-from mfabric_jax.policies.samples import NormalisedDemand, Samples, samples_of, tail_of
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.relaxed import FLOOR, first_logits, relaxed_jointly, rounded, soft_circuits
+from mfabric_jax.policies.samples import Samples, samples_of, tail_of
+from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import between_servers
 
@@ -60,23 +61,20 @@ def sample_average(
     steps: int = 40,
     starts: int = 4,
     share_steps: int = 200,
-    warm: str | None = None,
 ) -> Plan:
-    """Circuits that are good for all of the demands, each of which counts by its time over its own degree bound.
+    """One set of circuits for all of the demands; each counts by its time over its own degree bound.
 
     - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one; the diagonal is ignored.
     - `previous`: its circuits stay where they are as good as the best to 0.1 %.
     - `key`: of noise; None: always the same.
     - `weights` [K]: how much each sample counts; None: alike.
     - `routes`: "adaptive": relay shares for each sample, [K S S S+2] ([S S S+2] of one); "fixed": one set [S S S+2].
-    - `risk`: what is low: the "mean" of the times, the mean of the worst part Q ("cvar:Q"), or the "worst".
-    - `routing`: what circuits are for: relay; or unsplit, split, whose plan has no shares.
-    - `rounds`, `swaps`: at most so many rounds of so many swaps each.   - `steps`, `starts`: of the relaxation. What is
-      within 0.1 % of a bound has neither.
+    - `risk`: minimise the "mean" of the times, the mean of the worst part Q ("cvar:Q"), or the "worst".
+    - `routing`: relay; or unsplit, split, whose plan has no shares.
+    - `rounds`, `swaps`: at most so many rounds of so many swaps each.   - `steps`, `starts`: of the relaxation.
     - `share_steps`: towards the shares of the plan.
-    - `warm`: "learned", or the file of a trained network: its circuits for the mean demand are one more start.
 
-    Legal for any demand. Compiled once per shape; batched by `vmap`.
+    Legal for any demand; batched by `vmap`.
     """
     one_of("routes", routes, ROUTES)
     one_of("routing", routing, ROUTINGS)
@@ -95,38 +93,23 @@ def sample_average(
         raise InputError(f"weights must be [K] = [{len(several)}], got {list(jnp.shape(weights))}.")
     samples = samples_of(several, region, weights)
     key = jax.random.key(0) if key is None else key
-    before = None if previous is None else previous.circuits.count
-    search = _search(
-        routing, routes, tail, rounds, swaps, steps, starts, before is not None, max(LANES // len(several), 1)
-    )
-    found = _run(search, samples, before, _warm(samples, warm), key)
-    count, state = found.count, found.state
+    stay, at_once = previous is not None, max(LANES // len(several), 1)
+    before = jnp.zeros((servers, servers), jnp.int32) if previous is None else previous.circuits.count.astype(jnp.int32)
+    search = _search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once)
+    found = search(samples, before, key)
+    circuits = Circuits(found.count)
     if routing != "relay":
-        return Plan(Circuits(count))
+        return Plan(circuits)
     if routes == "fixed":
-        return Plan(Circuits(count), _whole(shares_of(samples, count, state)))
-    shares = jax.vmap(lambda one: relay_shares(region, Circuits(count), one, steps=share_steps))(several)
-    return Plan(Circuits(count), shares if demand.ndim == 3 else shares[0])
+        return Plan(circuits, _whole(shares_of(samples, found.count, found.state)))
+    shares = jax.vmap(lambda one: relay_shares(region, circuits, one, steps=share_steps))(several)
+    return Plan(circuits, shares if demand.ndim == 3 else shares[0])
 
 
 def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
     """Rows that sum to 1: a pair without a path has everything on the EPS."""
     none = (shares.sum(2) == 0) & ~jnp.eye(len(shares), dtype=bool)
     return shares.at[..., -1].add(none.astype(shares.dtype))
-
-
-def _warm(samples: Samples, name: str | None) -> Int[Array, "N S S"]:
-    """The network's circuits, or none."""
-    if name is None:
-        return jnp.zeros((0, *samples.pairs.shape[1:]), jnp.int32)
-    need = NormalisedDemand(samples.mean, samples.ports, samples.efficiency)
-    return trained_network(name).circuits(need, samples.degrees, samples.spread)[None]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _run(search: Callable, samples: Samples, before: Int[Array, "S S"] | None, more: Int[Array, "N S S"], key) -> Found:
-    none = jnp.zeros(samples.pairs.shape[1:], jnp.int32)
-    return search(samples, none if before is None else before.astype(jnp.int32), more, key)
 
 
 @functools.cache
@@ -136,19 +119,20 @@ def _search(
     """The search in two stages: starts for all; the rest for those that are not done."""
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
 
-    def first(samples: Samples, before, more, key):
-        counts = jnp.concatenate([more, _plain(samples)])
+    def first(samples: Samples, before, key):
+        counts = _plain(samples)
         each = settled_each(samples, way, counts, way.cold(samples), False)
-        if stay:  # what is in place is known more exactly, lest it goes for a gain that is none
+        if stay:  # circuits in place are judged more exactly, so that they do not go for nothing
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
             for warm in (False, *[True] * AGAIN):
                 state, seconds = way.settle(samples, placed, state, warm)
-            each = one_and_more(Found(placed, state, seconds), each)
+            first_of_all = Found(placed, state, seconds)
+            each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), first_of_all, each)
         found = best(samples, each, tail, stay)
         return found, is_enough(samples, found, tail)
 
-    def further(found: Found, samples: Samples, before, more, key):
+    def further(found: Found, samples: Samples, before, key):
         others = [in_proportion(samples, power) for power in POWERS[1:]]
         others.append(_unlike(samples))
         if steps and routing == "relay":
@@ -160,11 +144,9 @@ def _search(
         other = most_promising(samples, way, jnp.stack(others), way.cold(samples), 0, tail, False)
         start = best(samples, _both(found, other), tail, stay)
         then = bettered(samples, way, start, key, rounds, swaps, tail)
-        if not stay:
-            return then
-        return best(samples, _both(found, then), tail, stay)
+        return best(samples, _both(found, then), tail, stay) if stay else then
 
-    return staged(first, further, at_once)
+    return jax.jit(staged(first, further, at_once))
 
 
 def _both(one: Found, other: Found) -> Found:
@@ -172,11 +154,10 @@ def _both(one: Found, other: Found) -> Found:
 
 
 def _plain(samples: Samples) -> Int[Array, "C S S"]:
-    """Scaled demand, uniform, greedy."""
-    mean = samples.mean
-    where = samples.region(1.0)
-    plain = greedy(mean, where, rule="next").circuits.count, uniform(mean, where).circuits.count
-    return jnp.stack([plain[0], in_proportion(samples, 1.0), plain[1]])
+    """Circuits by greedy, in proportion to the demand, uniform ones."""
+    mean, region = samples.mean, samples.region(1.0)
+    by_greedy, even = greedy(mean, region, rule="next").circuits, uniform(mean, region).circuits
+    return jnp.stack([by_greedy.count, in_proportion(samples, 1.0), even.count])
 
 
 def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
@@ -188,7 +169,7 @@ def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
-    """Circuits between servers whose loads differ: what one cannot carry, the other forwards."""
+    """Circuits between servers whose loads differ: one forwards what the other cannot carry."""
     load = jnp.maximum(samples.mean.sum(0), samples.mean.sum(1))
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
     apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
@@ -205,16 +186,15 @@ def joint(
     samples: int = 4,
     rounds: int = 12,
 ) -> Plan:
-    """Circuits and relay shares with which one all-to-all ends early when its flows are paced (`relay_bound`).
+    """Circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `previous`: its circuits stay where they are as good as the best to 0.1 %.
     - `key`: of noise; None: always the same.
     - `steps`, `samples`: of the relaxation, which starts from the demand and, in all samples but the first, noise.
-    - `rounds`: of six swaps each, at most. What is within 0.1 % of a bound has neither relaxation nor rounds.
+    - `rounds`: of six swaps each, at most.
 
-    Never later (by more than 0.2 %) than greedy circuits by the rule "next" with `relay_shares`. Shares are [S S S+2]
-    of (via server k, direct circuits, EPS). Legal for any demand. Compiled once per shape; batched by `vmap`.
+    Never later (by more than 0.2 %) than `greedy_next` with `relay_shares`. Legal for any demand; batched by `vmap`.
     """
     whole("samples", samples)
     demand = between_servers(region, demand)
@@ -225,9 +205,9 @@ def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int)
     """Run `first` on every member of a batch, and `further` only on those that have not converged.
 
     - `first(*given) -> (found, done)`; `further(found, *given) -> found`.
-    - `at_once`: members that run in step on a CPU, elsewhere all do; those that are done wait for the others.
+    - `at_once`: members that run in step on a CPU; elsewhere all do.
 
-    Batched by `vmap`. Between the stages unfinished members are brought together; groups without any are skipped.
+    Batched by `vmap`: between the stages unfinished members are brought together; groups without any are skipped.
     """
 
     @custom_vmap

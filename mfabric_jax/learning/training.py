@@ -1,0 +1,414 @@
+"""Training of policies on generated (or recorded) demand, under the time that their circuits give it.
+
+A run is a folder: `checkpoint` (model, optimiser, step, the best model so far), `metrics.jsonl` (a line for every
+`log_every` steps) and `trained.policy`, the best model so far, which `policies.load` reads. Everything random is a
+function of the seed and of the step, so a run that is killed and started again ends as one that was not.
+
+A network follows the gradient of the time that real-valued circuits give the true demand; their capacities are drawn
+to whole numbers more and more in the first half of the steps. Relay potentials take a few steps for the true demand
+over these circuits and are then held: near the best shares the time changes with circuits as if they were fixed.
+An index rule has no slope: the cross-entropy method moves its five numbers.
+Source of that method: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
+from mfabric_jax.fabric import Region
+from mfabric_jax.learning.demands import learned_from, pool
+from mfabric_jax.learning.judging import over_bound, takes_sigma
+from mfabric_jax.policies import policy_file
+from mfabric_jax.policies.circuit_search import ENOUGH
+from mfabric_jax.policies.exact import ROUTINGS
+from mfabric_jax.policies.learned import KINDS, Index, PolicyNetwork, Trained, save
+from mfabric_jax.policies.relaxed import softened_time, width_of
+from mfabric_jax.policies.samples import normalised, samples_of
+from mfabric_jax.routing.potentials import Potentials, descended
+from mfabric_jax.text_files import mapping_in
+from mfabric_jax.traffic.demand_families import check_folds, misjudged
+from mfabric_jax.traffic.scenarios import expected
+
+CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
+HELD_OUT_STEPS = 60  # towards their shares
+HELD_OUT = 96  # demands of a size
+BEHIND = 2**32 - 1  # all steps: less the servers, the number of what is held out
+CERTAIN = 1 / 5  # of the forecasts are exact
+TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
+WHOLE_AFTER = 0.5  # of the steps: from then on capacities are those of whole circuits
+LAST_RATE = 0.01  # of the first
+TRIED = 12  # rules of a step, drawn around the present one
+BEST = 4  # of them that the next is made of
+MOVE = 0.4  # of the way to what they agree on
+FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations that rules are drawn with
+NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", but for what it spreads
+Line = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of a run; `InputError` for one out of range."""
+
+    kind: str = "network"
+    """network, or index: a rule of five numbers."""
+    routing: str = "relay"
+    """Under which times are judged: relay; an index also unsplit, split."""
+    steps: int = 4000
+    """Batches."""
+    batch: int = 16
+    """Demands of a batch."""
+    sizes: tuple[int, ...] = (8, 16)
+    """Servers of the regions, taken in turn."""
+    learning_rate: float = 0.002
+    """Of Adam, falling to a hundredth along a cosine."""
+    noise: float = 1.0
+    """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a fifth of them."""
+    varied: float = 0.3
+    """Part of the batches whose regions have other NICs than 6 + 2 at efficiency 1."""
+    width: int = 18
+    """Of the vectors of the network."""
+    depth: int = 2
+    """Layers of the network."""
+    trace: str | None = None
+    """Recorded routing to learn from too (16 ranks); the last fifth of its records is held out, for mfabric
+    evaluate --records."""
+    records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace."""
+    share_steps: int = 24
+    """Gradient steps towards the shares by which circuits are judged under relay routing."""
+    log_every: int = 50
+    """Steps of a line of metrics."""
+    checkpoint_every: int = 250
+    """Steps between checkpoints."""
+    seed: int = 0
+
+    def __post_init__(self):
+        one_of("kind", self.kind, KINDS)
+        one_of("routing", self.routing, ROUTINGS)
+        if self.kind == "network" and self.routing != "relay":
+            raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
+        for field in ("steps", "batch", "depth", "share_steps", "log_every", "checkpoint_every"):
+            whole(field, getattr(self, field))
+        whole("seed", self.seed, at_least=0)
+        whole("width", self.width, at_least=3)
+        for servers in distinct("sizes", self.sizes):
+            whole("sizes", servers, at_least=2)
+        check_together(**{"batch": self.batch, "sizes^2": max(self.sizes) ** 2})
+        check_together(**{"depth": self.depth, "width^2": self.width**2})
+        if self.trace is not None:
+            check_folds("sizes", self.sizes)
+        positive("learning_rate", self.learning_rate)
+        not_negative("noise", self.noise)
+        if not_negative("varied", self.varied) > 1:
+            raise InputError(f"varied must be at most 1, got {self.varied}.")
+        if self.checkpoint_every % self.log_every:
+            allowed = f"a multiple of log_every {self.log_every}"
+            raise InputError(f"checkpoint_every must be {allowed}, got {self.checkpoint_every}.")
+
+
+class Lesson(NamedTuple):
+    """One all-to-all."""
+
+    region: Region
+    demand: Float[Array, "S S"]  # true
+    forecast: Float[Array, "S S"]
+    sigma: Float[Array, ""]  # of the forecast's errors
+
+
+@functools.partial(jax.jit, static_argnames=("config", "servers"))
+def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
+    """A batch of lessons: demands of the pool with their servers in another order, in regions of their own."""
+    return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
+
+
+def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
+    keys = jax.random.split(key, 5)
+    order = jax.random.permutation(keys[0], servers)
+    demand = pool[jax.random.randint(keys[1], (), 0, len(pool))][order][:, order]
+    sigma = config.noise * jnp.maximum((_part(keys[2]) - CERTAIN) / (1 - CERTAIN), 0)
+    return Lesson(_region(keys[3], config.varied, servers), demand, misjudged(keys[4], demand, sigma), sigma)
+
+
+def _region(key: PRNGKeyArray, varied: float, servers: int) -> Region:
+    """6 + 2 NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS NIC less."""
+    keys = jax.random.split(key, 5)
+    other = _part(keys[0]) < varied
+    lost = jax.random.bernoulli(keys[2], 0.1, (servers,)).astype(jnp.int32)
+    degree = jax.random.randint(keys[1], (), 2, 9, jnp.int32) - lost
+    electrical = jax.random.randint(keys[3], (), 1, 5).astype(jnp.float32)
+    return Region(
+        servers,
+        jnp.ones((), jnp.float32),
+        jnp.where(other, degree, 6),
+        jnp.where(other, electrical, 2),
+        relay_efficiency=jnp.where(other, 0.6 + 0.4 * _part(keys[4]), 1),
+    )
+
+
+def _part(key: PRNGKeyArray) -> Float[Array, ""]:
+    return jax.random.uniform(key, (), jnp.float32)
+
+
+# -------------------------------------------------------------------------------------------------------- steps
+class NetworkState(NamedTuple):
+    """What a step changes."""
+
+    model: PolicyNetwork
+    moments: optax.OptState
+
+
+def first_network(config: Training) -> NetworkState:
+    """Before any step."""
+    model = PolicyNetwork(config.width, config.depth, key=jax.random.key(config.seed))
+    return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
+
+
+@eqx.filter_jit
+def network_step(
+    state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
+) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
+    """One step of Adam down `mean_time`, which it returns as "time"."""
+    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
+    time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
+    with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
+        change, moments = _adam(config).update(slope, state.moments)
+    return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
+
+
+def _adam(config: Training) -> optax.GradientTransformation:
+    rate = optax.cosine_decay_schedule(config.learning_rate, config.steps, LAST_RATE)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+
+
+def mean_time(
+    model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 3S+2 S"], strength: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Mean softened time of the true demands, over the degree bound, over the circuits for their forecasts."""
+
+    def one(lesson: Lesson, potentials):
+        true = samples_of(lesson.demand[None], lesson.region)
+        return softened_time(true, _logits(model, lesson), potentials, TEMPERATURE, strength, tail=1.0)
+
+    return jax.vmap(one)(batch, potentials).mean()
+
+
+def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
+    """Relay potentials [1 ...] of the true demand after so many steps, without derivatives."""
+    true = samples_of(lesson.demand[None], lesson.region)
+    links, _ = true.links(true.pairs[0], width_of(true, lax.stop_gradient(_logits(model, lesson)), strength))
+    found, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
+    return found[None]
+
+
+def _logits(model: PolicyNetwork, lesson: Lesson) -> Float[Array, "S S"]:
+    seen, spread = expected(lesson.forecast, lesson.sigma)
+    return model.logits(normalised(seen, lesson.region), lesson.region.degrees, spread)
+
+
+class IndexState(NamedTuple):
+    """Mean and standard deviation with which rules are drawn, free of limits (`rule_at`)."""
+
+    centre: Float[Array, "5"]
+    spread: Float[Array, "5"]
+
+
+def first_index() -> IndexState:
+    """Before any step."""
+    return IndexState(jnp.asarray(NEXT, jnp.float32), jnp.full(len(NEXT), FIRST_SPREAD, jnp.float32))
+
+
+def rule_at(place: Float[Array, "5"]) -> Index:
+    """The rule of five real numbers: offset, power and relief above 0, `larger` and `spread` between 0 and 1."""
+    offset, power, larger, spread, relief = place
+    return Index(jnp.exp(offset), jnp.exp(power), jax.nn.sigmoid(larger), jax.nn.sigmoid(spread), jnp.exp(relief))
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def index_step(
+    state: IndexState, batch: Lesson, step: Int[Array, ""], config: Training
+) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
+    """Towards the best of the rules drawn; all are judged on the same batch."""
+    key = jax.random.fold_in(jax.random.key(config.seed + 1), step)
+    away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
+    places = state.centre[None] + state.spread[None] * away
+    times = jax.vmap(lambda place: mean_rule_time(rule_at(place), batch, config))(places)
+    best = places[jnp.argsort(times)[:BEST]]
+    centre = state.centre + MOVE * (best.mean(0) - state.centre)
+    spread = jnp.maximum(state.spread + MOVE * (best.std(0) - state.spread), LEAST_SPREAD)
+    rule = rule_at(centre)
+    return IndexState(centre, spread), {"time": times[0], "best": times.min()} | {
+        name: jnp.asarray(value) for name, value in vars(rule).items()
+    }
+
+
+def mean_rule_time(rule: Index, batch: Lesson, config: Training) -> Float[Array, ""]:
+    def one(lesson: Lesson):
+        circuits = rule(lesson.forecast, lesson.region).circuits
+        return over_bound(lesson.region, circuits, lesson.demand, config.routing, config.share_steps)
+
+    return jax.vmap(one)(batch).mean()
+
+
+State = NetworkState | IndexState
+
+
+# --------------------------------------------------------------------------------------------------------- runs
+class Run(NamedTuple):
+    """What a checkpoint holds."""
+
+    state: State
+    best: PolicyNetwork | Index  # on demand that is held out
+    least: Float[Array, ""]  # its time
+
+
+def train(config: Training, folder: str | Path, progress: Callable[[int, Line], None] | None = None) -> list[Line]:
+    """Train from the last checkpoint in the folder, or from the start; returns all lines of metrics.
+
+    - `progress`: called with the steps done and the last line, at once and after every step.
+
+    `held_out_S` stands in lines at checkpoints and before the first step: mean time over the degree bound, with shares
+    that know the demand, on demands of other seeds in the usual region. The best model has the least mean of these.
+    `InputError` where the folder holds a run of another configuration, or cannot be written.
+    """
+    folder, record = Path(folder), record_of(config)
+    run, step, lines = resumed(config, record, folder)
+    pools, others = _pools(config, held_out=False), _pools(config, held_out=True)
+    if not lines:
+        run, held_out = _judged(run, config, others)
+        lines.append({"step": 0} | held_out)
+    seen: list[dict[str, jax.Array]] = []
+    while True:
+        if progress:
+            progress(step, lines[-1])
+        if step == config.steps:
+            break
+        servers = config.sizes[step % len(config.sizes)]
+        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        batch = lessons(key, pools[servers], config, servers)
+        if isinstance(run.state, IndexState):
+            state, parts = index_step(run.state, batch, jnp.asarray(step), config)
+        else:
+            state, parts = network_step(run.state, batch, jnp.asarray(step), config)
+        run = run._replace(state=state)
+        step += 1
+        seen.append(parts)
+        ends = step == config.steps or step % config.checkpoint_every == 0
+        if ends or step % config.log_every == 0:
+            lines.append(_line(step, seen))
+            seen = []
+            _check_finite(lines[-1], run, config)
+        if ends:
+            run, held_out = _judged(run, config, others)
+            lines[-1] |= held_out
+            _keep(record, folder, run, step, lines)
+    return lines
+
+
+def _pools(config: Training, *, held_out: bool) -> dict[int, jax.Array]:
+    return {
+        servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records, held_out=held_out))
+        for servers in config.sizes
+    }
+
+
+def model_of(state: State) -> PolicyNetwork | Index:
+    return state.model if isinstance(state, NetworkState) else rule_at(state.centre)
+
+
+def _check_finite(line: Line, run: Run, config: Training) -> None:
+    broken = [name for name, value in line.items() if not math.isfinite(value)]
+    weights = jax.tree.leaves(eqx.filter(run.state, eqx.is_inexact_array))
+    broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
+    if broken:
+        allowed = f"less than {config.learning_rate:g}, by which {broken[0]} is no number at step {line['step']}"
+        raise InputError(f"learning_rate must be {allowed}; give another folder with it.")
+
+
+def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
+    """Means since the last line."""
+    return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
+
+
+def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Run, Line]:
+    """The run with its best model by the mean time over the degree bound on held-out demand, and these times."""
+    model, found = model_of(run.state), {}
+    for servers, pooled in pools.items():
+        key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
+        batch = lessons(key, pooled, dataclasses.replace(config, batch=HELD_OUT, varied=0.0), servers)
+        found[f"held_out_{servers}"] = float(_times(model, batch, config.routing).mean())
+    least = jnp.asarray(np.mean([*found.values()]), jnp.float32)
+    better = bool(least < run.least)
+    return (run._replace(best=model, least=least) if better else run), found
+
+
+@eqx.filter_jit
+def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> Float[Array, "B"]:
+    policy = Trained(model, {})
+
+    def one(lesson: Lesson):
+        settings: dict[str, Any] = {"sigma": lesson.sigma} if takes_sigma(policy) else {}
+        plan = policy(lesson.forecast, lesson.region, **settings)
+        return over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)
+
+    return jax.vmap(one)(batch)
+
+
+def first_run(config: Training) -> Run:
+    """Before any step."""
+    state = first_index() if config.kind == "index" else first_network(config)
+    return Run(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
+
+
+def record_of(config: Training) -> dict[str, Any]:
+    """The configuration and the records that are learned from, for the files of a run."""
+    return dataclasses.asdict(config) | {"learned_from": learned_from(config.trace, config.records)}
+
+
+def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list[Line]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    policy_file.replace(folder / METRICS, text.encode())  # first: a checkpoint is never ahead of it
+    header = {"kind": CHECKPOINT, "step": step, "configuration": record}
+    policy_file.write(folder / CHECKPOINT, header, run)
+    save(folder / TRAINED_POLICY, run.best, record)
+
+
+def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run, int, list[Line]]:
+    """The run, its step and the metrics up to it; `InputError` where it is of another `record`."""
+    if not (folder / CHECKPOINT).exists():
+        return first_run(config), 0, []
+    stored = policy_file.read(folder / CHECKPOINT)
+    then, step = stored.header.get("configuration"), stored.header.get("step")
+    if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
+        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
+    now = json.loads(json.dumps(record))
+    if now.pop("learned_from") != then.get("learned_from", {}):
+        raise InputError(f"trace must hold what it held when the run in {folder} began; give out another folder.")
+    for field, value in now.items():
+        if then.get(field) != value:
+            allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"
+            raise InputError(f"{field} must be {allowed}; got {value!r}.")
+    return stored.leaves(first_run(config)), step, [line for line in _metrics(folder / METRICS) if line["step"] <= step]
+
+
+def _metrics(path: Path) -> list[Line]:
+    try:
+        lines = [mapping_in(line, "a line", "metrics") for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line.get("step"), int) for line in lines):
+            raise ValueError("a line has no step")
+        return lines
+    except (OSError, ValueError) as error:
+        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); give out another folder.") from error

@@ -1,0 +1,446 @@
+"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, better move by move.
+
+Bytes are in units that a NIC carries in one unit of time; the largest pair has 1 (`scaled`). By time T a pair leaves
+bytes to the EPS (`carried`). Unsplit: all, or none if its circuits carry its larger direction in time. Split: what its
+circuits do not finish. A port of E NICs is in time if it carries at most E T.
+
+A move gives circuits to the pair (w, b) of a late server w. The NICs are free, or taken at w from the pair (w, c) and
+at b from (b, d); where both are taken, the pair (c, d) gets what its NICs allow. So a move adds circuits, moves one end
+of them, or swaps two. There are S (K + 1)^2 moves around w: c and d are among the K pairs of a server that lose least.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.routing.region import between_servers
+
+ROUTINGS = ("unsplit", "split")
+ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
+PLENTY = 1e6  # circuits: more than any server has
+SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
+BISECTIONS = 14  # of T, between the degree bound and the best so far
+NOISE = 1.0  # standard deviation of the logarithms of scores in the last start; first: 0
+STARTS = 4  # of `threshold`, whose best the search starts from
+CLOSER = 1e-4  # part of the best time by which the next must be earlier
+TENURE = 2  # rounds for which a pair keeps its last change, up to twice that by chance
+PATIENCE = 20  # rounds without a better plan, then the search goes back to the best
+CHANCE = 0.3  # power of the uniform draws that favour servers
+
+
+class Scaled(NamedTuple):
+    """One all-to-all in units of its largest pair."""
+
+    size: Float[Array, "S S"]
+    port: Float[Array, "S"]  # EPS NICs
+    unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
+
+    def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
+        """Bytes out and in beyond what the ports carry by `at`; below 0: room."""
+        return carried.sum(1) - self.port * at, carried.sum(0) - self.port * at
+
+
+class Step(NamedTuple):
+    """Effect of the next circuits that every pair gets, or loses."""
+
+    nics: Int[Array, "S S"]  # at each end; 0: no such step
+    after: Int[Array, "S S"]  # the pair's circuits then
+    moved: Float[Array, "S S"]  # bytes that leave the EPS (given) or come to it (taken)
+
+
+def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
+    """`demand` [bytes], its diagonal 0."""
+    largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
+    port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
+    return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
+
+
+def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str) -> Float[Array, ""]:
+    """Paced time of circuits [units]."""
+    return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
+
+
+def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
+    """Circuits that carry the larger direction of every pair by `at`."""
+    larger = jnp.maximum(size, size.T)
+    some = larger > 0
+    at = jnp.maximum(at, jnp.finfo(size.dtype).tiny)
+    most = jnp.ceil(larger * (1 - ROUNDING * jnp.finfo(size.dtype).eps) / at)
+    return jnp.where(some, jnp.clip(most, 1, PLENTY), 0).astype(jnp.int32)
+
+
+def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
+    """The active circuits: unsplit, a pair with too few to end by `at` uses none."""
+    return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
+
+
+def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
+    """Every pair's next step up and down from `count` circuits, and the bytes that the EPS carries now."""
+    return (_split if routing == "split" else _unsplit)(count, size, at)
+
+
+def _split(count, size, at):
+    """One circuit a step."""
+
+    def left(count):
+        return jnp.maximum(size - count.astype(size.dtype) * at, 0)
+
+    carried, active = left(count), jnp.minimum(count, 1)
+    wanted = ((size + size.T) > 0).astype(jnp.int32)
+    give = Step(wanted, count + 1, carried - left(count + 1))
+    take = Step(active, count - active, left(count - active) - carried)
+    return give, take, carried
+
+
+def _unsplit(count, size, at):
+    """All that a pair needs a step. Circuits beyond that, or too few, are taken at no cost."""
+    enough = circuits_needed(size, at)
+    done = count >= enough
+    carried = jnp.where(done, 0, size)
+    give = Step(jnp.where(done, 0, enough - count), jnp.maximum(count, enough), carried)
+    rest = jnp.where(count > enough, enough, 0)
+    take = Step(count - rest, rest, jnp.where((count == enough) & (count > 0), size, 0))
+    return give, take, carried
+
+
+# ------------------------------------------------------------------------------------------------- the rule
+def threshold(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous=None,
+    key: PRNGKeyArray | None = None,
+    routing: str = "unsplit",
+    starts: int = 16,
+) -> Plan:
+    """Circuits of the least time T for which a rule finds circuits that keep every electrical port in time.
+
+    - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
+    - `routing`: "unsplit": a pair gets all circuits that it needs to end by T, ceil(D / (T B)) for its larger
+      direction; "split": one circuit at a time.
+    - `starts`: runs, the first without and the others with more and more noise on the scores; the best counts.
+    - `key`: of the noise; None: always the same.
+
+    The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that relieves such ports of
+    most bytes per NIC, among those with free NICs at both ends. T is bisected; the paced time of the circuits is the
+    next upper end. Never later than `greedy_next`, where it starts. `previous` is not used.
+    Source: ATRO bisects T for its one-hop optimum; the rule is ours.
+    """
+    one_of("routing", routing, ROUTINGS)
+    whole("starts", starts)
+    demand = between_servers(region, demand)
+    return Plan(Circuits(_best_of_starts(demand, region, jax.random.key(0) if key is None else key, routing, starts)))
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "starts"))
+def _best_of_starts(demand, region: Region, key, routing: str, starts: int) -> Int[Array, "S S"]:
+    first = greedy(demand, region, rule="next").circuits.count
+    spread = jnp.linspace(0, NOISE, starts, dtype=demand.dtype)[:, None, None]
+    favour = jnp.exp(spread * jax.random.normal(key, (starts, *demand.shape), demand.dtype))
+    counts, times = jax.vmap(lambda favour: _bisected(demand, region, first, favour, routing))(favour)
+    return counts[jnp.argmin(times)]
+
+
+def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
+    work = scaled(demand, region)
+
+    def halve(_, state):
+        low, high, best, least = state
+        middle = (low + high) / 2
+        count = _allocated(work, region.degrees, middle, favour, routing)
+        then = scaled_time(work, region, demand, count, routing)
+        reached = then <= middle
+        high = jnp.where(reached, jnp.minimum(then, high), high)
+        return jnp.where(reached, low, middle), high, jnp.where(then < least, count, best), jnp.minimum(then, least)
+
+    least = scaled_time(work, region, demand, first, routing)
+    bound = degree_bound(region, demand) / work.unit_s
+    low = jnp.where(jnp.isfinite(bound), bound, 0)
+    high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))  # by 1 a circuit has carried any pair
+    return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
+
+
+def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
+    """Circuits with which all ends by `at`, if the rule finds them, after at most S * degree / 2 rounds."""
+    size = work.size
+
+    def look(count):
+        """Scores of the pairs, and what each would have."""
+        give, _, carried = steps(count, size, at, routing)
+        out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, at))
+        relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
+        relief = jnp.triu(relief + relief.T, 1)
+        free = degree - count.sum(1, dtype=degree.dtype)
+        able = (give.nics > 0) & (give.nics <= free[:, None]) & (give.nics <= free[None, :])
+        score = relief / jnp.maximum(give.nics, 1).astype(size.dtype) * favour
+        return jnp.where(able, score, 0), give.after
+
+    def deal(state):
+        count, score, after = state
+        i, j = jnp.divmod(jnp.argmax(score), len(size))
+        count = count.at[i, j].set(after[i, j]).at[j, i].set(after[i, j])
+        return count, *look(count)
+
+    nothing = jnp.zeros(size.shape, jnp.int32)
+    return lax.while_loop(lambda state: state[1].max() > 0, deal, (nothing, *look(nothing)))[0]
+
+
+# ---------------------------------------------------------------------------------------------------- moves
+class Limit(NamedTuple):
+    """At most `most` circuits taken down from `origin`, and as many put up."""
+
+    origin: Int[Array, "S S"]
+    most: Int[Array, ""]
+
+    def kept(self, count: Int[Array, "S S"]) -> Bool[Array, ""]:
+        return changed(count, self.origin) <= self.most
+
+
+class _Moves(NamedTuple):
+    """All moves around server w [K+1 S K+1]; where c = w or d = b nothing is taken."""
+
+    w: Int[Array, ""]
+    b: Int[Array, "..."]
+    c: Int[Array, "..."]
+    d: Int[Array, "..."]
+    closes: Bool[Array, "..."]  # (c, d) gets circuits as well
+
+
+def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
+    """The circuits taken down or those put up, whichever are more."""
+    more = jnp.triu(count - previous)
+    up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
+    return jnp.maximum(up, down)
+
+
+def best_move(
+    count: Int[Array, "S S"],
+    loose: Bool[Array, "S S"],
+    favour: Float[Array, "S"],
+    work: Scaled,
+    degree: Int[Array, "S"],
+    at: Float[Array, ""],
+    routing: str,
+    limit: Limit | None,
+) -> tuple[Int[Array, "S S"], Bool[Array, "S S"]]:
+    """Circuits after the best move around the latest server, and the pairs [S S] whose circuits changed.
+
+    - `loose` [S S]: pairs whose circuits may change.
+    - `favour` [S]: factors on the bytes that the servers' ports have too many by `at`; the largest product is latest.
+
+    Even the best move may be for the worse. Nothing changes where no port is late or no move exists. A circuit beyond
+    the limit counts as much as what it carries by `at`.
+    """
+    give, take, carried = steps(count, work.size, at, routing)
+    give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
+    excess = work.excess(carried, at)
+    late = jnp.maximum(excess[0], 0) + jnp.maximum(excess[1], 0)
+    active = used(count, work.size, at, routing)
+    if limit is not None:
+        differ = jnp.abs(active - limit.origin).sum(1).astype(late.dtype)
+        late = late + jnp.where(limit.kept(active), 0, differ * at)
+    latest = jnp.argmax(late * favour).astype(jnp.int32)
+    moves, able = _moves(latest, give, take, degree - count.sum(1, dtype=degree.dtype))
+    cost = jnp.zeros_like(able, dtype=late.dtype)
+    if limit is not None:
+        moves, more = _beyond(limit, moves, active, give, take)
+        cost = more.astype(late.dtype) * at
+    rise = jnp.where(able & (late > 0).any(), _rise(moves, give, take, excess) + cost, jnp.inf)
+    able = rise < jnp.inf
+    pick = jnp.argmin(rise)
+    b, c, d, closes, able = (x.reshape(-1)[pick] for x in (moves.b, moves.c, moves.d, moves.closes, able))
+    w, after = moves.w, count
+    for i, j, step, done in ((w, c, take, c != w), (b, d, take, d != b), (w, b, give, True), (c, d, give, closes)):
+        value = jnp.where(able & done, step.after[i, j], after[i, j])
+        after = after.at[i, j].set(value).at[j, i].set(value)
+    return after, after != count
+
+
+def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
+    """Moves around `w`, and which of them are possible."""
+    servers = len(free)
+    harm = jnp.where(take.nics > 0, -take.moved - take.moved.T, -jnp.inf)
+    value, near = lax.top_k(harm, min(SLOTS, servers - 1))
+    own = jnp.arange(servers, dtype=near.dtype)
+    near = jnp.concatenate([own[:, None], jnp.where(value > -jnp.inf, near, own[:, None])], axis=1)
+    b, c, d = jnp.broadcast_arrays(own[None, :, None], near[w][:, None, None], near[None])
+    from_c, from_d = take.nics[w, c], take.nics[b, d]
+    needs, closing = give.nics[w, b], give.nics[c, d]
+    able = (needs > 0) & (free[w] + from_c >= needs) & (free[b] + from_d >= needs) & (c != b) & (d != w)
+    closes = (closing > 0) & (c != w) & (d != b) & (c != d)
+    closes &= (free[c] + from_c >= closing) & (free[d] + from_d >= closing)
+    return _Moves(w, b, c, d, closes), able
+
+
+def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
+    """Bytes that ports have too many after each move, less those before."""
+    w, b, c, d, closes = moves
+    up, down, (out, into) = give.moved, take.moved, excess
+
+    def at(server, more_out, more_in):
+        before = jnp.maximum(out[server], 0) + jnp.maximum(into[server], 0)
+        return jnp.maximum(out[server] + more_out, 0) + jnp.maximum(into[server] + more_in, 0) - before
+
+    cd, dc = jnp.where(closes, up[c, d], 0), jnp.where(closes, up[d, c], 0)
+    both = (c == d) & (c != w) & (d != b)  # one server loses to w and to b
+    from_b = jnp.where(both, down[c, b], 0), jnp.where(both, down[b, c], 0)
+    rise = at(w, down[w, c] - up[w, b], down[c, w] - up[b, w]) + at(b, down[b, d] - up[b, w], down[d, b] - up[w, b])
+    rise += jnp.where(c != w, at(c, down[c, w] - cd + from_b[0], down[w, c] - dc + from_b[1]), 0)
+    return rise + jnp.where((d != b) & ~both, at(d, down[d, b] - dc, down[b, d] - cd), 0)
+
+
+def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
+    """Circuits that each move adds to those beyond the limit; (c, d) gets circuits only if that adds none."""
+    w, b, c, d, closes = moves
+
+    def differs(step: Step, sign: int):
+        new, old = (jnp.maximum(sign * (value - limit.origin), 0) for value in (step.after, count))
+        return jnp.where(step.nics > 0, new - old, 0)
+
+    def beyond(closes):
+        sides = []
+        for sign in (1, -1):
+            now = jnp.triu(jnp.maximum(sign * (count - limit.origin), 0)).sum(dtype=count.dtype)
+            given, taken = differs(give, sign), differs(take, sign)
+            sides.append(now + given[w, b] + taken[w, c] + taken[b, d] + jnp.where(closes, given[c, d], 0))
+        return jnp.maximum(jnp.maximum(*sides) - limit.most, 0)
+
+    closes = closes & (beyond(closes) <= beyond(False))
+    now = jnp.maximum(changed(count, limit.origin) - limit.most, 0)
+    return moves._replace(closes=closes), beyond(closes) - now
+
+
+# --------------------------------------------------------------------------------------------------- search
+class _Search(NamedTuple):
+    count: Int[Array, "S S"]
+    fixed: Int[Array, "S S"]  # round up to which a pair keeps its circuits
+    stale: Int[Array, ""]  # rounds since the last better plan, or since the search went back to it
+    best: Int[Array, "S S"]
+    least: Float[Array, ""]  # its time
+
+
+def local_search(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    routing: str = "split",
+    most_changed: int | None = None,
+    rounds: int = 100,
+) -> Plan:
+    """The best circuits that tabu search (`improved`) finds from `greedy_next`, `threshold` and the previous circuits.
+
+    - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
+    - `previous`: the plan in use.
+    - `key`: of chance; None: always the same.
+    - `routing`: "unsplit" or "split".
+    - `most_changed`: take down at most so many of the previous circuits, the only start, and put up at most so many.
+      Circuits beyond the region's degrees are taken down first, whatever the limit.
+    - `rounds`: moves from every start.
+
+    Never later than its starts by paced time.
+    """
+    one_of("routing", routing, ROUTINGS)
+    whole("rounds", rounds, at_least=0)
+    demand = between_servers(region, demand)
+    key = jax.random.key(0) if key is None else key
+    if previous is not None and previous.circuits.count.shape != demand.shape:
+        shape = list(previous.circuits.count.shape)
+        raise InputError(f"previous must have circuits [S S] with S = {region.servers} servers, got {shape}.")
+    if most_changed is not None and previous is None:
+        raise InputError("most_changed needs the previous plan, got none.")
+    most = None
+    if most_changed is not None:
+        if not isinstance(most_changed, jax.Array):
+            whole("most_changed", most_changed, at_least=0)
+        most = jnp.asarray(most_changed).astype(jnp.int32)  # traced: another limit does not compile anew
+    before = None if previous is None else previous.circuits.count
+    return Plan(Circuits(_best(demand, region, before, most, key, routing, rounds)))
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "rounds"))
+def _best(demand, region: Region, previous, most, key, routing: str, rounds: int) -> Int[Array, "S S"]:
+    starts = []
+    if previous is not None:
+        starts.append(_fitted(previous, demand, region.degrees))
+    if most is None:
+        starts.append(greedy(demand, region, rule="next").circuits.count)
+        starts.append(threshold(demand, region, key=key, routing=routing, starts=STARTS).circuits.count)
+    keys = jax.random.split(key, len(starts))
+    counts, times = jax.vmap(lambda count, key: improved(count, demand, region, most, key, routing, rounds))(
+        jnp.stack(starts), keys
+    )
+    return counts[jnp.argmin(times)]
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "rounds"))
+def improved(
+    start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
+) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
+    """Circuits no later than legal ones, after `rounds` moves, and their paced time [units of `scaled`].
+
+    - `most`: circuits that may differ from `start`; None: any number.
+
+    Tabu search. The target is a time just below the best so far. A round makes the best move around the server whose
+    EPS ports are latest for it (by a little chance), be it for the worse; the pairs changed then keep their circuits
+    for a few rounds. Circuits with which all ports end in time are the next best, their paced time the next target.
+
+    A round costs about S (SLOTS + 1)^2 sums of eight terms. Source: tabu search after Glover, ORSA J. Computing 1(3),
+    1989; objective and moves are ours.
+    """
+    work, degree = scaled(demand, region), region.degrees
+    start = start.astype(jnp.int32)
+    limit = None if most is None else Limit(start, most)
+    chance = jax.random.uniform(key, (rounds, len(demand) + 1), demand.dtype)
+
+    def move(state: _Search, now) -> tuple[_Search, None]:
+        turn, chance = now
+        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)  # by 1 a circuit carries any pair
+        loose = state.fixed < turn
+        favour = chance[1:] ** CHANCE
+        count, moved = best_move(state.count, loose, favour, work, degree, at, routing, limit)
+        until = turn + TENURE + (chance[0] * (TENURE + 1)).astype(turn.dtype)
+        active = used(count, work.size, at, routing)
+        time = scaled_time(work, region, demand, active, routing)
+        if limit is not None:
+            time = jnp.where(limit.kept(active), time, jnp.inf)
+        better = time < state.least
+        best = jnp.where(better, active, state.best)
+        stale = jnp.where(better, 0, state.stale + 1)
+        back = stale >= PATIENCE
+        fixed = jnp.where(better | back, 0, jnp.where(moved, until, state.fixed))
+        count, stale = jnp.where(better | back, best, count), jnp.where(back, 0, stale)
+        return _Search(count, fixed, stale, best, jnp.minimum(time, state.least)), None
+
+    never, least = jnp.zeros_like(start), scaled_time(work, region, demand, start, routing)
+    first = _Search(start, never, jnp.zeros((), jnp.int32), start, least)
+    turns = jnp.arange(1, rounds + 1, dtype=jnp.int32)
+    last = lax.scan(move, first, (turns, chance))[0]
+    return last.best, last.least
+
+
+def _fitted(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+    """Takes down the circuits that carry least, until every server has NICs for its circuits."""
+    wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
+    legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)
+    both = jnp.maximum(demand, demand.T)
+
+    def over(count):
+        return count.sum(1, dtype=degree.dtype) - degree
+
+    def drop(count):
+        worst = jnp.argmax(over(count))
+        carries = both[worst] / jnp.maximum(count[worst], 1).astype(both.dtype)
+        least = jnp.argmin(jnp.where(count[worst] > 0, carries, jnp.inf))
+        return count.at[worst, least].add(-1).at[least, worst].add(-1)
+
+    return lax.while_loop(lambda count: (over(count) > 0).any(), drop, legal)

@@ -1,0 +1,320 @@
+"""Real-valued circuits that gradient steps can move, whole ones rounded from them, and the policy `relaxed`.
+
+Logits become circuits within every server's degree by symmetric scaling (`soft_circuits`). Adam lowers the time of the
+all-to-all, softened over ports and circuits, while the temperature falls and counts are drawn to whole numbers.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from mfabric_jax.checks import one_of, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.local_search import improved
+from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalised, samples_of
+from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
+from mfabric_jax.routing.region import between_servers
+
+ROUTINGS = ("unsplit", "split", "relay")
+SCALINGS = 12  # rounds; what then still exceeds a degree is cut off
+HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
+RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last
+MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
+FLOOR = 0.1  # bytes of a pair, in mean ones, that its first circuits are never below
+STAIRS_FROM = 1 / 3  # part of the steps before counts are first drawn to whole numbers
+INACTIVE = 1e-3  # circuits that a pair without any is taken to have: finite times
+NEWTON = 6  # steps to a port's time under split routing; 2 to 5 in practice
+FAINT = 1e-3  # EPS NICs of a server that has none: finite times
+HALF = 0.5  # of a circuit: pairs that lack less may go without
+NOISES = (0.0, 0.15, 0.3)  # of roundings
+
+Objective = Callable[[Any, Array, Array], Array]
+
+
+def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """Logits of circuits in proportion to the larger direction of a pair's bytes and a tenth of the mean."""
+    pairs = jnp.maximum(demand, demand.T)
+    mean = pairs.mean()
+    usable = (mean > 0) & jnp.isfinite(mean)
+    return jnp.log(jnp.where(usable, pairs / jnp.where(usable, mean, 1), 1) + jnp.asarray(FLOOR, demand.dtype))
+
+
+def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
+    """Starts of `samples` relaxations: `demand_logits`, in all but the first with Gumbel noise."""
+    noise = jax.random.gumbel(key, (samples, *demand.shape), demand.dtype).at[0].set(0)
+    return demand_logits(demand)[None] + noise
+
+
+def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
+    """A fractional b-matching, exp(logits) scaled to the degrees: symmetric, zero diagonal, nearly all NICs used.
+
+    Sinkhorn's scaling in symmetric form and in logarithms: c_ij = exp(l_ij + u_i + u_j) with
+    u <- (u + log degree - logsumexp_j(l_ij + u_j)) / 2; whole steps alternate between two solutions. Logits are
+    averaged over both directions. Differentiable.
+    Source: symmetric scaling after Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
+    """
+    servers, dtype = len(degrees), logits.dtype
+    some = degrees > 0
+    open_ = some[:, None] & some[None, :] & ~jnp.eye(servers, dtype=bool)
+    partners = open_.any(1)
+    level = jnp.where(open_, (logits + logits.T) / 2, 0)
+    degree = degrees.astype(dtype)
+    wanted = jnp.log(jnp.where(some, degree, 1))
+
+    def scale(u, _):
+        terms = jnp.where(open_, level + u[None, :], -jnp.inf)
+        total = jax.nn.logsumexp(jnp.where(partners[:, None], terms, 0), axis=1)
+        return jnp.where(partners, (u + wanted - total) / 2, 0), None
+
+    u, _ = lax.scan(scale, jnp.zeros(servers, dtype), length=SCALINGS)
+    count = jnp.where(open_, jnp.exp(level + u[:, None] + u[None, :]), 0)
+    return within_degrees(count, degrees)
+
+
+def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
+    """The circuits, scaled down at servers that have too many."""
+    used, degree = count.sum(1), degrees.astype(count.dtype)
+    fits = jnp.where(used > degree, degree / jnp.where(used > degree, used, 1), 1)
+    return count * jnp.minimum(fits[:, None], fits[None, :])
+
+
+def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
+    """Capacities of real-valued circuits: c - strength sin(2 pi c) / (2 pi).
+
+    At strength 1 a smooth staircase, flat at whole numbers and steep at the halves, so that the slope of a time drives
+    every count to a whole number; at 0 the counts.
+    """
+    turn = jnp.asarray(2 * np.pi, count.dtype)
+    return count - strength * jnp.sin(turn * count) / turn
+
+
+def annealed(objective: Objective, start, steps: int):
+    """Parameters after `steps` of Adam down `objective(parameters, temperature, strength of drawn_to_whole)`."""
+    dtype = jax.tree.leaves(start)[0].dtype
+    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
+    temperature = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
+    part = np.linspace(0, 1, steps)
+    strength = jnp.asarray(np.clip((part - STAIRS_FROM) / (1 - STAIRS_FROM), 0, 1), dtype)
+
+    def step(state, at):
+        parameters, moments = state
+        slope = jax.grad(objective)(parameters, *at)
+        with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
+            change, moments = adam.update(slope, moments)
+        return (jax.tree.map(jnp.add, parameters, change), moments), None
+
+    return lax.scan(step, (start, adam.init(start)), (temperature, strength))[0][0]
+
+
+@jax.jit
+def rounded(
+    count: Float[Array, "S S"],
+    degrees: Int[Array, "S"],
+    *,
+    least: Float[Array, ""] | float = -jnp.inf,
+    noise: Float[Array, ""] | float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Int[Array, "S S"]:
+    """The whole part of every pair's circuits, then one more at a time to the pair that lacks most while NICs are free.
+
+    - `count` [S S]: both directions are averaged; the diagonal, NaN and what is below 0 count as 0; what exceeds a
+      server's degree is scaled down.
+    - `least`: a pair that lacks less takes no circuit; by default NICs stay free only where no pair is left.
+    - `noise`: standard deviation of what is added to the lacks, drawn with `key`.
+
+    Legal for any `count`. Ties go to the lower (i, j). At most S * degree / 2 rounds.
+    """
+    servers, dtype = len(degrees), count.dtype
+    upper = jnp.triu(jnp.ones((servers, servers), bool), 1)
+    most = jnp.minimum(degrees[:, None], degrees[None, :]).astype(dtype)
+    wanted = jnp.where(upper, jnp.clip(jnp.nan_to_num((count + count.T) / 2, nan=0), 0, most), 0)
+    wanted = jnp.triu(within_degrees(wanted + wanted.T, degrees), 1)
+    whole = jnp.floor(wanted)
+    allocated = whole.astype(jnp.int32)
+    lack = wanted - whole
+    if key is not None:
+        lack += jnp.asarray(noise, dtype) * jax.random.normal(key, lack.shape, dtype)
+    enough = upper & (lack >= jnp.asarray(least, dtype))
+
+    def open_(state):
+        _, free, lack = state
+        return enough & (lack >= jnp.asarray(least, dtype)) & (free > 0)[:, None] & (free > 0)[None, :]
+
+    def deal(state):
+        allocated, free, lack = state
+        i, j = jnp.divmod(jnp.argmax(jnp.where(open_(state), lack, -jnp.inf)), servers)
+        return allocated.at[i, j].add(1), free.at[i].add(-1).at[j].add(-1), lack.at[i, j].add(-1)
+
+    free = degrees - (allocated + allocated.T).sum(1, dtype=degrees.dtype)
+    allocated = lax.while_loop(lambda state: open_(state).any(), deal, (allocated, free, lack))[0]
+    return allocated + allocated.T
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "tail"))
+def relaxed_jointly(
+    samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0
+) -> Float[Array, "S S"]:
+    """Circuits [S S], mostly near whole numbers, after steps from `logits` down the time under relay routing.
+
+    `softened_time` is lowered in the logits of circuits and in all potentials together. `tail`: part of the samples
+    that counts (`samples.risk_of`).
+    """
+
+    def objective(parameters, temperature, strength):
+        logits, potentials = parameters
+        return softened_time(samples, logits, potentials, temperature, strength, tail)
+
+    return soft_circuits(annealed(objective, (logits, samples.cold), steps)[0], samples.degrees)
+
+
+def softened_time(
+    samples: Samples,
+    logits: Float[Array, "S S"],
+    potentials: Float[Array, "K 3S+2 S"],
+    temperature,
+    strength,
+    tail: float,
+) -> Float[Array, ""]:
+    """Softened time, over the degree bound, of those samples that count, over circuits of these logits."""
+    width = width_of(samples, logits, strength)
+
+    def one(pairs, potentials):
+        links, late = samples.links(pairs, width)
+        return temperature * jax.nn.logsumexp(links.seconds(potentials) / temperature) + late
+
+    seconds = jax.vmap(one)(samples.pairs, potentials)
+    counts = jax.lax.stop_gradient(counting(seconds, samples.weight, tail))
+    return jnp.where(counts > 0, counts * seconds, 0).sum()
+
+
+def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
+    """Capacity [NICs] of the circuits of these logits."""
+    count = soft_circuits(logits, samples.degrees)
+    return drawn_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
+
+
+def relaxed(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous=None,
+    key: PRNGKeyArray | None = None,
+    routing: str = "split",
+    steps: int = 150,
+    samples: int = 4,
+    rounds: int = 100,
+) -> Plan:
+    """Circuits by gradient steps on real-valued ones, the best of all roundings, then local search.
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
+    - `key`: of noise; None: always the same.
+    - `routing`: "split" by its exact time per port, "unsplit" by a smooth stand-in, "relay" by relaxed shares
+      (`relaxed_jointly`); the plan then has shares (`relay_shares`).
+    - `steps`, `samples`: gradient steps from each of so many starts.
+    - `rounds`: of local search at the end; relay routing has none.
+
+    Legal for any demand; batched by `vmap`, at about 30 S^2 floats each sample. `previous` is not used. `local_search`
+    alone is as good; `joint` is better under relay routing.
+    """
+    one_of("routing", routing, ROUTINGS)
+    demand = between_servers(region, demand)
+    whole("steps", steps, at_least=0)
+    whole("samples", samples)
+    whole("rounds", rounds, at_least=0)
+    key = jax.random.key(0) if key is None else key
+    if routing == "relay":
+        return Plan(*_relaying(demand, region, key, steps, samples))
+    return Plan(Circuits(_relaxed(demand, region, key, routing, steps, samples, rounds)))
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "steps", "samples", "rounds"))
+def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int, rounds: int) -> Int[Array, "S S"]:
+    start, rounding = jax.random.split(key)
+    need, degrees = normalised(demand, region), region.degrees
+    latest = split_latest if routing == "split" else unsplit_latest
+
+    def objective(logits, temperature, strength):
+        return latest(need, drawn_to_whole(soft_circuits(logits, degrees), strength), temperature)
+
+    def descended(logits):
+        return soft_circuits(annealed(objective, logits, steps), degrees)
+
+    soft = jax.vmap(descended)(first_logits(demand, start, samples))
+    candidates = jax.vmap(lambda count, key: _roundings(count, degrees, key))(soft, jax.random.split(rounding, samples))
+    candidates = candidates.reshape(-1, *demand.shape)
+
+    def seconds(count):
+        return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
+
+    best = candidates[jnp.argmin(jax.vmap(seconds)(candidates))]
+    return improved(best, demand, region, None, jax.random.key(0), routing, rounds)[0]
+
+
+def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
+    """Plain and noisy roundings, with all NICs used and without pairs that lack less than half a circuit."""
+    noise = jnp.asarray(NOISES, count.dtype)
+    keys = jax.random.split(key, len(NOISES))
+    least = jnp.asarray((-jnp.inf, HALF), count.dtype)
+    every = jax.vmap(
+        jax.vmap(lambda noise, key, least: rounded(count, degrees, least=least, noise=noise, key=key), (0, 0, None)),
+        (None, None, 0),
+    )
+    return every(noise, keys, least).reshape(-1, *count.shape)
+
+
+def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+    """Split routing's time in units of the degree bound, softened over ports by a log-sum-exp.
+
+    A port's time is the root t of sum_j max(D_j - C_j t, 0) = E t, by Newton from below as in `split_seconds`; its
+    slope is that of the ratio at the root.
+    """
+    demand = jnp.concatenate([need.pairs, need.pairs.T])
+    circuit = jnp.concatenate([count, count])
+    port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
+
+    def ratio(at):
+        late = demand > circuit * at[:, None]
+        return jnp.where(late, demand, 0).sum(1) / (port + jnp.where(late, circuit, 0).sum(1))
+
+    root = lax.fori_loop(0, NEWTON, lambda _, at: lax.stop_gradient(ratio(at)), jnp.zeros_like(port))
+    return _softest(ratio(root), temperature)
+
+
+def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+    """A smooth stand-in for unsplit routing's time in units of the degree bound.
+
+    A pair with less than one circuit uses a whole one with that probability and else the EPS: the probability weighs
+    its time on the circuit in the log-sum-exp, and the rest of its bytes load the EPS ports.
+    """
+    active = jnp.minimum(count, 1)
+    on_circuits = need.pairs / jnp.maximum(count, 1)
+    rest = need.pairs * (1 - active)
+    port = jnp.maximum(need.ports, FAINT)
+    times = jnp.concatenate([on_circuits.reshape(-1), rest.sum(1) / port, rest.sum(0) / port])
+    weight = jnp.concatenate([jnp.where(need.pairs > 0, active, 0).reshape(-1), jnp.ones(2 * len(port), active.dtype)])
+    return _softest(times, temperature, weight)
+
+
+def _softest(times, temperature, weight=None):
+    return temperature * jax.nn.logsumexp(times / temperature, b=weight)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "samples"))
+def _relaying(demand, region: Region, key, steps: int, samples: int) -> tuple[Circuits, Float[Array, "S S S+2"]]:
+    sample = samples_of(demand[None], region)
+
+    def planned(logits):
+        circuits = Circuits(rounded(relaxed_jointly(sample, logits, steps), region.degrees))
+        shares = relay_shares(region, circuits, demand)
+        return circuits, shares, fluid_lower_bound(region, Plan(circuits, shares), demand, routing="relay")
+
+    circuits, shares, seconds = jax.vmap(planned)(first_logits(demand, key, samples))
+    best = jnp.argmin(seconds)
+    return jax.tree.map(lambda x: x[best], (circuits, shares))
