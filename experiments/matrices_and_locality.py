@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mfabric_jax import report, traffic, units, workload
+from mfabric_jax.recordings import statistics
 from mfabric_jax.report import style
-from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
+from mfabric_jax.traffic import Flows, Tokens, collectives
 from mfabric_jax.workload import Workload, place
 
 from .pictures import Axis, Heat, Picture

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from mfabric_jax.recordings import fit, statistics
 from mfabric_jax.report import read_rows
-from mfabric_jax.traffic import Knobs, fit, open_trace, survey
+from mfabric_jax.traffic import Knobs, open_trace
 from mfabric_jax.traffic.generator import Shape, draw
 
 from . import command_line
@@ -36,7 +37,7 @@ def test_info_prints_shape_statistics_and_drift_of_chosen_records_and_ranks(caps
     assert first == f"tokens, recorded {run}, records 0 to 2"
     assert second == "iteration 3, layer 2, micro-batch 1, source rank 4, expert 8"
     (recording,) = open_trace(run)
-    for row in survey.quantile_rows(survey.statistics_by_layer(recording, ranks_per_server=2)):
+    for row in statistics.quantile_rows(statistics.statistics_by_layer(recording, ranks_per_server=2)):
         (line,) = [line for line in lines if line.startswith(row["statistic"])]
         printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
         np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
@@ -65,14 +66,14 @@ def test_info_says_how_many_ranks_a_server_was_taken_to_hold(capsys, run):
 
 def test_rows_are_written(capsys, run, tmp_path):
     (recording,) = open_trace(run)
-    want = survey.statistics_by_layer(recording.chosen((1, 2)))
+    want = statistics.statistics_by_layer(recording.chosen((1, 2)))
     for name in ("rows.csv", "rows.parquet"):
         assert status("info", run, "--records", "1-2", "--out", tmp_path / name) == 0
         assert capsys.readouterr().err.strip() == str(tmp_path / name)
         rows, config = read_rows(tmp_path / name)
         assert [(row["iteration"], row["layer"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
         for got, row in zip(rows, want, strict=True):
-            for title in survey.TITLES:
+            for title in statistics.TITLES:
                 assert got[title] == (None if row[title] is None else pytest.approx(row[title], rel=1e-12))
         assert (config["command"], config["path"], config["records"]) == ("traces info", str(run), "1-2")
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key, Num
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.formats import recording_of
+from mfabric_jax.traffic.recording import recording_of
 
 # Broader families (`BROAD`) of drawn demand between servers: other structures than hot experts make.
 # Networks for scenarios are trained on them. Only proportions matter: no unit is meant.

@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import statistics
+from mfabric_jax.recordings import statistics
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
 from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
@@ -29,12 +29,14 @@ DRIFTS = (0.01, 0.03, 0.1, 0.3)
 JITTERS = (0.0, 0.05)
 MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
 LARGEST_NOISE = 3.0  # standard deviation of a logarithm
+NOISE_ROUNDS = 4
 TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
 TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
 PARTS_OF_RUN = 5  # that the phase is seen in
 LEAST_PHASE = 0.05  # change of the amplitude that is told from none
 EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
 EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
+HALVINGS = 3  # of the steps of a search
 TINY = 1e-6  # a logarithm of 0 helps no search
 EXPLAINED = 0.5  # part of that change which a phase has to explain
 
@@ -67,8 +69,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     correlations, as far as `moments_of` defines them here. `distinct` is the largest that no row contradicts.
     Hot spots and `pair_sparsity` are not fitted.
 
-    - `iterations`: how many to generate for `Fit.fitted`, default as many as were recorded; they have another seed
-      than those that were tried.
+    - `iterations`: how many to generate for `Fit.fitted`, with another seed; default as many as were recorded.
 
     `InputError` for a recording without selections.
     """
@@ -208,10 +209,21 @@ class _Target:
         return knobs
 
     def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
-        def tried(value: float) -> float:
-            return self.tried(dataclasses.replace(knobs, **{field: value}))[statistic]
+        """Squares of independent noise add up, so the statistic at x is about sqrt(f(0)^2 + (k x)^2)."""
+        wanted = self.recorded[statistic]
 
-        return dataclasses.replace(knobs, **{field: _noise(tried, self.recorded[statistic], LARGEST_NOISE)})
+        def moved(value: float) -> Knobs:
+            return dataclasses.replace(knobs, **{field: value})
+
+        least = self.tried(moved(0.0))[statistic]
+        if least >= wanted:
+            return moved(0.0)
+        value = 0.1
+        for _ in range(NOISE_ROUNDS):
+            above = self.tried(moved(value))[statistic] ** 2 - least**2
+            step = math.sqrt((wanted**2 - least**2) / above) if above > 0 else 2
+            value = min(value * step, LARGEST_NOISE)
+        return moved(value)
 
     def _row_shared(self) -> float:
         """From what is above chance in single micro-batches, and in the sum of them, where unshared noise averages."""
@@ -295,36 +307,24 @@ def _apart(value: float, other: float) -> float:
     return abs(math.log(max(value, TINY) / max(other, TINY)))
 
 
-def _solve(function: Callable[[float], float], wanted: float, most: float, rounds: int = 9) -> float:
+def _solve(function: Callable[[float], float], wanted: float, most: float) -> float:
     """Where in [0, most] an increasing function has a value, by bisection; an end where it lies outside."""
     low, high = 0.0, most
     if function(low) >= wanted:
         return low
-    for _ in range(rounds):
+    for _ in range(9):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < wanted else (low, middle)
     return (low + high) / 2
 
 
-def _noise(function: Callable[[float], float], wanted: float, most: float, rounds: int = 4) -> float:
-    """The same where squares add up, as with the deviations of independent noise: f(x)^2 is about f(0)^2 + (k x)^2."""
-    least = function(0.0)
-    if least >= wanted:
-        return 0.0
-    value = 0.1
-    for _ in range(rounds):
-        above = function(value) ** 2 - least**2
-        value = min(value * math.sqrt((wanted**2 - least**2) / above), most) if above > 0 else min(2 * value, most)
-    return value
-
-
 def _descend(
-    function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds, rounds: int = 3
+    function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds
 ) -> tuple[Sequence[float], float]:
     """A least point near `start`, by steps along the axes that are halved where none helps; and the value there."""
     best, least = list(start), function(start)
     sizes = list(steps)
-    for _ in range(4 * rounds):
+    for _ in range(4 * HALVINGS):
         before = least
         for axis, sign in itertools.product(range(len(best)), (1, -1)):
             tried = list(best)
@@ -333,6 +333,6 @@ def _descend(
                 best, least = tried, value
         if least == before:
             sizes = [size / 2 for size in sizes]
-            if sizes[0] < steps[0] / 2**rounds:
+            if sizes[0] < steps[0] / 2**HALVINGS:
                 break
     return best, least

@@ -14,9 +14,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from mfabric_jax.recordings.statistics import target_loads
 from mfabric_jax.traffic.predictor import REGISTRY, WINDOW, Predictor, total_variation
 from mfabric_jax.traffic.recording import Recording
-from mfabric_jax.traffic.survey import target_loads
 
 HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
 TRIALS = 4, 32  # fewest and most iterations predicted, evenly spread over those that every horizon can predict
