@@ -16,9 +16,8 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings import statistics
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import Normals, Shape, base_popularity, draw, normals
 from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
-from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 

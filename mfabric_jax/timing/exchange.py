@@ -19,8 +19,7 @@ from mfabric_jax.timing.first import BLOCK, First
 from mfabric_jax.timing.spans import ALL_TO_ALL, Span
 from mfabric_jax.timing.switching import routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
-from mfabric_jax.traffic.demand import inside_bytes
-from mfabric_jax.traffic.dispatch import even_bytes
+from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
 from mfabric_jax.workload import Workload
 
 Carry = SinglePaths | Callable | None

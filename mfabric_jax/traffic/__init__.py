@@ -1,14 +1,14 @@
 """Who sends how much to whom: tokens measured, generated or recorded, and the demand matrices they make."""
 
 from mfabric_jax.flows.flows import Flows as Flows
-from mfabric_jax.traffic.demand import rank_bytes as rank_bytes
-from mfabric_jax.traffic.demand import server_bytes as server_bytes
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes
+from mfabric_jax.traffic.dispatch import rank_bytes as rank_bytes
 from mfabric_jax.traffic.dispatch import sent_tokens as sent_tokens
-from mfabric_jax.traffic.expert_shares import authors as authors
-from mfabric_jax.traffic.expert_shares import measured as measured
+from mfabric_jax.traffic.dispatch import server_bytes as server_bytes
+from mfabric_jax.traffic.generator import authors as authors
 from mfabric_jax.traffic.generator import from_knobs as from_knobs
 from mfabric_jax.traffic.generator import generated as generated
+from mfabric_jax.traffic.generator import measured as measured
 from mfabric_jax.traffic.knobs import Knobs as Knobs
 from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.placement import Room as Room

@@ -3,7 +3,7 @@
 A forecast is taken to be the truth times log-normal errors. What pairs have beyond their rows and columns is believed
 as far as it is larger than such errors would make it: empirical Bayes, with row and column means of the logarithms as
 the prior, themselves known as well as so many pairs tell them. How large errors are is given, or estimated from past
-forecasts (`error_of`), whose errors can also be drawn again as they were (`resampled`).
+forecasts (`error_of`).
 """
 
 import functools
@@ -124,25 +124,6 @@ def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
 def _logarithm(forecast):
     some = forecast > 0
     return jnp.where(some, jnp.log(jnp.where(some, forecast, 1)), 0), some
-
-
-def resampled(
-    key: Key[Array, ""],
-    forecast: Float[Array, "S S"],
-    past: Float[Array, "H S S"],
-    true: Float[Array, "H S S"],
-    count: int,
-) -> Float[Array, "K S S"]:
-    """`count` demands: the forecast with the errors that `past` forecasts of `true` demand had, drawn with replacement.
-
-    A pair that one of the two had without bytes keeps its forecast.
-    """
-    whole("count", count)
-    both = (past > 0) & (true > 0)
-    factor = jnp.where(both, true / jnp.where(both, past, 1), 1)
-    total = past.sum((1, 2)) / jnp.maximum(true.sum((1, 2)), jnp.finfo(true.dtype).tiny)
-    drawn = jax.random.randint(key, (count,), 0, len(past))
-    return forecast[None] * (factor * total[:, None, None])[drawn]
 
 
 def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"]) -> float:

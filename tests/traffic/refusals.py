@@ -10,19 +10,14 @@ import numpy as np
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
-from mfabric_jax.traffic.collectives import (
-    all_to_all,
-    hierarchical_all_reduce,
-    point_to_point,
-    ring_all_reduce,
-    together,
-)
-from mfabric_jax.traffic.demand import inside_bytes
+from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.placement import Room, placed, placement_policy
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
-from mfabric_jax.traffic.training import expert_flows
-from mfabric_jax.traffic.transition_matrix import transition
+from mfabric_jax.traffic.training import (
+    expert_flows,
+    point_to_point,
+)
 from tests.traffic.jobs import job
 
 TWO = job(ep=2, experts=2)
@@ -127,34 +122,16 @@ REFUSED = [
     (in_room(slots=7), "slots must be a multiple of the 2 ranks, one for each of 8 experts at least, got 7."),
     (in_room(groups=3), "placement_groups must divide the 8 experts, got 3."),
     # predictors and scenarios
-    (lambda: transition(ONES, np.ones((2, 4)), np.ones(2)), "x and y must be [k E], none empty, got [2, 3] and [2, 4]"),
-    (lambda: transition(ONES, ONES, np.ones(3)), "weight must be [k] with k = 2 observations, got [3]."),
-    (lambda: transition(ONES, ONES, -np.ones(2)), "weight must be finite and not negative, got [-1.0"),
     (lambda: predictor.get("transitions"), "predictor 'transitions' is unknown (did you mean 'transition'?)"),
     (lambda: predictor.get("transition", k=3), "'transition' has no setting 'k'; it has window, decay."),
     (lambda: predictor.get("moving-average", decay=1.1), "decay must be at most 1, got 1.1."),
     (lambda: predictor.get("uniform")(PAST, NOW[0]), "must be [T L E] and [L E]", "got [3, 2, 2] and [2]."),
-    (lambda: predictor.get("uniform")(PAST, -NOW), "current must be finite and not negative"),
     (lambda: hit_rate(np.ones(3), np.ones(3), 4), "k must be at most the 3 experts, got 4."),
     (lambda: total_variation(np.ones(3), np.ones(4)), "must be [... E]", "got [3] and [4]."),
     (lambda: likely_demands(jax.random.key(0), np.ones((3, 3)), 0.1, 0), "count must be a whole number", "got 0."),
     (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past must be [H S S] as true is, got [2, 3, 3] and"),
     # flows and demands
-    (lambda: all_to_all([0.0, 1.0], 1), "members must be whole numbers (endpoints), got float64"),
-    (lambda: all_to_all([[0, 1], [2]], 1), "members must be an array, got rows of different lengths"),
-    (lambda: ring_all_reduce([0, -3], 1), "members must not be negative, got -3"),
-    (lambda: all_to_all(3, 1), "members must have the shape [n] or [G n] without empty groups, got []"),
-    (lambda: hierarchical_all_reduce([0, 1], 1), "members must have the shape [S m] or [G S m]"),
-    (lambda: all_to_all([[1, 2, 3], [5, 6, 5]], 1), "but group 1 repeats 5"),
-    (lambda: all_to_all([0, 1], [[0, -1], [0, 0]]), "size must be finite and not negative, got -1.0"),
-    (lambda: all_to_all([0, 1], [1, 2]), "size must be a number, [2 2] or [1 2 2], got the shape [2]"),
-    (lambda: ring_all_reduce(np.arange(8), 1.0, rings=5), "rings must be at most 4 for 8 members"),
-    (lambda: point_to_point([0, 1], [0, 1, 2], 1), "must broadcast, got the shapes [2], [3], [], []"),
-    (lambda: all_to_all([0, 1], 1).of("all-too-all"), "label 'all-too-all' is unknown (did you mean 'all-to-all'"),
-    (
-        lambda: together(all_to_all([0], 1)._replace(labels=tuple(map(str, range(32769))))),
-        "at most 32768 different labels together, got 32769",
-    ),
+    (lambda: point_to_point(0, 1, 5, label="PP").of("P"), "label 'P' is unknown (did you mean 'PP'?); allowed: PP."),
     (lambda: expert_flows(job(4, 8), np.zeros((1, 2, 1, 3, 8))), "tokens must be [replica 2 M 4 8], got [1, 2, 1, 3"),
     (lambda: traffic.rank_bytes(jnp.ones((4, 6)), 1), "experts a multiple of ranks, got shape (4, 6)"),
     (lambda: traffic.server_bytes(jnp.ones((4, 3)), 1), "demand must be square, got shape (4, 3)"),

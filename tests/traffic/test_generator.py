@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, statistics, workload_knobs
+from mfabric_jax.recordings import statistics
+from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, workload_knobs
 from mfabric_jax.traffic.demand_families import BROAD, drawn_of
-from mfabric_jax.traffic.expert_shares import MATRIX, _tables, shares_of_others
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import MATRIX, Purpose, Shape, draw, measured_shares, shares_of_others, stream
 from mfabric_jax.traffic.knobs import WORKLOADS
-from mfabric_jax.traffic.popularity import Purpose, stream
+from mfabric_jax.traffic.tokens import max_over_mean
 from mfabric_jax.workload import NAMES, get
 from tests.mistakes import refused
 
@@ -32,7 +32,7 @@ def seen(iterations=40, **moved):
     count = draw(SHAPE, dataclasses.replace(BASE, **moved), 1, np.arange(iterations))
     load = count.sum(axis=(2, 3))
     return {
-        "load": statistics.max_over_mean(load).mean(),
+        "load": max_over_mean(load).mean(),
         "rows": statistics.source_variation(count)[0].mean(),
         "micro": statistics.source_variation(count.sum(axis=3))[0].mean(),
         "near": 1 - statistics.correlation(load, 1).mean(),
@@ -198,32 +198,6 @@ def test_generated_is_a_case_of_the_knobs():
     assert from_knobs(workload, Knobs()).source == "generated, balanced, seed 0"
 
 
-# ------------------------------------------------------------------------------------------------------------ mistakes
-OUT_OF_RANGE = (
-    ({"popularity": "zipf"}, "popularity 'zipf' is unknown; allowed: power-law, log-normal."),
-    ({"skew": -1.0}, "skew must be finite and not negative, got -1.0."),
-    ({"sparsity": 1.0}, "sparsity must be below 1, got 1.0."),
-    ({"row_shared": 2.0}, "row_shared must be at most 1, got 2.0."),
-    ({"sampled": 1}, "sampled must be true or false, got 1."),
-    ({"hot_share": 0.5}, "hot_share 0.5 needs hot_experts or hot_ranks of at least 1, got 0."),
-    ({"hot_experts": 1, "hot_ranks": 2}, "hot_ranks must be 0 beside hot_experts 1, got 2."),
-    ({"burst_every": 2, "burst_length": 3}, "burst_length must be at most burst_every 2, got 3."),
-    # What a workload has too few of.
-    ({"sparsity": 0.9, "distinct": 2}, "sparsity 0.9 must leave at least 2 (distinct) of 8 experts, got 1."),
-    ({"pair_sparsity": 0.9, "distinct": 2}, "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
-    ({"hot_ranks": 5, "hot_share": 0.5}, "hot_ranks must be at most 4, got 5."),
-    ({"drift": 1e3}, "drift must be from 1e-12 to 10, got 1000."),
-)
-
-
-def test_settings_out_of_range_are_named():
-    for settings, sentence in OUT_OF_RANGE:
-        assert refused(lambda given=settings: made(Knobs(**given), iterations=9)).startswith(sentence)
-    for setting in ({"skew": -1.0}, {"iterations": 0}, {"micro_batches": 0}, {"seed": -1}):
-        assert next(iter(setting)) in refused(generated, get("llama-moe"), **setting)
-    assert "traffic workload 'hot-rnak' is unknown (did you mean 'hot-rank'" in refused(workload_knobs, "hot-rnak")
-
-
 def test_knobs_are_written_and_read(tmp_path):
     for knobs in (BASE, *WORKLOADS.values()):
         assert Knobs.read(knobs.write(tmp_path / "made" / "knobs.json")) == knobs
@@ -231,12 +205,6 @@ def test_knobs_are_written_and_read(tmp_path):
     file = tmp_path / "few.json"
     file.write_text('{"skew": 1.5}')
     assert Knobs.read(file) == Knobs(skew=1.5)
-    for text, sentence in (
-        ('{"skwe": 1}', "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
-        (json.dumps({"schema_version": 9}), "must be at most 1, got 9."),
-    ):
-        file.write_text(text)
-        assert sentence in refused(Knobs.read, file)
     assert "cannot write" in refused(Knobs().write, file / "knobs.json")
 
 
@@ -299,7 +267,7 @@ def source(shared_data):
 
 def test_carried_tables_are_the_published_ones(source):
     for name in ("olmoe", "mixtral"):
-        np.testing.assert_allclose(_tables()[name], shares(source[name]), rtol=1e-15)
+        np.testing.assert_allclose(measured_shares()[name], shares(source[name]), rtol=1e-15)
 
 
 def test_every_rank_sends_its_selections():
@@ -380,11 +348,9 @@ def test_any_number_of_experts_has_shares():
     assert "resampled" not in measured(get("deepseek-r1", **SMALL, experts=384)).source
 
 
-def test_the_first_iteration_does_not_drift_and_mistakes_are_named():
+def test_the_first_iteration_does_not_drift():
     workload = get("llama-moe", **SMALL, gpus=16)
     np.testing.assert_array_equal(measured(workload, drift=0.5).count, measured(workload, drift=0).count)
-    for setting in ({"iterations": 0}, {"micro_batches": 0}, {"drift": -1.0}, {"seed": -1}):
-        assert next(iter(setting)) in refused(measured, workload, **setting)
 
 
 def test_it_is_the_matrix_that_stands_there(shared_data):

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.traffic.scenarios import believed, error_of, expected, likely_demands, resampled
-from tests.mistakes import refused
+from mfabric_jax.traffic.scenarios import believed, error_of, expected, likely_demands
 
 SERVERS = 12
 OFF = ~np.eye(SERVERS, dtype=bool)
@@ -79,30 +78,11 @@ def test_the_truth_lies_within_the_scenarios_as_often_as_it_should():
     assert 0.74 < np.mean(inside) < 0.86
 
 
-def test_errors_are_found_again_and_drawn_again():
+def test_errors_are_found_again():
     true = np.stack([truth(seed, 0.5) for seed in range(20)])
     past = np.stack([seen(seed, one, 0.6) * (seed + 1) for seed, one in enumerate(true)])  # other units each
     np.testing.assert_allclose(error_of(past, true), 0.6, rtol=0.03)
     assert error_of(true, true) == 0
-    forecast = jnp.asarray(truth(99, 0.5))
-    drawn = resampled(jax.random.key(0), forecast, jnp.asarray(past), jnp.asarray(true), 50)
-    factors = (np.asarray(drawn) / np.where(OFF, forecast, 1))[:, OFF]
-    errors = (true / np.where(OFF, past, 1))[:, OFF]
-    errors *= (past.sum((1, 2)) / true.sum((1, 2)))[:, None]
-    for factor in factors:
-        assert np.isclose(errors, factor, rtol=1e-9).all(axis=1).any()
-    np.testing.assert_allclose(
-        resampled(jax.random.key(0), forecast, true, true, 2), forecast[None].repeat(2, 0), rtol=1e-12
-    )
-
-
-def test_mistakes_are_named():
-    assert (
-        refused(likely_demands, jax.random.key(0), np.ones((3, 3)), 0.1, 0)
-        == "count must be a whole number of at least 1, got 0."
-    )
-    said = refused(error_of, np.ones((2, 3, 3)), np.ones((3, 3, 3)))
-    assert said == "past must be [H S S] as true is, got [2, 3, 3] and [3, 3, 3]."
 
 
 def test_what_is_expected_is_the_mean_of_what_is_believed():
