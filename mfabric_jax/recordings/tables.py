@@ -81,7 +81,7 @@ def csv_lines(path: pathlib.Path, strict: bool = False) -> list[list[str]]:
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
 
 
-def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
     header, *lines = csv_lines(path, strict=True) or [[]]
     lines = [line for line in lines if line]
     for number, line in enumerate(lines, start=2):
@@ -90,7 +90,7 @@ def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
     return header, [*zip(*lines, strict=True)] if lines else [np.zeros(0, int)] * len(header)
 
 
-def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
     with extra("store", "reading .parquet"):
         from pyarrow import parquet
     try:

@@ -256,8 +256,8 @@ def reached(
     parts = []
     for start in range(0, len(taken), size):
         some = np.minimum(np.arange(start, start + size), len(taken) - 1)
-        rows = (jnp.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
-        parts.append(tuple(map(np.asarray, _reached(*rows, top_k, servers, limit))))
+        rows, left = (jnp.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
+        parts.append(tuple(map(np.asarray, _reached(rows, left, top_k, servers, limit))))
     chance, off = (np.concatenate(column)[at] for column in zip(*parts, strict=True))
     return chance.astype(np.float64), off
 
