@@ -103,7 +103,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     `InputError` where the recording does not fit the model.
     """
     tell, case = progress or (lambda what: None), config.case
-    some = spread(recording, case.run.iterations)
+    some = _spread(recording, case.run.iterations)
     tokens = some.fitted(config.job, case.run.iterations)
     names, scenarios, left_out = [], [], {}
     for name, design in config.designs.items():
@@ -127,7 +127,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     )
 
 
-def spread(recording: Recording, iterations: int) -> Recording:
+def _spread(recording: Recording, iterations: int) -> Recording:
     """So many records from the middles of equal parts: the first ones may be a warm-up."""
     parts = min(iterations, len(recording.count))
     index = ((np.arange(parts) + 0.5) * len(recording.count) / parts).astype(int)

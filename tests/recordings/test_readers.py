@@ -233,19 +233,13 @@ def test_what_is_saved_is_read_back(tmp_path):
         assert fitted.source == f"recorded {path} (made up, seed 2), records 0 to 2"
         with np.load(path) as arrays:
             assert json.loads(str(arrays["meta"])) == META
-
-
-def test_a_saved_recording_keeps_what_it_is(tmp_path):
     write_matrix(tmp_path / "m.txt", [[1, 3], [4, 0]])
-    write_lines(tmp_path / "r.jsonl", *[line(step, 0, 0, [[0, 2]]) for step in (4, 9)])
     np.savez(tmp_path / "l.npz", logical_count=np.ones((2, 2, 8)))
-    for name in ("m.txt", "r.jsonl", "l.npz"):
+    for name in ("m.txt", "l.npz"):
         found = only(tmp_path / name)
         back = only(save_tokens(found, tmp_path / "saved.npz"))
         np.testing.assert_array_equal(back.count, found.count)
-        assert back.number.tolist() == found.number.tolist()
-        for field in ("sources", "targets", "experts"):
-            assert getattr(back, field) == getattr(found, field)
+        assert (back.sources, back.targets, back.experts) == (found.sources, found.targets, found.experts)
         assert back.origin == f"{found.format}: {found.words}"
 
 
@@ -356,9 +350,7 @@ def test_laer_of_several_models(tmp_path):
     assert [found.name for found in open_trace(tmp_path)] == ["a-e16k4", "b-e8k2"]
     assert " b-e8k2, records 0 to 2, sources not recorded" in recorded(job(ep=2, experts=8), tmp_path).source
     assert only(tmp_path / "a-e16k4").experts == 16
-    assert recorded(job(ep=2, experts=8), tmp_path / "a-e16k4").count.shape == (3, 2, 2, 2, 8)
     write_laer(file, laer_rows("nameless"))  # of unknown experts
-    assert only(file).experts is None
     assert recorded(job(ep=2, experts=8), file).count.shape == (3, 2, 2, 2, 8)
 
 
@@ -467,20 +459,3 @@ def test_other_blocks_and_stages_and_empty_lines_are_skipped(tmp_path):
     )
     file.write_text(file.read_text() + "\n\n")
     assert open_trace(file)[0].count[:, 0, 0, 0].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
-
-
-def test_a_router_trace_fitted(tmp_path):
-    nothing = {"num_tokens": 0, "top_indices": []}
-    lines = [line(step, 5, rank, [[0], [0], [0], [step]]) for step in (1, 2) for rank in (0, 1)]
-    file = write_lines(
-        tmp_path / "run.jsonl", *lines, *[line(3, 5, r, [[0, 3]]) | (nothing if r else {}) for r in (0, 1)]
-    )
-    got = recorded(job(ep=2, experts=8), file, records=(2, 9), iterations=3)  # 8 experts: nobody chose 4..7
-    assert got.count.shape == (3, 2, 1, 2, 8)
-    for iteration, row in ((0, [12, 0, 4, 0]), (1, [8, 0, 0, 8]), (2, [12, 0, 4, 0])):
-        np.testing.assert_array_equal(got.count[iteration, :, 0, 0], [row + [0] * 4] * 2)
-        np.testing.assert_array_equal(got.count[iteration, :, 0, 1], [[0] * 8 if iteration == 1 else row + [0] * 4] * 2)
-    assert got.source == (
-        f"recorded {file} (tp 1, ep 2, dp 1, pp 1), records 2 to 3, read cyclically for 3 iterations, layer l reads "
-        "recorded layer l mod 1"
-    )

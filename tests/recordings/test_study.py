@@ -22,7 +22,6 @@ from mfabric_jax.recordings.study import (
     Studied,
     TraceStudy,
     answers,
-    spread,
     trace_study,
 )
 from mfabric_jax.traffic import open_trace
@@ -137,21 +136,14 @@ def test_the_verdict_on_circuits():
 
 
 def test_what_is_unknown_is_said():
-    count = np.ones((3, 1, 1, 1, 4))
-    ranks = Recording(count, np.array([1, 11, 21]), "x", "x", sources=Sources.UNKNOWN, targets=Targets.RANKS)
-    said = answers(Studied(ranks, JOB, [], [], [], {}, []))[UNKNOWN]
+    def unknown(shape, number, **kinds):
+        return answers(Studied(Recording(np.ones(shape), number, "x", "x", **kinds), JOB, [], [], [], {}, []))[UNKNOWN]
+
+    said = unknown((3, 1, 1, 1, 4), np.array([1, 11, 21]), sources=Sources.UNKNOWN, targets=Targets.RANKS)
     assert [line.split(":")[0] for line in said[:2]] == ["Sources are unknown", "Experts are unknown"]
     assert said[2] == "Records are several iterations apart: what happens between them is unknown."
-    domains = Recording(np.ones((12, 1, 1, 2, 4)), np.arange(12), "x", "x", sources=Sources.DOMAINS)
-    (only,) = answers(Studied(domains, JOB, [], [], [], {}, []))[UNKNOWN]
+    (only,) = unknown((12, 1, 1, 2, 4), np.arange(12), sources=Sources.DOMAINS)
     assert only.startswith("Rows are text domains")
-
-
-def test_records_are_spread_over_the_recording():
-    recording = Recording(np.arange(10).reshape(10, 1, 1, 1, 1), 10 * np.arange(10), "x", "x")
-    assert spread(recording, 2).number.tolist() == [20, 70]
-    assert spread(recording, 99).number.tolist() == list(range(0, 100, 10))
-    assert spread(recording, 1).count.ravel().tolist() == [5]
 
 
 def test_skew_drift_and_locality_in_numbers():

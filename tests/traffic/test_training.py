@@ -1,6 +1,7 @@
 """Flows of one training iteration: bytes by parallelism against closed forms and loops, and who sends to whom."""
 
 import collections
+import functools
 import itertools
 
 import jax
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as nps
 
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.traffic import measured, rank_bytes, region_bytes, server_bytes, training_flows
-from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, misjudged, misjudged_each
+from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, folded, misjudged, misjudged_each
 from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.training import (
     all_to_all,
@@ -199,7 +200,7 @@ def test_rings_and_gathered_parameters_are_what_an_iteration_sends():
     np.testing.assert_array_equal(where.ep[flows.src] ^ 1, where.ep[flows.dst])
 
 
-def test_measured_tokens_fit():
+def test_replicas_read_tokens_cyclically():
     workload = get("llama-moe")
     tokens = measured(workload, iterations=2, micro_batches=2, drift=0.0).count
     assert tokens.sum(-1).min() == tokens.sum(-1).max() == workload.selections
@@ -304,34 +305,43 @@ def test_a_batch_is_its_instances_and_integers_do_not_overflow():
 
 
 # ----------------------------------------------------------------------------------------------------------- families
-SERVERS, EACH = 6, 20
-
-
+EACH = 20
 # What 20 draws add up to, as ever: policies trained on these draws are judged on the same ones.
 SUMS = {"zipf": 62.02493, "hot": 103.9643, "sparse": 325.8541, "block": 6654.462, "dense": 607.6647}
 SUMS |= {"lognormal": 1720.09, "skewed": 303.8411}
+SUMS |= {"near-permutation": 156.97777, "bipartite": 1674.9253, "low-rank": 744.74635, "hot-row-and-column": 11962.073}
+SUMS |= {"hot-rows": 2950.6753, "gate": 288440}
+ALL = {name: functools.partial(drawn_each, families=np.full(EACH, at), servers=6) for at, name in enumerate(FAMILIES)}
+ALL |= {name: functools.partial(drawn_of, family=family, servers=8) for name, family in BROAD.items()}
 
 
-def test_every_family_is_as_described():
-    keys = jax.random.split(jax.random.key(1), EACH)
-    for number, name in enumerate(FAMILIES):
-        demand = np.asarray(drawn_each(keys, np.full(EACH, number), SERVERS))
+@pytest.fixture(scope="module")
+def families():
+    seeds = {name: 1 if name in FAMILIES else 3 for name in ALL}
+    return {name: np.asarray(draw(jax.random.split(jax.random.key(seeds[name]), EACH))) for name, draw in ALL.items()}
+
+
+def test_every_family_is_as_described(families):
+    for name, demand in families.items():
         assert demand.dtype == np.float32
+        assert np.isfinite(demand).all()
         assert np.all(demand >= 0)
-        assert not demand[:, np.eye(SERVERS, dtype=bool)].any()
+        assert not demand[:, np.eye(demand.shape[1], dtype=bool)].any()
         np.testing.assert_allclose(demand.sum(), SUMS[name], rtol=1e-6, err_msg=name)
-        pairs = demand[:, ~np.eye(SERVERS, dtype=bool)]
-        kept = (pairs > 0).mean(axis=1)
-        assert kept.min() == 1 if name != "sparse" else 0.02 < kept.mean() < 0.7
-        if name == "dense":
-            assert 0.5 <= pairs.min() < pairs.max() <= 1.5
-        if name == "hot":
-            assert np.all(demand.sum(axis=1).max(axis=1) > 1.2 * demand.sum(axis=1).mean(axis=1))
+    partner = families["near-permutation"].argmax(2)
+    assert all(sorted(row) == list(range(8)) for row in partner)
+    for demand in families["bipartite"]:
+        half = demand[0] > 0
+        assert half.sum() == 4
+        assert ((demand > 0) == (half[:, None] != half[None])).all()
+    off = families["low-rank"][0][:4, 4:]  # no diagonal in it
+    assert np.linalg.matrix_rank(off, tol=1e-4 * off.max()) == 3
+    assert (families["gate"] == np.round(families["gate"])).all()
 
 
 def test_another_family_is_another_draw():
     keys, every = jnp.stack([jax.random.key(1)] * EACH), np.arange(EACH) % len(FAMILIES)
-    demand = np.asarray(drawn_each(keys, every, SERVERS)).reshape(EACH, -1)
+    demand = np.asarray(drawn_each(keys, every, 6)).reshape(EACH, -1)
     assert len(np.unique(demand, axis=0)) == len(FAMILIES)
 
 
