@@ -1,8 +1,7 @@
 """Which predictor of expert load works on a recording, and how many iterations ahead it still does.
 
 A predictor at horizon h knows every iteration up to the one h records earlier; those that go by layers know the earlier
-layers of the iteration itself, too, whatever the horizon. Its error is the total variation between predicted and true
-shares of a layer's targets: the part of the selections that is predicted for a wrong one, 0 to 1.
+layers of the iteration itself, too. Its error is the part of a layer's selections that is predicted for a wrong target.
 """
 
 import functools

@@ -165,8 +165,8 @@ def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterat
                     yield _pass(line.decode(text), experts, parts)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 fields = ", ".join(_Line.__struct_fields__)
-                told = f"line {number} of router trace {file} must be JSON of {fields}, but: {error}."
-                raise InputError(told) from None
+                sentence = f"line {number} of router trace {file} must be JSON of {fields}, but: {error}."
+                raise InputError(sentence) from None
 
 
 def _pass(line: _Line, experts: int | None, parts: list[int]) -> _Pass:

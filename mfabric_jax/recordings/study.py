@@ -43,8 +43,7 @@ MEANING = {
 class TraceStudy:
     """What to study a recording for.
 
-    - `case`: model, GPU, bandwidth and all else; `run.iterations`: records that are simulated, evenly spread, each an
-      iteration; all are used for statistics and predictors.
+    - `case`: model, GPU, bandwidth and all else; `run.iterations`: records that are simulated, evenly spread.
     - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: those of the job.
     """
 
@@ -69,9 +68,8 @@ class TraceStudy:
 class Studied(NamedTuple):
     """What was found.
 
-    - `recording`: the records used.   - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that
-      on the best fat-tree).
-    - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
+    - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that on the best fat-tree).
+    - `foresight`, `ranking`: of `foresight_rows` and `ranked`.   - `left_out`: designs that cannot be, and why.
     - `simulated`: numbers of the records that rows are of.   - `ranks_per_server`: as in `TraceStudy`.
     """
 

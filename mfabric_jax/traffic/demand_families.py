@@ -17,8 +17,7 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.recording import recording_of
 
-# Broader families (`BROAD`) of drawn demand between servers: other structures than hot experts make.
-# Networks for scenarios are trained on them. Only proportions matter: no unit is meant.
+# Broader families (`BROAD`): other structures than hot experts make. Networks for scenarios are trained on them.
 
 Demand = Float[Array, "S S"]
 FACTOR = 6.0  # of hot rows and columns over others

@@ -275,7 +275,7 @@ def measured(
     checks.not_negative("drift", drift)
     layers, experts = workload.moe_layers, workload.architecture.experts
     mixtral = workload.architecture.name.lower().startswith("mixtral")
-    table, told = _table("mixtral" if mixtral else "olmoe", experts)
+    table, note = _table("mixtral" if mixtral else "olmoe", experts)
     domain = np.arange(workload.ep) % table.shape[0]
     count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
     for layer in range(layers):
@@ -287,7 +287,7 @@ def measured(
             share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
             draws = stream(seed, Purpose.SELECTIONS, layer, iteration)
             count[iteration, layer] = draws.multinomial(workload.selections, share)
-    return Tokens(count, f"measured expert shares (arXiv 2409.02060){told}, drift {drift:g}, seed {seed}")
+    return Tokens(count, f"measured expert shares (arXiv 2409.02060){note}, drift {drift:g}, seed {seed}")
 
 
 @functools.cache

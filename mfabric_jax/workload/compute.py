@@ -51,7 +51,7 @@ class BlockSeconds(NamedTuple):
     """Forward seconds of one micro-batch on every GPU of an EP rank; backward takes `BACKWARD_OVER_FORWARD` times it.
 
     An MoE block takes `attention_s + moe_s`, a dense one `attention_s + dense_s`. `expert_s`: of `moe_s`, what routed
-    experts take under balanced load; they take as many times longer as `expert_load` says.
+    experts take under balanced load.
     """
 
     attention_s: Any

@@ -116,8 +116,7 @@ class Workload:
     """One model on one cluster.
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
-    - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
-    - `micro_batches`: micro-batches per EP rank and iteration.
+    - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
     - `schedule`: how stages order their passes, one of `schedules.SCHEDULES`.   - `chunks`: of blocks on every stage,
       under interleaved.
@@ -378,11 +377,11 @@ class Workload:
 
     @property
     def place_blocks(self) -> tuple[int, ...]:
-        """Blocks of each place; the first ones take one more where the division leaves a rest."""
+        """Blocks of each place."""
         return tuple(place.blocks for place in self.places)
 
     def place_layers(self, place: int) -> range:
-        """MoE blocks of a place, counted among MoE blocks only; the rest of its blocks are dense."""
+        """MoE blocks of a place, counted among MoE blocks only."""
         return self.places[place].layers
 
     def place_positions(self, place: int) -> tuple[int, ...]:
@@ -396,7 +395,7 @@ class Workload:
         return tuple(sum(held.moe) + sum(held.dense) for held in self.holdings)
 
     def stage_layers(self, stage: int) -> list[int]:
-        """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
+        """MoE blocks of a pipeline stage, counted among MoE blocks only."""
         self.check_stage(stage)
         return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
 

@@ -151,7 +151,7 @@ def _facts(stated: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, A
             return None
         facts["micro_batches"] = batch // together
     if "micro_batches" not in facts:
-        order = SCHEDULES[one_of("schedule", facts.get("schedule", "1f1b"), SCHEDULES)]
+        order = SCHEDULES[one_of("schedule", str(facts.get("schedule", "1f1b")), SCHEDULES)]
         step = order.step(facts["pp"])
         facts["micro_batches"] = max(order.least * facts["pp"], step, round(SEQUENCES / together / step) * step)
     return facts
@@ -259,10 +259,7 @@ Rerun = Callable[[Mapping[str, Any]], Workload]
 
 
 class Remedy(NamedTuple):
-    """A change of a set-up after which it fits.
-
-    - `changed`: settings of the set-up.   - `workload`: what then runs.   - `memory_bytes`: of a GPU of it.
-    """
+    """A change of settings after which a set-up fits, what then runs, and what a GPU of it needs."""
 
     changed: dict[str, Any]
     workload: Workload
@@ -326,13 +323,13 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
-    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are said: those that are not
+    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are named: those that are not
     stated would be found anew."""
     spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
-    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
+    changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"
     if now.gpus != before.gpus:
         needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"
     if now.micro_batches != before.micro_batches:
         needs += f", {now.micro_batches:,} micro-batches"
-    return f"{said} ({needs})"
+    return f"{changes} ({needs})"

@@ -90,16 +90,6 @@ def test_kinds_of_attention_by_hand():
     assert mixed.params(8) == (whole.params(8) + 3 * linear.params(8)) / 4
 
 
-def test_whole_deepseek_has_671_billion_parameters():
-    # As published, 671.0e9, and 37e9 of them active (arXiv 2412.19437); 11.5e9 more predict the next but one word
-    # (README_WEIGHTS.md of the release).
-    model = models.DEEPSEEK_V3
-    assert model.params() / 1e9 == pytest.approx(671.025, abs=5e-3)
-    assert round(model.params(active=True) / 1e9) == 38
-    assert round(model.params(active=True, embedding=False) / 1e9) == 37
-    assert model.prediction_params / 1e9 == pytest.approx(11.5, rel=0.01)
-
-
 # ------------------------------------------------------------------------------------------------------------- compute
 def test_flops_of_a_tiny_block_counted_product_by_product():
     # Two tokens of width 4, one head of width 4; expert of width 3, top 1 of 2; shared expert of width 5.

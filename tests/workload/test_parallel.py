@@ -93,19 +93,6 @@ def test_placement_agrees_with_nested_loops():
         assert placed.server[gpu] % 2 == ep // workload.ranks_per_server
 
 
-def test_a_group_smaller_than_a_server_has_it_as_region():
-    workload = Workload.of("m", models.MIXTRAL_8X7B, dp=4, tp=2, pp=1, ep=2, gpus=16)
-    assert (workload.servers_per_region, workload.ranks_per_server) == (1, 2)
-    np.testing.assert_array_equal(place(workload).region, [0] * 8 + [1] * 8)
-
-
-def test_overrides_reach_the_architecture():
-    workload = get("mixtral-8x7b", blocks=7, pp=1, dp=1, gpus=32, micro_batches=2)
-    assert (workload.stage_blocks, workload.moe_layers, workload.micro_batches) == ((7,), 7, 2)
-    assert get("llama-moe", top_k=4).selections == 4 * 8 * 4096
-    assert get("mixtral-8x7b").architecture is models.MIXTRAL_8X7B
-
-
 def test_micro_batches_for_a_bubble_by_hand():
     # 3 / (17 + 3) = 0.15 exactly; 15 / (85 + 15) too; with two chunks half as many, a multiple of pp where it must be.
     assert [micro_batches_for(0.15, pp) for pp in (1, 2, 4, 16)] == [1, 6, 17, 85]
