@@ -156,52 +156,52 @@ SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
 )
 
 
-def answers(found: Studied) -> dict[str, list[str]]:
+def answers(study: Studied) -> dict[str, list[str]]:
     """Sentences for each of the three questions, and what cannot be known."""
     return {
-        SHARE: [*_share(found), *_computed(found), *_rests_on(found)],
-        CIRCUITS: [*_circuits(found), *_rests_on(found)],
-        AHEAD: _ahead(found),
-        HELD: _held(found),
-        UNKNOWN: unknown(found) or ["Nothing that these answers rest on."],
+        SHARE: [*_share(study), *_computed(study), *_rests_on(study)],
+        CIRCUITS: [*_circuits(study), *_rests_on(study)],
+        AHEAD: _ahead(study),
+        HELD: _held(study),
+        UNKNOWN: unknown(study) or ["Nothing that these answers rest on."],
     }
 
 
-def _share(found: Studied) -> list[str]:
+def _share(study: Studied) -> list[str]:
     return [
         f"{row['design']}: {row['ep_share']:.1%} of {row['iteration_s']:.4g} s "
         f"({row['ep_share_without_bubble']:.1%} without the pipeline's bubble, which is "
         f"{row['bubble_s'] / row['iteration_s']:.0%})."
-        for row in found.rows
+        for row in study.rows
         if row["fabric"] == TREE or row["design"] == BEST
     ]
 
 
-def _computed(found: Studied) -> list[str]:
+def _computed(study: Studied) -> list[str]:
     """How fast GPUs compute, which all shares depend on."""
     return [
-        f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in found.rows) if source
+        f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in study.rows) if source
     ]
 
 
-def _rests_on(found: Studied) -> list[str]:
+def _rests_on(study: Studied) -> list[str]:
     """What was made up of the traffic that was simulated."""
     made_up = {
         Sources.UNKNOWN: "Sources unknown: every rank sends alike.",
         Sources.DOMAINS: "Sources unknown: ranks read text domains in turn.",
     }
-    return [made_up[found.recording.sources]] if found.recording.sources in made_up else []
+    return [made_up[study.recording.sources]] if study.recording.sources in made_up else []
 
 
-def _circuits(found: Studied) -> list[str]:
-    by_name = {row["design"]: row for row in found.rows}
-    trees = [row for row in found.rows if row["fabric"] == TREE]
-    optical = [row for row in found.rows if row["fabric"] != TREE]
-    lines = [f"{name} is left out: {why}" for name, why in found.left_out.items()]
+def _circuits(study: Studied) -> list[str]:
+    by_name = {row["design"]: row for row in study.rows}
+    trees = [row for row in study.rows if row["fabric"] == TREE]
+    optical = [row for row in study.rows if row["fabric"] != TREE]
+    lines = [f"{name} is left out: {why}" for name, why in study.left_out.items()]
     if not trees or not optical:
         return lines
     tree, best = (min(rows, key=lambda row: row["iteration_s"]) for rows in (trees, optical))
-    if found.job.servers_per_region == 1:
+    if study.job.servers_per_region == 1:
         over = best["iteration_s"] / tree["iteration_s"]
         inside = "An expert-parallel group fits into one server, so no all-to-all leaves it and circuits carry nothing"
         return [*lines, f"{inside}: an iteration takes {over:.2f} times that on the fat-tree."]
@@ -223,7 +223,7 @@ def _circuits(found: Studied) -> list[str]:
         lines.append(
             f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
         )
-    remark = region_remark(found.job.servers_per_region)
+    remark = region_remark(study.job.servers_per_region)
     if remark is not None:
         lines.append(remark)
     return lines
@@ -236,10 +236,10 @@ def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
     if abs(ratio - 1) > ALIKE:
         answer = "yes" if ratio < 1 else "no"
         words = f"{abs(1 - ratio):.1%} {'less' if ratio < 1 else 'longer'} than"
-    said = (
+    sentence = (
         f"In time, {answer}: with circuits an iteration takes {row['iteration_s']:.4g} s, {words} on the best fat-tree"
     )
-    return f"{said} ({tree['design']}). {_price(row, tree, ratio)}."
+    return f"{sentence} ({tree['design']}). {_price(row, tree, ratio)}."
 
 
 def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
@@ -253,57 +253,57 @@ def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
         return "What it costs is not known"
     key, whole = known[0]
     worth = tree[key] / (row[key] * ratio)
-    said = f"In price, {'yes' if worth > 1 + ALIKE else 'no'}: a dollar of {whole} does {worth:.2f} times the work"
+    price = f"In price, {'yes' if worth > 1 + ALIKE else 'no'}: a dollar of {whole} does {worth:.2f} times the work"
     if row["network_cost_usd"] is None or tree["network_cost_usd"] is None:
-        return said
-    return f"{said} (the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much)"
+        return price
+    return f"{price} (the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much)"
 
 
-def _ahead(found: Studied) -> list[str]:
-    if not found.ranking:
+def _ahead(study: Studied) -> list[str]:
+    if not study.ranking:
         return ["One record has no past to predict from: record several iterations."]
-    if balanced(found.foresight):
+    if balanced(study.foresight):
         return ["Loads are even: there is nothing to predict."]
-    best = found.ranking[0]
-    spans = sorted({(row["records"], row["iterations"]) for row in found.foresight})
+    best = study.ranking[0]
+    spans = sorted({(row["records"], row["iterations"]) for row in study.foresight})
     first, last = spans[0], spans[-1]
-    even = next(row["error"] for row in found.ranking if row["predictor"] == KNOWS_NOTHING)
-    order = ", ".join(f"{row['predictor']} ({row['error']:.1%})" for row in found.ranking)
+    even = next(row["error"] for row in study.ranking if row["predictor"] == KNOWS_NOTHING)
+    order = ", ".join(f"{row['predictor']} ({row['error']:.1%})" for row in study.ranking)
     lines = [
         f"From the best to the worst, by the selections predicted for a wrong target {_span(first)} ahead: {order}."
     ]
     if best["predictor"] == KNOWS_NOTHING:
         return [*lines, "None beats even shares: do not predict, the past tells nothing here."]
     lines.append(f"{best['predictor']} is wrong about {best['error']:.1%}, even shares about {even:.1%}.")
-    for row in found.ranking:
+    for row in study.ranking:
         if row["predictor"] == KNOWS_NOTHING:
             continue
-        lines.append(f"{row['predictor']}: {_reach(found, row, last)}.")
+        lines.append(f"{row['predictor']}: {_reach(study, row, last)}.")
     return lines
 
 
-def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) -> str:
-    spans = {each["records"]: (each["records"], each["iterations"]) for each in found.foresight}
+def _reach(study: Studied, row: dict[str, Any], last: tuple[int, int | None]) -> str:
+    spans = {each["records"]: (each["records"], each["iterations"]) for each in study.foresight}
     if not row["works_to"]:
         return "no better than even shares"
     end = "and no end is in sight" if row["reaches_end"] else "no longer after that"
-    said = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
+    reach = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
     if row["predictor"] == REPEATS:
-        return said
+        return reach
     if not row["beats_repeating_to"] and row["beats_repeating_from"] is not None:
         since = _span(spans[row["beats_repeating_from"]])
-        return f"{said}; better than repeating the last iteration from {since} ahead on, no better before"
+        return f"{reach}; better than repeating the last iteration from {since} ahead on, no better before"
     if not row["beats_repeating_to"]:
-        return f"{said}; no better than repeating the last iteration up to the longest tried"
-    reach = spans[row["beats_repeating_to"]]
-    beyond = " (the longest tried)" if reach == last else ""
-    return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"
+        return f"{reach}; no better than repeating the last iteration up to the longest tried"
+    longest = spans[row["beats_repeating_to"]]
+    beyond = " (the longest tried)" if longest == last else ""
+    return f"{reach}; better than repeating the last iteration up to {_span(longest)} ahead{beyond}"
 
 
-def _held(found: Studied) -> list[str]:
+def _held(study: Studied) -> list[str]:
     """Skew, drift and locality in numbers, as far as they were recorded."""
-    ranks, per_server = found.ranks, found.ranks_in_server
-    rows = statistics.statistics_by_layer(found.recording, ranks, per_server if ranks else None)
+    ranks, per_server = study.ranks, study.ranks_in_server
+    rows = statistics.statistics_by_layer(study.recording, ranks, per_server if ranks else None)
     lines = []
     for name, what, percent in _HELD:
         values = [row[name] for row in rows if row[name] is not None]
@@ -313,7 +313,7 @@ def _held(found: Studied) -> list[str]:
             low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
             form = ".1%" if percent else ".3g"
             lines.append(f"{what}: median {middle:{form}}, {low:{form}} to {high:{form}} in four of five cases.")
-    drift = [row for row in statistics.drift_rows(found.recording) if row["correlation"] is not None]
+    drift = [row for row in statistics.drift_rows(study.recording) if row["correlation"] is not None]
     for row in dict.fromkeys((0, len(drift) - 1)) if drift else ():
         each = drift[row]
         lines.append(
@@ -330,9 +330,9 @@ def _span(ahead: tuple[int, int | None]) -> str:
     return f"{records} record{plural}" + ("" if iterations is None else f" ({iterations} iterations)")
 
 
-def unknown(found: Studied) -> list[str]:
+def unknown(study: Studied) -> list[str]:
     """What was not recorded or does not fit, and which answers rest on it."""
-    recording, lines = found.recording, []
+    recording, lines = study.recording, []
     if recording.sources is Sources.UNKNOWN:
         lines.append(
             "Sources are unknown: every rank is taken to send alike, so nothing is known of pairs and of locality; "
@@ -348,10 +348,10 @@ def unknown(found: Studied) -> list[str]:
     elif (recording.number[1:] - recording.number[:-1] > 1).any():
         lines.append("Records are several iterations apart: what happens between them is unknown.")
     elif records < 10:
-        longest = max((row["records"] for row in found.foresight), default=0)
+        longest = max((row["records"] for row in study.foresight), default=0)
         lines.append(f"{records} records: horizons beyond {longest} are not tried.")
-    if found.rows:
-        of = ", ".join(map(str, found.simulated))
-        plural = "" if len(found.simulated) == 1 else "s"
-        lines.append(f"The first two answers are of record{plural} {of}. Traffic: {found.rows[0]['traffic']}.")
+    if study.rows:
+        of = ", ".join(map(str, study.simulated))
+        plural = "" if len(study.simulated) == 1 else "s"
+        lines.append(f"The first two answers are of record{plural} {of}. Traffic: {study.rows[0]['traffic']}.")
     return lines

@@ -115,7 +115,7 @@ def predicted(
     steps = [every] if progress is None else np.split(every, len(every))
     parts = []
     for now in steps:
-        parts.append(np.asarray(_ahead(load, now, predictor)))
+        parts.append(np.asarray(ahead(load, now, predictor)))
         if progress is not None:
             progress(int(now[-1]))
     shares = np.concatenate(parts)
@@ -124,15 +124,17 @@ def predicted(
 
 
 @functools.partial(jax.jit, static_argnames="predictor")
-def _ahead(load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor) -> Float[Array, "N L M E"]:
-    """Shares predicted for every micro-batch of the iterations `at`."""
+def ahead(
+    load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int = 1
+) -> Float[Array, "N L M E"]:
+    """Shares predicted for every micro-batch of the iterations `at`, of iterations at least `horizon` earlier."""
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1
     iterations = load.sum(axis=2)
     before = jnp.concatenate([jnp.zeros_like(iterations, shape=(reach, *iterations.shape[1:])), iterations])
 
     def of(now):
-        past = lax.dynamic_slice_in_dim(before, now, reach)
+        past = lax.dynamic_slice_in_dim(before, now - horizon + 1, reach)
         return jax.vmap(functools.partial(predictor, past), in_axes=1, out_axes=1)(load[now])
 
     return lax.map(of, at)

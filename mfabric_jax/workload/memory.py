@@ -57,7 +57,7 @@ def memory_of(workload: Workload, stage: int) -> Memory:
 
 
 def _updated(workload: Workload, dense: float, expert: float) -> float:
-    """Parameters whose optimizer state a GPU has: of what it holds its share among replicas, unless nothing is shared."""
+    """Parameters whose optimizer state a GPU has: of what it holds its share among replicas, unless none share."""
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies

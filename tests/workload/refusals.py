@@ -90,9 +90,7 @@ REFUSED = [
     (released("MiniMax-Text-01", attn_type_list=[0, 1]), "attn_type_list of", "must be 80 of 0, 1, got 2."),
     (released("Llama-4-Scout", text_config=ONE_HEAD), "text_config of", "must have the field num_local_experts."),
     # jobs
-    (lambda: get("mixtral"), "model 'mixtral' is unknown", "allowed: mixtral-8x22b, mixtral-8x7b"),
     (lambda: get("qwen-moe", ep="x"), "qwen-moe: ep must be a whole number of at least 1, got 'x'."),
-    (mixtral(micro_batchs=4), "workload setting 'micro_batchs' is unknown (did you mean 'micro_batches'?)"),
     (mixtral(ep=4, dp=8, gpus=1024), "must equal gpus, got 8 x 4 x 4 x 4 = 512 but gpus = 1024; gpus (--gpus) of 512"),
     (mixtral(tp=3, gpus=768), "tp must divide gpus_per_server (8), got 3"),
     (mixtral(gpus=1000), "gpus must be a multiple of tp x ep x pp = 128, got 1000"),
@@ -139,6 +137,5 @@ REFUSED = [
     (gpu(OWN.replace("nics = 2", "nics = 2.5")), "own.toml': nics must be a whole number"),
     (gpu('like = "H100"'), "like 'H100' is unknown (did you mean 'H100-SXM'?)"),
     (lambda: get_gpu("H100"), "gpu 'H100' is unknown (did you mean 'H100-SXM'?)", "MI355X, FILE.toml or FILE.json."),
-    (lambda: block_seconds(get("mixtral-8x7b"), get_gpu(), 0), "efficiency must be finite and above 0, got 0"),
     (lambda: block_seconds(get("qwen-moe"), get_gpu(), precision="fp8"), "has no known peak on the GPU A100"),
 ]
