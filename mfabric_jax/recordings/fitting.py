@@ -151,7 +151,7 @@ class _Target:
         if again:
             steps = (0.1 * knobs.skew, 0.1, 0.05)
             starts = [(knobs.skew, knobs.layer_spread, knobs.sparsity)]
-        found = []
+        fits = []
         for family in families:
 
             def error(point: Sequence[float], family: Popularity = family) -> float:
@@ -159,8 +159,8 @@ class _Target:
 
             start = min((point for point in starts if point[2] <= most), key=error)
             best, least = _descend(error, start, steps, [(0, 8), (0, 1), (0, most if sparse else 0)])
-            found.append((least, family, best))
-        _, family, best = min(found)
+            fits.append((least, family, best))
+        _, family, best = min(fits)
         return made(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
@@ -291,14 +291,14 @@ def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())
-    found = []
+    phases = []
     for half_life in np.geomspace(length / (2 * PARTS_OF_RUN), length / 2, 20):
         columns = np.stack([np.ones_like(at), 2.0 ** (-at / half_life)], axis=1)
         (floor, above), *_ = np.linalg.lstsq(columns, seen, rcond=None)
         floor, start = max(floor, 0.0), max(floor + above, 0.0)
         off = np.abs(floor + (start - floor) * columns[:, 1] - seen).sum()
-        found.append((float(off), {"phase_start": start, "phase_floor": floor, "half_life": float(half_life)}))
-    off, phase = min(found, key=lambda each: each[0])
+        phases.append((float(off), {"phase_start": start, "phase_floor": floor, "half_life": float(half_life)}))
+    off, phase = min(phases, key=lambda each: each[0])
     return phase if off < (1 - EXPLAINED) * change else {}
 
 

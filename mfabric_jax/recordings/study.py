@@ -217,9 +217,9 @@ def _circuits(study: Studied) -> list[str]:
     if published is not None and published not in alike:
         more = published["iteration_s"] / simplest["iteration_s"] - 1
         lines.append(f"The published policy takes {more:.0%} longer than that.")
-    own = by_name.get(f"{TREE}, own NICs")
-    if own is not None and own is not tree and own["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
-        more = own["iteration_s"] / tree["iteration_s"] - 1
+    alone = by_name.get(f"{TREE}, own NICs")
+    if alone is not None and alone is not tree and alone["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
+        more = alone["iteration_s"] / tree["iteration_s"] - 1
         lines.append(
             f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
         )

@@ -79,11 +79,11 @@ def iteration_flops(workload: Workload) -> float:
     token (`block_flops`: active parameters and causal scores), and of the output head where its time is counted. What
     is computed again, uneven loads and padding do not count.
     """
-    model, one = workload.architecture, block_flops(workload)
+    model, block = workload.architecture, block_flops(workload)
     moe = workload.moe_layers
-    forward = model.blocks * one.attention + moe * one.moe + (model.blocks - moe) * one.dense
+    forward = model.blocks * block.attention + moe * block.moe + (model.blocks - moe) * block.dense
     if workload.head_counted:
-        forward += one.attention * head_over_attention(workload)
+        forward += block.attention * head_over_attention(workload)
     passes = workload.micro_batches * workload.ep * workload.dp
     return (1 + BACKWARD_OVER_FORWARD) * forward * passes
 
@@ -221,12 +221,12 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
     """All-to-alls of one micro-batch on a stage: between servers and inside them, beside each other."""
     both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     each = both * _blocks(workload, moe_only=True) * _rounds(workload)  # of one selection
-    remote, own = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
+    remote, itself = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
     senders = workload.gpus_per_server / workload.tp
     if workload.dispatch == "per-expert":
-        leaving, inside = workload.selections * remote, workload.selections * (1 - remote - own)
+        leaving, inside = workload.selections * remote, workload.selections * (1 - remote - itself)
     else:
-        leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - own)
+        leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - itself)
     between_s = senders * leaving * each / rates.server
     return max(between_s, inside * each / (workload.tp * rates.nvlink))
 

@@ -109,8 +109,8 @@ class _OnGpus:
 
     def _in_flight(self, stage: int, held: Holding) -> float:
         """Elements per token of all passes in flight, the TP group together."""
-        one = self.workload
-        in_flight = held_passes(one.schedule, stage, one.shape, one.chunks * one.order.copies)
+        workload = self.workload
+        in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
         passes = zip(in_flight, held.moe, held.dense, strict=True)
         return sum(times * (moe * self.kept[True] + dense * self.kept[False]) for times, moe, dense in passes)
 

@@ -288,10 +288,10 @@ def _minimax(config: Config) -> Facts:
 
 def _mixed(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
     """The attention of all blocks; `alone` where the file names no kinds."""
-    found = {some[kind]: 0 for kind in kinds} or {alone: 1}
+    blocks = {some[kind]: 0 for kind in kinds} or {alone: 1}
     for kind in kinds:
-        found[some[kind]] += 1
-    return next(iter(found)) if len(found) == 1 else Mixed(tuple(found.items()))  # type: ignore[arg-type]
+        blocks[some[kind]] += 1
+    return next(iter(blocks)) if len(blocks) == 1 else Mixed(tuple(blocks.items()))  # type: ignore[arg-type]
 
 
 LAYOUTS: dict[str, Callable[[Config], Facts]] = {

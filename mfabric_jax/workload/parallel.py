@@ -178,8 +178,8 @@ class Workload:
         order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
         usual["micro_batches"] = pp * max(1, order.least)
-        given = {field: value for field, value in rest.items() if field not in usual or value is not None}
-        return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | given)
+        stated = {field: value for field, value in rest.items() if field not in usual or value is not None}
+        return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | stated)
 
     def __post_init__(self) -> None:
         for field, allowed in (

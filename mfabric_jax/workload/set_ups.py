@@ -202,7 +202,7 @@ def _candidates(architecture: Architecture, stated: Mapping[str, Any]) -> Iterat
 
 
 def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
@@ -314,10 +314,10 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
     kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "sharding", "dispatch_bytes", "combine_bytes")
     same = {name: getattr(workload, name) for name in (*kept, "grad_bytes", "redundant_experts")}
     try:
-        found = quickest(workload.architecture, server, gpus=gpus, **same)
+        other = quickest(workload.architecture, server, gpus=gpus, **same)
     except InputError:
         return None
-    changed = {name: getattr(found, name) for name in (*DEGREES, "recompute")}
+    changed = {name: getattr(other, name) for name in (*DEGREES, "recompute")}
     changed |= {"gpus": gpus, "micro_batch": OWN_MICRO_BATCH}
     return _remedy(rerun, {name: value for name, value in changed.items() if value != getattr(workload, name)}, server)
 

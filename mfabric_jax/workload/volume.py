@@ -168,8 +168,8 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
     held = expert * per_server / (workload.tp * copies)
     between = ring_bytes(dense, servers) + ring_bytes(held, spread)
     between += copy_ring_bytes(copy_part(workload, held), spread)
-    local, slice_, own = per_server // workload.tp, dense / workload.tp, expert / workload.tp
-    inside = ring_bytes(slice_, local) + ring_bytes(own, copies)
+    local, slice_, slice_of_expert = per_server // workload.tp, dense / workload.tp, expert / workload.tp
+    inside = ring_bytes(slice_, local) + ring_bytes(slice_of_expert, copies)
     return ReplicaRing(between, inside, ring_steps(servers) + ring_steps(spread))
 
 
