@@ -27,6 +27,7 @@ SPARSITIES = (0.0, 0.2)
 DRIFTS = (0.01, 0.03, 0.1, 0.3)
 JITTERS = (0.0, 0.05)
 MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
+SEED = 0  # of what is drawn for tries
 LARGEST_NOISE = 3.0  # standard deviation of a logarithm
 NOISE_ROUNDS = 4
 TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
@@ -61,7 +62,7 @@ class Fit:
         ]
 
 
-def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int = 0) -> Fit:
+def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
     """Knobs whose traffic has the statistics of the recording; one iteration is one record.
 
     Fitted are the quantiles of load, pairs and Gini coefficient, pairs without traffic, source rows, micro-batches and
@@ -73,8 +74,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     `InputError` for a recording without selections.
     """
     wanted = len(recording.count) if iterations is None else checks.whole("iterations", iterations)
-    checks.whole("seed", seed, at_least=0)
-    target = _Target.of(recording, seed)
+    target = _Target.of(recording)
     knobs = target.noise(target.popularity(target.start()))
     knobs = target.drift(target.phase(knobs))
     knobs = target.drift(target.noise(target.popularity(knobs, again=True)))
@@ -82,7 +82,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     values = dataclasses.asdict(knobs).items()
     rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
     knobs = Knobs(**rounded)
-    made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
+    made = draw(target.shape, knobs, SEED + TRIED[1], np.arange(wanted))
     return Fit(knobs, target.recorded, statistics.moments_of(made, target.pairs))
 
 
@@ -94,11 +94,10 @@ class _Target:
     pairs: bool
     shape: Shape
     recorded: dict[str, float]
-    seed: int
     normals: Normals
 
     @classmethod
-    def of(cls, recording: Recording | Tokens, seed: int) -> "_Target":
+    def of(cls, recording: Recording | Tokens) -> "_Target":
         tokens = recording.tokens() if isinstance(recording, Recording) else recording
         count = tokens.count
         if not count.any():
@@ -107,7 +106,7 @@ class _Target:
         selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
         layers, batches, ranks, experts = count.shape[1:]
         shape = Shape(layers, batches, ranks, experts, selections)
-        return cls(count, pairs, shape, statistics.moments_of(count, pairs), seed, functools.cache(normals))
+        return cls(count, pairs, shape, statistics.moments_of(count, pairs), functools.cache(normals))
 
     def start(self) -> Knobs:
         """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
@@ -131,7 +130,7 @@ class _Target:
             micro_drift = knobs.micro_drift / math.sqrt(batches)
             loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
             shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
-        made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
+        made = [draw(shape, loose, SEED + n, at[n : n + 1], self.normals) for n in range(number)]
         return statistics.moments_of(np.concatenate(made), self.pairs)
 
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
@@ -188,7 +187,7 @@ class _Target:
 
         def gini(amplitude: float) -> float:
             tried = dataclasses.replace(knobs, phase_start=amplitude, phase_floor=amplitude, sampled=False)
-            load = draw(single, tried, self.seed, np.arange(TRIED[0]), self.normals)[:, :, 0, 0]
+            load = draw(single, tried, SEED, np.arange(TRIED[0]), self.normals)[:, :, 0, 0]
             return float(statistics.gini(load).mean())
 
         whole = gini(1.0)
@@ -253,7 +252,7 @@ class _Target:
             tried = _drifting(knobs, self.shape.experts, point)
             if tried is None:
                 return math.inf
-            load = draw(single, dataclasses.replace(tried, row_noise=pooled), self.seed, at, self.normals)
+            load = draw(single, dataclasses.replace(tried, row_noise=pooled), SEED, at, self.normals)
             load = load.sum(axis=(2, 3), dtype=np.float64)
             off = []
             for lag, value in wanted.items():

@@ -100,25 +100,17 @@ def get(name: str = DEFAULT, **settings: Any) -> Predictor:
     return functools.partial(predictor, **settings) if settings else predictor
 
 
-def predicted(
-    tokens: Tokens, name: str = DEFAULT, *, progress: Callable[[int], None] | None = None, **settings: Any
-) -> np.ndarray:
+def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
     """Selections expected [iteration, layer, micro_batch, source_rank, expert], in the layout of `Tokens.count`.
 
     The predicted shares of the experts times what the source rank sends in all. They rest on what is known before that
     gate has run: all of the earlier iterations, each as the sum of its micro-batches, and the earlier layers of the
     same micro-batch. Earlier micro-batches of the same iteration are not used. Iteration 0 is predicted even.
-    `progress` is told the number of every iteration that is ready; `settings` are those of the predictor.
+    `settings` are those of the predictor.
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
-    load, predictor, every = real.sum(axis=3), get(name, **settings), np.arange(len(real))
-    steps = [every] if progress is None else np.split(every, len(every))
-    parts = []
-    for now in steps:
-        parts.append(np.asarray(ahead(load, now, predictor)))
-        if progress is not None:
-            progress(int(now[-1]))
-    shares = np.concatenate(parts)
+    load = real.sum(axis=3)
+    shares = np.array(ahead(load, np.arange(len(real)), get(name, **settings)))
     shares[0] = 1 / load.shape[-1]
     return np.asarray(real.sum(axis=4, keepdims=True) * shares[:, :, :, None, :])
 

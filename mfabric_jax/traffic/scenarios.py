@@ -42,22 +42,19 @@ class Belief(NamedTuple):
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
 
 
-@functools.partial(jax.jit, static_argnames=("count", "shrink"))
+@functools.partial(jax.jit, static_argnames="count")
 def likely_demands(
     key: Key[Array, ""],
     forecast: Float[Array, "S S"],
     sigma: Float[Array, ""] | float,
     count: int,
-    *,
-    shrink: bool = True,
 ) -> Float[Array, "K S S"]:
     """`count` demands that may be true, in the forecast's unit; pairs forecast as silent are silent.
 
     - `sigma`: standard deviation of the logarithm of an error.
-    - `shrink`: by empirical Bayes, where row and column means and the variance of the rest are drawn too, for they are
-      not exactly known; otherwise the forecast itself is the middle of the scenarios.
 
-    Scenarios come in pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
+    Row and column means and the variance of the rest are drawn too, for they are not exactly known. Scenarios come in
+    pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
     """
     whole("count", count)
     log, some = _logarithm(forecast)
@@ -65,8 +62,6 @@ def likely_demands(
     dtype = log.dtype
 
     def noise(key):
-        if not shrink:
-            return log, jnp.asarray(sigma, dtype) * jax.random.normal(key, log.shape, dtype)
         variance, row, column, pair = jax.random.split(key, 4)
         chi = 2 * jax.random.gamma(variance, belief.free / 2, dtype=dtype)
         own, part = belief.own(belief.variance * belief.free / chi)

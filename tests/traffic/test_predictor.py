@@ -181,13 +181,6 @@ def short(name):
     return {"window": 3} if name in ("transition", "moving-average") else {}
 
 
-def test_progress_is_told_of_every_iteration():
-    told, count = [], drawn(1)
-    got = predicted(Tokens(count, "drawn"), "moving-average", progress=told.append, window=3)
-    assert told == list(range(len(count)))
-    np.testing.assert_allclose(got, predicted(Tokens(count, "drawn"), "moving-average", window=3), rtol=1e-12)
-
-
 def test_selections_are_those_of_the_predictor_call_by_call():
     for name in predictor.REGISTRY:
         count = drawn(1)
