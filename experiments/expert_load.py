@@ -14,8 +14,9 @@ from matplotlib.colors import PowerNorm
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
+from mfabric_jax.recordings import statistics
 from mfabric_jax.report.figures.trace import spread
-from mfabric_jax.traffic import Knobs, statistics, survey
+from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.generator import Shape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
@@ -62,7 +63,7 @@ def run(config: Config) -> list[Row]:
     else:
         recording = traffic.open_trace(config.trace)[0]
         source, number = f"recorded {Path(config.trace).name}", recording.number
-        load = survey.target_loads(recording)
+        load = statistics.target_loads(recording)
     if len(load) < 2:
         raise InputError(f"a recording must hold at least 2 records to be compared, got {len(load)} of {source}.")
     layers = spread(load.shape[1])

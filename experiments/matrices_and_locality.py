@@ -16,8 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mfabric_jax import report, traffic, units, workload
+from mfabric_jax.recordings import statistics
 from mfabric_jax.report import style
-from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
+from mfabric_jax.traffic import Flows, Tokens
+from mfabric_jax.traffic.training import ring_all_reduce, together
 from mfabric_jax.workload import Workload, place
 
 from .pictures import Axis, Heat, Picture
@@ -98,7 +100,7 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
     passes = np.asarray([2 * blocks * job.micro_batches for blocks in job.stage_blocks])  # forward and backward
     each = np.repeat(passes * workload.pp_bytes(job), groups.shape[1])  # as many bytes as the next stage gets
-    return collectives.together(collectives.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
+    return together(ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
 def _matrices(job: Workload, tokens: Tokens) -> Found:

@@ -102,7 +102,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "replay": {"commands/replay.py", "sweep/replays.py"},
     "failures": {"commands/failures.py"},
     "export": {"commands/export.py"},
-    "recordings": {"commands/traces_study.py"},
+    "recordings": {"commands/traces.py", "commands/traces_study.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},

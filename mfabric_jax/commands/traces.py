@@ -66,7 +66,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from mfabric_jax import traffic
+    from mfabric_jax import recordings, traffic
 
     records = options.records
     for name in ("ranks", "ranks_per_server"):
@@ -77,7 +77,7 @@ def run(options: Options) -> None:
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
-        save = traffic.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
+        save = recordings.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
         print(save(_one_trace(options).chosen(records), options.to))
         return
     if options.to is not None:
@@ -115,12 +115,12 @@ def _one_trace(options):
 
 def _traces_fit(options, records: tuple[int, int] | None) -> None:
     """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
-    from mfabric_jax import report, traffic
+    from mfabric_jax import recordings, report
 
     if options.out is not None and pathlib.Path(options.out).suffix != ".json":
         raise InputError(f"knobs are written as .json, got {options.out!r}.")
     recording = _one_trace(options).chosen(records)
-    found = traffic.fit(recording, options.iterations)
+    found = recordings.fit(recording, options.iterations)
     print(f"{recording.format}, {recording.words}\n")
     print(report.plain([{"knob": name, "value": value} for name, value in found.knobs.turned.items()]))
     columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
@@ -132,20 +132,20 @@ def _traces_fit(options, records: tuple[int, int] | None) -> None:
 def _traces_info(options, records: tuple[int, int] | None) -> None:
     """Tables of every recording in a path; rows and pictures where asked for."""
     from mfabric_jax import report
-    from mfabric_jax.traffic import survey
+    from mfabric_jax.recordings import statistics
 
     shared.check_outputs(options.out)
     rows = []
     for whole in _recordings(options):
         recording = whole.chosen(records)
-        table = survey.statistics_by_layer(recording, options.ranks, options.ranks_per_server)
+        table = statistics.statistics_by_layer(recording, options.ranks, options.ranks_per_server)
         rows += table
         shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
         print(f"{recording.format}, {recording.words}\n{shape}")
-        print(f"\nover iterations and layers\n{report.plain(survey.quantile_rows(table))}")
+        print(f"\nover iterations and layers\n{report.plain(statistics.quantile_rows(table))}")
         if any(row["server_share"] is not None for row in table):
             print(_server(recording, options.ranks_per_server))
-        drift = survey.drift_rows(recording)
+        drift = statistics.drift_rows(recording)
         if drift:
             print(f"\nloads of iterations apart\n{report.plain(drift)}")
         print()
@@ -156,10 +156,10 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
 
 def _server(recording, asked: int | None) -> str:
     """What a server was taken to be."""
-    from mfabric_jax.traffic import survey
+    from mfabric_jax.recordings import statistics
 
     if asked is not None:
         return f"a server: {asked} ranks, as given"
-    ranks = survey.ranks_in_server(recording)
+    ranks = statistics.ranks_in_server(recording)
     known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
-    return f"a server: {ranks} ranks ({survey.SERVER} GPUs; {known}); --ranks-per-server says otherwise"
+    return f"a server: {ranks} ranks ({statistics.SERVER} GPUs; {known}); --ranks-per-server says otherwise"

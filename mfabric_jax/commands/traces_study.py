@@ -51,10 +51,9 @@ def run(cases: Cases, options: Options) -> None:
     shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which decide it")
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax.recordings import TraceStudy, trace_study
-    from mfabric_jax.recordings._answers import answers
+    from mfabric_jax.recordings.study import TraceStudy, answers, trace_study
     from mfabric_jax.simulation.results import effective
-    from mfabric_jax.traffic.formats import recording_of
+    from mfabric_jax.traffic.recording import recording_of
 
     config = TraceStudy(case=case, ranks_per_server=options.ranks_per_server)
     recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
@@ -78,7 +77,7 @@ def _page_in(out: pathlib.Path) -> pathlib.Path:
 def _text(found: Any, said: dict[str, list[str]]) -> str:
     """The answers with their tables between them."""
     from mfabric_jax import report
-    from mfabric_jax.recordings._answers import CIRCUITS
+    from mfabric_jax.recordings.study import CIRCUITS
 
     recording = found.recording
     parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]
@@ -112,19 +111,19 @@ def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective
 
 def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
     """Skew, drift, locality and predictors; what the recording does not hold is left out."""
+    from mfabric_jax.recordings import statistics
     from mfabric_jax.report import figures
-    from mfabric_jax.traffic import survey
 
     recording = found.recording
-    load, target = survey.target_loads(recording), recording.targets.value
+    load, target = statistics.target_loads(recording), recording.targets.value
     title = f"{recording.format} {recording.name}".rstrip()
     layers = load.sum(axis=0, keepdims=True)
     made = [figures.trace_load(layers, [0], folder / "1_skew.png", f"{title}: load of every layer", target)]
     if len(load) > 1:
-        drift = survey.drift_rows(recording)
+        drift = statistics.drift_rows(recording)
         made.append(figures.trace_load(load, recording.number, folder / "2_load.png", f"{title}: over time", target))
         made.append(figures.trace_drift(drift, folder / "3_drift.png", f"{title}: drift"))
-    if (matrix := survey.sent_selections(recording, found.ranks)) is not None:
+    if (matrix := statistics.sent_selections(recording, found.ranks)) is not None:
         rows, columns, counts = matrix
         made.append(figures.trace_pairs(counts, folder / "4_pairs.png", f"{title}: who sends to whom", rows, columns))
     if found.foresight:

@@ -1,5 +1,6 @@
-"""What recorded routing means for a job."""
+"""Recordings of routing: readers of all formats, statistics, traffic that is alike, and what they mean for a job."""
 
-from mfabric_jax.recordings._trace_study import TraceStudy, trace_study
-
-__all__ = ["TraceStudy", "trace_study"]
+from mfabric_jax.recordings.fitting import fit as fit
+from mfabric_jax.recordings.published import save_weight_matrix as save_weight_matrix
+from mfabric_jax.recordings.study import TraceStudy as TraceStudy
+from mfabric_jax.recordings.study import trace_study as trace_study

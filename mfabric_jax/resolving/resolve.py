@@ -20,7 +20,7 @@ from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of
 from mfabric_jax.text_files import stamp
-from mfabric_jax.traffic.array_files import axes_of
+from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
 from mfabric_jax.workload.parallel import BYTES

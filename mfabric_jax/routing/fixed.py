@@ -25,7 +25,7 @@ from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.traffic.demand import by_server, server_bytes
+from mfabric_jax.traffic.dispatch import by_server, server_bytes
 
 MOST_CIRCUITS = 64  # of a pair, for which draws are kept
 

@@ -340,7 +340,7 @@ def check_dtype(dtype: str) -> None:
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
     """Of one group alone."""
-    region = Region(group.servers, group.nic_gbps, np.array(group.nics, np.int32))
+    region = Region(group.servers, group.nic_gbps, jnp.asarray(group.nics, jnp.int32))
     return wired(group, topoopt(demand, region).circuits.count)
 
 

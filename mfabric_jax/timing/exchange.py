@@ -17,8 +17,7 @@ from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside
 from mfabric_jax.timing.passes import Exchanges, Places, places
 from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
-from mfabric_jax.traffic.demand import inside_bytes
-from mfabric_jax.traffic.dispatch import even_bytes
+from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
 from mfabric_jax.workload import Workload
 
 Carry = SinglePaths | Callable | None

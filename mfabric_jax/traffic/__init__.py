@@ -1,26 +1,24 @@
 """Who sends how much to whom: tokens measured, generated or recorded, and the demand matrices they make."""
 
 from mfabric_jax.flows.flows import Flows as Flows
-from mfabric_jax.traffic.array_files import save_tokens as save_tokens
-from mfabric_jax.traffic.demand import rank_bytes as rank_bytes
-from mfabric_jax.traffic.demand import server_bytes as server_bytes
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes
+from mfabric_jax.traffic.dispatch import rank_bytes as rank_bytes
 from mfabric_jax.traffic.dispatch import sent_tokens as sent_tokens
-from mfabric_jax.traffic.expert_shares import authors as authors
-from mfabric_jax.traffic.expert_shares import measured as measured
-from mfabric_jax.traffic.fitting import fit as fit
-from mfabric_jax.traffic.formats import open_trace as open_trace
-from mfabric_jax.traffic.formats import recorded as recorded
+from mfabric_jax.traffic.dispatch import server_bytes as server_bytes
+from mfabric_jax.traffic.generator import authors as authors
 from mfabric_jax.traffic.generator import from_knobs as from_knobs
 from mfabric_jax.traffic.generator import generated as generated
+from mfabric_jax.traffic.generator import measured as measured
 from mfabric_jax.traffic.knobs import Knobs as Knobs
 from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.placement import Room as Room
 from mfabric_jax.traffic.placement import placed as placed
 from mfabric_jax.traffic.placement import placement_policy as placement_policy
 from mfabric_jax.traffic.predictor import predicted as predicted
-from mfabric_jax.traffic.published import save_weight_matrix as save_weight_matrix
 from mfabric_jax.traffic.recording import Recording as Recording
+from mfabric_jax.traffic.recording import open_trace as open_trace
+from mfabric_jax.traffic.recording import recorded as recorded
+from mfabric_jax.traffic.recording import save_tokens as save_tokens
 from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
 from mfabric_jax.traffic.tokens import Tokens as Tokens
 from mfabric_jax.traffic.training import region_bytes as region_bytes

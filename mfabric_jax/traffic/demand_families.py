@@ -15,10 +15,9 @@ from jaxtyping import Array, Float, Int, Key, Num
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.formats import recording_of
+from mfabric_jax.traffic.recording import recording_of
 
-# Broader families (`BROAD`) of drawn demand between servers: other structures than hot experts make.
-# Networks for scenarios are trained on them. Only proportions matter: no unit is meant.
+# Broader families (`BROAD`): other structures than hot experts make. Networks for scenarios are trained on them.
 
 Demand = Float[Array, "S S"]
 FACTOR = 6.0  # of hot rows and columns over others
@@ -49,7 +48,7 @@ def low_rank(key: Key[Array, ""], servers: int) -> Demand:
 def hot_row_and_column(key: Key[Array, ""], servers: int) -> Demand:
     """Pareto 1.2; one server sends, and one receives, six times as much."""
     size, row, column = jax.random.split(key, 3)
-    sends, receives = (jax.random.permutation(one, servers) == 0 for one in (row, column))
+    sends, receives = (jax.random.permutation(part, servers) == 0 for part in (row, column))
     return _pareto(size, servers, 1.2) * _factor(sends)[:, None] * _factor(receives)[None]
 
 
@@ -63,9 +62,9 @@ def hot_rows(key: Key[Array, ""], servers: int) -> Demand:
 
 def gate(key: Key[Array, ""], servers: int) -> Demand:
     """Tokens of a gate: every server's go to servers by a logistic-normal popularity, common and its own."""
-    common, own, tokens = jax.random.split(key, 3)
+    common, apart, tokens = jax.random.split(key, 3)
     logits = jax.random.normal(common, (1, servers), jnp.float32)
-    logits += 0.7 * _normal(own, servers)
+    logits += 0.7 * _normal(apart, servers)
     chosen = jax.random.categorical(tokens, logits, axis=1, shape=(2048, servers))
     return jax.nn.one_hot(chosen, servers, dtype=jnp.float32).sum(0)
 
@@ -222,8 +221,8 @@ def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None
     total = count.sum(axis=-1, keepdims=True, dtype=np.float64)
     share = np.divide(count, total, out=np.zeros(count.shape), where=total > 0)
     steps = np.rint(GRID * share).astype("<u2")
-    found = (hashlib.sha256(one.tobytes()).hexdigest()[:16] for one in steps)
-    return list(zip(recording.number.tolist(), found, strict=True))
+    digests = (hashlib.sha256(each.tobytes()).hexdigest()[:16] for each in steps)
+    return list(zip(recording.number.tolist(), digests, strict=True))
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:

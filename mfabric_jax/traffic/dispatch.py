@@ -1,5 +1,5 @@
 """How dispatch sends tokens: which selections are dropped, how many copies leave for which server, and what that makes
-of bytes between ranks.
+of bytes between ranks and servers.
 
 - "per-expert": a token travels once for every expert that it selects.
 - "per-server": one copy for every other server with experts of it, from the rank at place g of its server to the rank
@@ -7,22 +7,24 @@ of bytes between ranks.
   back.
   Source: DeepEP's dispatch between nodes, github.com/deepseek-ai/DeepEP; arXiv 2412.19437, section 3.2.2.
 
-What crosses a server's own NVSwitch stands in the same matrix as what leaves it. Letters: R ranks, E experts,
-S servers.
+What crosses a server's own NVSwitch stands in the same matrix as what leaves it. Neighbouring ranks share a server.
+Letters: N rows, R ranks, E experts, S servers, g ranks per server.
 """
 
 import functools
+import math
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num
+from jax import lax
+from jaxtyping import Array, Bool, Float, Num
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.demand import rank_bytes
-from mfabric_jax.traffic.distinct import NO_LIMIT, GroupLimit, evenly_reached, reached
-from mfabric_jax.traffic.popularity import capped
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -31,6 +33,94 @@ SURE = 1e-13  # off 1, by rounding
 _ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
 
 
+# ------------------------------------------------------------------------------------------------------ demand matrices
+def rank_bytes(tokens: Num[Array, "R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "R R"]:
+    """Bytes that each rank dispatches to each rank; expert e lives on rank e // (E / R).
+
+    - `tokens`: selections of each source rank for each expert, in one all-to-all.
+
+    The diagonal is what a rank keeps. `InputError` where the experts do not divide evenly over the ranks.
+    """
+    tokens = jnp.asarray(tokens)
+    if tokens.ndim != 2 or tokens.shape[1] % tokens.shape[0]:
+        raise InputError(f"tokens must be [ranks, experts], experts a multiple of ranks, got shape {tokens.shape}.")
+    if not jnp.issubdtype(tokens.dtype, jnp.floating):
+        tokens = tokens.astype(jnp.result_type(float))  # bytes overflow 32-bit integers
+    ranks, experts = tokens.shape
+    received = tokens.reshape(ranks, ranks, experts // ranks).sum(axis=-1)
+    return received * jnp.asarray(bytes_per_selection, received.dtype)
+
+
+def server_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S S"]:
+    """Bytes from each server to each; the diagonal stays inside."""
+    return by_server(demand, ranks_per_server).sum(axis=(1, 3))
+
+
+def inside_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g g"]:
+    """Bytes between the ranks of each server; the diagonal stays on its rank."""
+    blocks = by_server(demand, ranks_per_server)
+    server = jnp.arange(len(blocks))
+    return blocks[server, :, server, :]
+
+
+def by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g S g"]:
+    """Bytes from each rank of each server to each; `InputError` where the ranks do not fill whole servers."""
+    if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
+        raise InputError(f"demand must be square, got shape {demand.shape}.")
+    ranks = demand.shape[0]
+    if ranks % whole("ranks_per_server", ranks_per_server):
+        raise InputError(f"ranks_per_server must divide the {ranks} ranks of the demand, got {ranks_per_server}.")
+    servers = ranks // ranks_per_server
+    return demand.reshape(servers, ranks_per_server, servers, ranks_per_server)
+
+
+def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array, "R R"]:
+    """Bytes of one dispatch from rank to rank: between servers, and on the NVSwitches inside them.
+
+    - `sent`: what `sent_tokens` says of one all-to-all, a row per source rank.   Transposed: of its combine.
+
+    The diagonal is what a rank keeps. `InputError` where copies lack.
+    """
+    size = workload.dispatch_bytes_per_selection
+    if workload.dispatch != PER_SERVER:
+        return rank_bytes(sent, size)
+    if sent.shape[-1] != workload.expert_slots + _servers(workload):
+        raise InputError("tokens of dispatch 'per-server' must have copies for every server: see traffic.sent_tokens.")
+    selected = rank_bytes(selections_of(workload, sent), size)
+    return forwarded(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
+
+
+def even_bytes(workload: Workload, dtype) -> Float[Array, "R R"]:
+    """The dispatch if every token went to every expert equally often."""
+    ranks, row = workload.ep, workload.selections * workload.dispatch_bytes_per_selection
+    even = jnp.full((ranks, ranks), row / ranks, dtype)
+    if workload.dispatch != PER_SERVER:
+        return even
+    part = _evenly(workload)
+    copies = jnp.asarray(part, dtype) * workload.tokens * workload.dispatch_bytes_per_selection
+    return forwarded(workload, even, jnp.broadcast_to(copies, (ranks, len(part))))
+
+
+def even_copies(workload: Workload) -> float:
+    """Copies of a token over its selections, if it travels once to every server and experts are even."""
+    return sum(_evenly(workload)) / workload.architecture.top_k
+
+
+def forwarded(workload: Workload, selected: Any, copies: Any, xp: Any = jnp) -> Any:
+    """What travels from rank to rank [... R R], of `selected` [... R R] and `copies` [... R S].
+
+    Copies between equal places of different servers; inside a server what its own ranks select, and what arrives at
+    them for others. `xp`: jax.numpy or numpy.
+    """
+    places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
+    same, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
+    copies = copies.reshape(*axes, servers, places, servers)
+    inside = selected.reshape(*axes, servers, places, servers, places).sum(axis=-4)  # at place g, from any server
+    both = xp.einsum("...sgt,st,gh->...sgth", copies, 1 - same, place) + xp.einsum("...gth,st->...sgth", inside, same)
+    return both.reshape(selected.shape)
+
+
+# ------------------------------------------------------------------------------------------- what source ranks send
 def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
     """What source ranks send [iteration layer M R C]: selections for every expert that are not dropped and, where
     dispatch is "per-server", copies for every server behind them (C = E + S; else C = E).
@@ -38,12 +128,20 @@ def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
     - Dropped: an expert takes at most `capacity_factor` times the selections of the group's all-to-all over E; all
       sources lose the same part of theirs.
     - Copies for a server: tokens with an expert there, exactly where the traffic knows (`Tokens.reached`), else as
-      `distinct.reached` expects of the counts. The copies of a rank for its own server are not sent.
+      `reached` expects of the counts. The copies of a rank for its own server are not sent.
     """
     if not _changes(workload):
         return tokens.count
     with _ONE:
         return _sent(tokens, workload)
+
+
+@functools.lru_cache(maxsize=4)
+def _sent(tokens: Tokens, workload: Workload) -> np.ndarray:
+    known = tokens.reached_servers(_servers(workload)) if workload.dispatch == PER_SERVER else None
+    if known is None or workload.capacity_factor is not None:
+        return sent_as(workload, tokens.count)
+    return np.concatenate([tokens.count, known], axis=-1)
 
 
 def sent_as(workload: Workload, count: np.ndarray) -> np.ndarray:
@@ -85,54 +183,6 @@ def copies_of(workload: Workload, sent: Any) -> Any:
     return sent[..., -_servers(workload) :]
 
 
-def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array, "R R"]:
-    """Bytes of one dispatch from rank to rank: between servers, and on the NVSwitches inside them.
-
-    - `sent`: a source rank's row is what `sent_tokens` says of one all-to-all.   Transposed: of its combine.
-
-    The diagonal is what a rank keeps. `InputError` where copies lack.
-    """
-    size = workload.dispatch_bytes_per_selection
-    if workload.dispatch != PER_SERVER:
-        return rank_bytes(sent, size)
-    if sent.shape[-1] != workload.expert_slots + _servers(workload):
-        raise InputError("tokens of dispatch 'per-server' must have copies for every server: see traffic.sent_tokens.")
-    selected = rank_bytes(selections_of(workload, sent), size)
-    return forwarded(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
-
-
-def even_bytes(workload: Workload, dtype) -> Float[Array, "R R"]:
-    """The dispatch if every token went to every expert equally often."""
-    ranks, row = workload.ep, workload.selections * workload.dispatch_bytes_per_selection
-    even = jnp.full((ranks, ranks), row / ranks, dtype)
-    if workload.dispatch != PER_SERVER:
-        return even
-    facts = workload.architecture
-    part = evenly_reached(facts.experts, facts.top_k, _servers(workload), _limit(workload))
-    copies = jnp.asarray(part, dtype) * workload.tokens * workload.dispatch_bytes_per_selection
-    return forwarded(workload, even, jnp.broadcast_to(copies, (ranks, len(part))))
-
-
-def even_copies(workload: Workload) -> float:
-    """Copies of a token over its selections, if it travels once to every server and experts are even."""
-    facts = workload.architecture
-    return sum(evenly_reached(facts.experts, facts.top_k, _servers(workload), _limit(workload))) / facts.top_k
-
-
-def forwarded(workload: Workload, selected: Any, copies: Any, xp: Any = jnp) -> Any:
-    """What travels from rank to rank [... R R], of `selected` [... R R] and `copies` [... R S].
-
-    Copies between equal places of different servers; inside a server what its own ranks select, and what arrives at
-    them for others. `xp`: jax.numpy or numpy.
-    """
-    places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
-    own, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
-    copies = copies.reshape(*axes, servers, places, servers)
-    inside = selected.reshape(*axes, servers, places, servers, places).sum(axis=-4)  # at place g, from any server
-    both = xp.einsum("...sgt,st,gh->...sgth", copies, 1 - own, place) + xp.einsum("...gth,st->...sgth", inside, own)
-    return both.reshape(selected.shape)
-
-
 def _changes(workload: Workload) -> bool:
     return workload.dispatch == PER_SERVER or workload.capacity_factor is not None
 
@@ -140,22 +190,6 @@ def _changes(workload: Workload) -> bool:
 def _servers(workload: Workload) -> int:
     """Servers that the ranks of a group sit on."""
     return workload.ep // workload.ranks_per_server
-
-
-def _limit(workload: Workload) -> GroupLimit:
-    """How many groups a token may reach."""
-    facts, servers, limit = workload.architecture, _servers(workload), workload.node_limit
-    if isinstance(limit, str):
-        return GroupLimit(facts.expert_groups, facts.top_groups)
-    return NO_LIMIT if limit is None or limit >= servers else GroupLimit(servers, limit)
-
-
-@functools.lru_cache(maxsize=4)
-def _sent(tokens: Tokens, workload: Workload) -> np.ndarray:
-    known = tokens.reached_servers(_servers(workload)) if workload.dispatch == PER_SERVER else None
-    if known is None or workload.capacity_factor is not None:
-        return sent_as(workload, tokens.count)
-    return np.concatenate([tokens.count, known], axis=-1)
 
 
 def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -171,3 +205,177 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     part = reached(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
     every = np.where(open_still[:, None], part * total / top_k, np.inf)
     return np.minimum(np.minimum(every, total / top_k), selected).reshape(*axes, servers)
+
+
+# ------------------------------------------------------ how many servers a token reaches that takes k different experts
+# Counts say how often every expert was taken, not which were taken together. So tokens are taken to choose as randomly
+# as those counts allow: a set of k experts has a probability in proportion to the product of its experts' weights, a
+# set that needs more groups than a gate may use has none, and the weights are those with which every expert is taken as
+# often as it was. That is conditional Poisson sampling, the distribution of largest entropy; with even counts every
+# allowed set is equally likely, so a server of E / S experts is missed with probability C(E - E/S, k) / C(E, k).
+# Source: Chen, Dempster and Liu, Weighted finite population sampling to maximize entropy, Biometrika 81(3), 1994. The
+# groups are ours. Experts of a group, and of a server, are neighbours.
+
+ROWS = 1024  # fitted together
+ROUNDS = 100  # of a fit, at most: rows that no choice can give are left as near as that
+EXACT = 20, 1e-12  # errors of a fit that is done: so many roundings, or this if that is more
+LONGEST = 3.0  # step of a fit, of the logarithm of odds
+
+
+class GroupLimit(NamedTuple):
+    """A token takes its experts from at most `most` of `groups` groups of neighbours."""
+
+    groups: int = 1
+    most: int = 1
+
+
+def _limit(workload: Workload) -> GroupLimit:
+    facts, servers, limit = workload.architecture, _servers(workload), workload.node_limit
+    if isinstance(limit, str):
+        return GroupLimit(facts.expert_groups, facts.top_groups)
+    return GroupLimit() if limit is None or limit >= servers else GroupLimit(servers, limit)
+
+
+def _evenly(workload: Workload) -> tuple[float, ...]:
+    facts = workload.architecture
+    return evenly_reached(facts.experts, facts.top_k, _servers(workload), _limit(workload))
+
+
+def reached(
+    taken: np.ndarray, top_k: int, servers: int, limit: GroupLimit, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probability [N S] that a token reaches a server, and how far off the fit is [N].
+
+    - `taken` [N E]: probability that a token takes an expert; rows sum to `top_k`, none above 1.
+    - `kept` [N E]: part of an expert's tokens that it does not drop, each by itself.
+    """
+    alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
+    at = np.zeros(len(taken), int) if alike else np.arange(len(taken))
+    taken, kept = taken[: at[-1] + 1], kept[: at[-1] + 1]
+    size = min(ROWS, 1 << (len(taken) - 1).bit_length())
+    parts = []
+    for start in range(0, len(taken), size):
+        some = np.minimum(np.arange(start, start + size), len(taken) - 1)
+        rows, left = (jnp.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
+        parts.append(tuple(map(np.asarray, _reached(rows, left, top_k, servers, limit))))
+    chance, off = (np.concatenate(column)[at] for column in zip(*parts, strict=True))
+    return chance.astype(np.float64), off
+
+
+@functools.lru_cache(maxsize=64)
+def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) -> tuple[float, ...]:
+    """Probability that a token reaches each server where every allowed set of experts is equally likely, counted."""
+    expert = np.arange(experts)
+    group, server = (expert // (experts // parts) for parts in (limit.groups, servers))
+    every = _sets(np.bincount(group, minlength=limit.groups), top_k, limit.most)
+    others = (np.bincount(group[server != one], minlength=limit.groups) for one in range(servers))
+    return tuple(1 - _sets(left, top_k, limit.most) / every for left in others)
+
+
+def _sets(sizes: np.ndarray, k: int, most: int) -> int:
+    """How many sets of k experts of groups of these sizes need at most so many groups."""
+    ways = {(0, 0): 1}  # of (experts, groups) so far
+    for size in sizes.tolist():
+        following: dict[tuple[int, int], int] = {}
+        for (taken, used), many in ways.items():
+            for more in range(min(size, k - taken) + 1):
+                key = taken + more, used + (more > 0)
+                if key[1] <= most:
+                    following[key] = following.get(key, 0) + many * math.comb(size, more)
+        ways = following
+    return sum(many for (taken, _), many in ways.items() if taken == k)
+
+
+@eqx.filter_jit
+def _reached(
+    taken: Float[Array, "N E"], kept: Float[Array, "N E"], top_k: int, servers: int, limit: GroupLimit
+) -> tuple[Float[Array, "N S"], Float[Array, "N"]]:
+    chance, off = _fitted(taken, top_k, limit)
+    server = jnp.arange(taken.shape[1]) // (taken.shape[1] // servers)
+
+    def missed(row, kept, one):
+        return _allowed(1 - row, jnp.where(server == one, row * (1 - kept), row), top_k, limit)
+
+    of_all = jax.vmap(jax.vmap(missed, (None, None, 0)), (0, 0, None))(chance, kept, jnp.arange(servers))
+    every = jax.vmap(lambda row: _allowed(1 - row, row, top_k, limit))(chance)
+    return 1 - of_all / every[:, None], off
+
+
+def _allowed(left: Float[Array, "E"], taken: Float[Array, "E"], k: int, limit: GroupLimit) -> Float[Array, ""]:
+    """Chance of k experts in at most so many groups, where each is taken or left by itself."""
+    left, taken = (x.reshape(limit.groups, -1) for x in (left, taken))
+    nobody = jnp.zeros((limit.groups, k + 1), left.dtype).at[:, 0].set(1)
+
+    def with_expert(chance, one):
+        left, taken = one
+        return left[:, None] * chance + taken[:, None] * _shifted(chance), None
+
+    of_group = lax.scan(with_expert, nobody, (left.T, taken.T))[0]  # [G k+1]: of so many experts of it
+    back = np.subtract.outer(np.arange(k + 1), np.arange(k + 1))  # how many a group adds, from a column to a row
+
+    def with_group(chance, own):  # [M+1 k+1]: of so many groups and experts
+        some = jnp.where(jnp.asarray(back > 0), own[np.maximum(back, 0)], 0)
+        return own[0] * chance + _shifted((chance @ some.T).T).T, None
+
+    start = jnp.zeros((limit.most + 1, k + 1), left.dtype).at[0, 0].set(1)
+    return lax.scan(with_group, start, of_group)[0][:, k].sum()
+
+
+def _shifted(rows: Float[Array, "A B"]) -> Float[Array, "A B"]:
+    """Every row one to the right."""
+    return jnp.pad(rows[:, :-1], ((0, 0), (1, 0)))
+
+
+class _Fit(NamedTuple):
+    """A fit as it goes: chances of every expert alone [N E], how likely they make what was taken [N], errors [N E],
+    steps [N], rounds."""
+
+    chance: Array
+    likely: Array
+    error: Array
+    step: Array
+    rounds: Array
+
+    @property
+    def off(self) -> Float[Array, "N"]:
+        """The largest error of a row."""
+        return jnp.abs(self.error).max(axis=1)
+
+
+def _fitted(taken: Float[Array, "N E"], top_k: int, limit: GroupLimit) -> tuple[Float[Array, "N E"], Float[Array, "N"]]:
+    """Chances of every expert alone with which, k of them allowed, each is taken as often as `taken` says.
+
+    They make `taken` most likely, which is a concave problem: ascent with steps of nearly Newton's length.
+    """
+    eps = float(jnp.finfo(taken.dtype).eps)
+    exact, sure = max(EXACT[0] * eps, EXACT[1]), (taken <= 0) | (taken >= 1)
+    spread = 1 + top_k / limit.most - top_k / limit.groups  # variance of a group's experts, over that of each alone
+
+    def of_row(chance, row, sure):
+        value, slope = jax.value_and_grad(lambda x: jnp.log(_allowed(1 - chance, x, top_k, limit)))(chance)
+        some = jnp.where(sure, 0.5, chance)
+        likely = jnp.where(sure, 0, row * jnp.log(some) + (1 - row) * jnp.log1p(-some)).sum() - value
+        return likely, jnp.where(sure, 0, row - chance * slope)
+
+    def going(fit: _Fit) -> Bool[Array, ""]:
+        return (fit.rounds < ROUNDS) & jnp.any(fit.off > exact)
+
+    def round_(fit: _Fit) -> _Fit:
+        found = jnp.clip(taken - fit.error, eps, 1 - eps)
+        shape = (len(taken), limit.groups, -1)
+        error, alone = (jnp.where(sure, low, x).reshape(shape) for x, low in ((fit.error, 0), (found * (1 - found), 1)))
+        of_group = error.sum(-1) / alone.sum(-1)
+        move = (error / alone - ((1 - 1 / spread) * of_group)[..., None]).reshape(taken.shape)
+        move = move * (fit.step / jnp.maximum(1, jnp.abs(move).max(axis=1) / LONGEST))[:, None]
+        odds = jnp.exp(jnp.where(sure, 0, move))
+        chance = jnp.where(sure, taken, fit.chance * odds / (1 - fit.chance + fit.chance * odds))
+        likely, error = jax.vmap(of_row)(chance, taken, sure)
+        better = (likely > fit.likely) | (jnp.abs(error).max(axis=1) < fit.off)
+        chance, error = (jnp.where(better[:, None], *pair) for pair in ((chance, fit.chance), (error, fit.error)))
+        likely, step = jnp.where(better, likely, fit.likely), jnp.where(better, fit.step, fit.step / 2)
+        return _Fit(chance, likely, error, step, fit.rounds + 1)
+
+    likely, error = jax.vmap(of_row)(taken, taken, sure)
+    start = _Fit(taken, likely, error, jnp.ones_like(likely), jnp.asarray(0))
+    done = lax.while_loop(going, round_, start)
+    return done.chance, done.off

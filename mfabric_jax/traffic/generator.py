@@ -1,18 +1,27 @@
-"""Traffic from knobs: expert popularity of a chosen skew, moved by noise, drift and hot spots."""
+"""Traffic that is drawn: from knobs, from measured expert shares of trained models, or from the authors' matrix.
 
+From knobs: expert popularity of a chosen skew, moved by noise, drift and hot spots. Random numbers are keyed by what
+they are for: more iterations or layers never change the ones drawn before.
+Letters: T iterations (those asked for), M micro-batches, R ranks, E experts.
+"""
+
+import enum
+import functools
+import importlib.resources
+import statistics
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import popularity
-from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.popularity import Normals, Purpose, capped, normals, stream, to_shares
+from mfabric_jax.traffic.knobs import POWER_LAW, Knobs
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 ROW_NOISE_PER_SKEW = 0.5
+LEAST = 1e-200  # popularity of an expert that receives anything, over the hottest one's
 
 
 def generated(
@@ -40,11 +49,43 @@ def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batc
     (of an iteration). Every source rank sends `workload.selections`: int32 where `knobs.sampled`, else reals.
     `InputError` for settings out of range, and for knobs that the workload has too few experts or ranks for.
     """
-    for field, value, least in (("iterations", iterations, 1), ("micro_batches", micro_batches, 1), ("seed", seed, 0)):
-        checks.whole(field, value, at_least=least)
+    _check_run(iterations, micro_batches, seed)
     experts = workload.architecture.experts
     shape = Shape(workload.moe_layers, micro_batches, workload.ep, experts, workload.selections)
     return Tokens(draw(shape, knobs, seed, np.arange(iterations)), f"generated, {knobs.words}, seed {seed}")
+
+
+def _check_run(iterations: int, micro_batches: int, seed: int) -> None:
+    for field, value, least in (("iterations", iterations, 1), ("micro_batches", micro_batches, 1), ("seed", seed, 0)):
+        checks.whole(field, value, at_least=least)
+
+
+class Purpose(enum.IntEnum):
+    """What a stream of random numbers decides."""
+
+    ORDER = 0
+    DRIFT = 1
+    SELECTIONS = 2
+    ROW_NOISE = 3
+    MICRO_DRIFT = 4
+    LAYER = 5
+    SPARSITY = 6
+    PAIRS = 7
+    HOT = 8
+    SHARED_NOISE = 9
+
+
+def stream(seed: int, purpose: Purpose, layer: int, iteration: int = 0) -> np.random.Generator:
+    """The generator of one purpose in one layer and iteration."""
+    return np.random.default_rng([seed, iteration, layer, purpose])
+
+
+def normals(seed: int, purpose: Purpose, layer: int, iteration: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal numbers, the first of a stream."""
+    return stream(seed, purpose, layer, iteration).standard_normal(shape)
+
+
+Normals = Callable[[int, Purpose, int, int, tuple[int, ...]], np.ndarray]  # `normals`, or one that remembers
 
 
 class Shape(NamedTuple):
@@ -73,16 +114,17 @@ def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals
 
 def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
     """[T M R E] of one layer; rows sum to 1."""
-    popular = popularity.base_popularity(knobs, shape.layers, shape.experts, seed, layer)
+    popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
     with np.errstate(over="ignore", invalid="ignore"):
-        weight = popular ** popularity.amplitude(knobs, at)[:, None]
-        weight = weight * np.exp(popularity.deviation(knobs, shape.experts, seed, layer, at, normals))
+        amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-at / knobs.half_life)
+        weight = popular ** amplitude[:, None]
+        weight = weight * np.exp(_deviation(knobs, shape.experts, seed, layer, at, normals))
         weight = np.broadcast_to(weight[:, None, None], (len(at), *shape[1:4]))
-        shared, own = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
+        shared, apart = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
         for spread, purpose, rows in (
             (knobs.micro_drift, Purpose.MICRO_DRIFT, (shape.micro_batches, 1)),
             (shared, Purpose.SHARED_NOISE, (1, shape.ranks)),
-            (own, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
+            (apart, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
         ):
             if spread:
                 noise = np.stack([normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in at])
@@ -90,16 +132,29 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
         total = weight.sum()
     if not np.isfinite(total):
         raise InputError(f"drift and noise must keep popularities finite, got {knobs.words}, {len(at)} iterations.")
-    share = to_shares(weight * _reached(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
+    share = to_shares(weight * _pairs(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
     if knobs.hot_share:
-        extra = popularity.hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
+        extra = _hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
     return capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
 
 
-def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
+def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
+    """[E] bool: experts that receive something. `InputError` where fewer are left than a token needs."""
+    left = experts - round(knobs.sparsity * experts)
+    if left < knobs.distinct:
+        raise InputError(
+            f"sparsity {knobs.sparsity:g} must leave at least {knobs.distinct} (distinct) of {experts} experts, "
+            f"got {left}."
+        )
+    if left == experts:
+        return np.ones(experts, bool)
+    return _order(seed, Purpose.SPARSITY, layer, experts) < left
+
+
+def _pairs(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
     """[R E] bool: pairs of a source rank and an expert that the rank sends to."""
-    receiving = popularity.receiving_experts(knobs, shape.experts, seed, layer)
+    receiving = _receiving(knobs, shape.experts, seed, layer)
     number = int(receiving.sum())
     left = number - round(knobs.pair_sparsity * number)
     if left < knobs.distinct:
@@ -110,3 +165,187 @@ def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
     order = stream(seed, Purpose.PAIRS, layer).random((shape.ranks, shape.experts))
     order = np.where(receiving, order, np.inf)
     return np.argsort(np.argsort(order, axis=-1), axis=-1) < left
+
+
+@functools.lru_cache(maxsize=4096)
+def _order(seed: int, purpose: Purpose, layer: int, number: int) -> np.ndarray:
+    return stream(seed, purpose, layer).permutation(number)
+
+
+@functools.cache
+def _normal_quantiles(number: int) -> np.ndarray:
+    """Of the standard normal distribution in the middle of `number` equal parts, ascending."""
+    normal = statistics.NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / number) for i in range(number)])
+
+
+def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: int) -> np.ndarray:
+    """[E] popularity, the hottest 1; 0 for an expert that receives nothing."""
+    receiving = _receiving(knobs, experts, seed, layer)
+    skew = knobs.skew
+    if knobs.layer_spread:
+        quantile = _order(seed, Purpose.LAYER, 0, layers)[layer]
+        skew *= np.exp(knobs.layer_spread * _normal_quantiles(layers)[quantile])
+    number = int(receiving.sum())
+    if knobs.popularity == POWER_LAW:
+        ordered = np.arange(1, number + 1) ** -float(skew)
+    else:
+        quantiles = _normal_quantiles(number)[::-1]
+        ordered = np.exp(skew * (quantiles - quantiles[0]))
+    weight = np.zeros(experts)
+    weight[receiving] = np.maximum(ordered, LEAST)[_order(seed, Purpose.ORDER, layer, number)]
+    return weight
+
+
+def _deviation(
+    knobs: Knobs, experts: int, seed: int, layer: int, at: np.ndarray, normals: Normals = normals
+) -> np.ndarray:
+    """[T E] of the logarithm of popularity, by drift and jitter."""
+    if not (knobs.drift or knobs.jitter):
+        return np.zeros((len(at), experts))
+    last, keep = int(at.max()), knobs.persistence
+    drawn = np.zeros((last + 1, 2, experts))
+    for i in range(last + 1) if keep else at:  # without memory the iterations between do not matter
+        drawn[i] = normals(seed, Purpose.DRIFT, layer, int(i), (2, experts))
+    total = knobs.drift * drawn[:, 0]
+    total[0] *= (1 - keep**2) ** -0.5 if keep < 1 else 0
+    for i in range(1, len(total)):
+        total[i] += keep * total[i - 1]
+    return total[at] + knobs.jitter * drawn[at, 1]
+
+
+def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: np.ndarray) -> np.ndarray:
+    """[T E] part of a row that each expert gets by being hot; all 0 in an iteration without a hot spot."""
+    field, wanted, places = (
+        ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else ("hot_experts", knobs.hot_experts, experts)
+    )
+    if wanted > places:
+        raise InputError(f"{field} must be at most {places}, got {wanted}.")
+    first = int(stream(seed, Purpose.HOT, layer).integers(places))
+    spread = knobs.hot_spread and not knobs.hot_ranks
+    offset = np.arange(wanted) * places // wanted if spread else np.arange(wanted)
+    moves = at // knobs.rotation if knobs.rotation else np.zeros_like(at)
+    hot = (first + moves[:, None] * (1 if spread else wanted) + offset) % places
+    chosen = np.zeros((len(at), places))
+    np.put_along_axis(chosen, hot, 1.0, axis=1)
+    if knobs.burst_every:
+        chosen[at % knobs.burst_every < knobs.burst_every - knobs.burst_length] = 0
+    per_place = experts // places
+    return np.repeat(chosen, per_place, axis=1) * (knobs.hot_share / (wanted * per_place))
+
+
+def to_shares(weight: np.ndarray) -> np.ndarray:
+    """`weight` over its sum along the last axis."""
+    return weight / weight.sum(axis=-1, keepdims=True)
+
+
+def capped(share: np.ndarray, most: float) -> np.ndarray:
+    """Rows [... E] cut at `most`: the rest goes to others in proportion; with too few of them all share equally."""
+    held = np.zeros(share.shape, bool)
+    while True:
+        free = np.where(held, 0, share)
+        rest, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
+        capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
+        above = capped > most
+        if not above.any():
+            return to_shares(capped)
+        held |= above
+
+
+# ---------------------------------------------------------------- measured shares: OLMoE (64 experts), Mixtral 8x7B (8)
+# Source: routing counts published with OLMoE, arXiv 2409.02060; see data/NOTICE.
+
+
+def measured(
+    workload: Workload, iterations: int = 1, micro_batches: int = 4, drift: float = 0.05, seed: int = 0
+) -> Tokens:
+    """Selections drawn at random (multinomial) with measured expert shares; int32.
+
+    - `micro_batches`: how many distinct ones to draw per iteration.
+    - `drift`: standard deviation per iteration of a log-normal random walk of each (layer, expert)'s popularity,
+      which all source ranks share; iteration 0 has the measured shares themselves.
+    - `seed`: decides everything random; a longer run starts with the shorter one.
+
+    Mixtrals read the Mixtral table, all others OLMoE's. A model with fewer experts than its table gets sums of
+    neighbours, one with more gets copies; where the numbers do not divide, see `shares_of_others`. Layer l reads table
+    slot round(2 l / (layers - 1)), its experts permuted per layer; source rank r reads text domain r mod 5. That the k
+    experts of a token differ is not enforced. `InputError` for settings out of range.
+    """
+    _check_run(iterations, micro_batches, seed)
+    checks.not_negative("drift", drift)
+    layers, experts = workload.moe_layers, workload.architecture.experts
+    mixtral = workload.architecture.name.lower().startswith("mixtral")
+    table, note = _table("mixtral" if mixtral else "olmoe", experts)
+    domain = np.arange(workload.ep) % table.shape[0]
+    count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
+    for layer in range(layers):
+        order = stream(seed, Purpose.ORDER, layer).permutation(experts)
+        slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
+        base = table[domain, slot][:, order]
+        walk = np.exp(_deviation(Knobs(drift=drift), experts, seed, layer, np.arange(iterations)))
+        for iteration in range(iterations):
+            share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
+            draws = stream(seed, Purpose.SELECTIONS, layer, iteration)
+            count[iteration, layer] = draws.multinomial(workload.selections, share)
+    return Tokens(count, f"measured expert shares (arXiv 2409.02060){note}, drift {drift:g}, seed {seed}")
+
+
+@functools.cache
+def measured_shares() -> dict[str, np.ndarray]:
+    """Shares [domain, slot, expert] of `olmoe` and `mixtral`; slots are layers."""
+    file = importlib.resources.files("mfabric_jax.traffic") / "data" / "expert_shares.npz"
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        return {name: to_shares(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
+
+
+def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
+    """[domain, slot, expert] shares of so many experts, and what to say about them."""
+    table = measured_shares()[name]
+    *axes, known = table.shape
+    if known % experts == 0:
+        return table.reshape(*axes, experts, known // experts).sum(axis=-1), ""
+    if experts % known == 0:
+        return np.tile(table, experts // known), ""
+    return shares_of_others(table, experts), f" of {known} experts resampled to {experts}"
+
+
+def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:
+    """Shares [domain, slot, expert] of another number of experts: those of every slot, in order of popularity over all
+    domains, side by side on a line of length 1 that is cut into as many equal parts."""
+    order = np.argsort(-table.mean(axis=0, keepdims=True), axis=-1, kind="stable")
+    ordered = np.take_along_axis(table, np.broadcast_to(order, table.shape), axis=-1)
+    below = np.concatenate([np.zeros((*table.shape[:-1], 1)), np.cumsum(ordered, axis=-1)], axis=-1)
+    cuts = np.linspace(0, table.shape[-1], experts + 1)
+    left = np.minimum(cuts.astype(int), table.shape[-1] - 1)
+    within = below[..., left] + (cuts - left) * ordered[..., left]
+    return to_shares(np.diff(within, axis=-1))
+
+
+# Selections of 8 sources (rows) for 8 destinations; a row is one micro-batch of 8 x 4096 tokens. Source: mixnet.cpp,
+# Mixnet::weighted_connect, of the simulator released with arXiv 2501.03905. That it made the figures is a guess.
+MATRIX = np.array(
+    [
+        [9810, 5338, 1231, 3042, 4452, 2004, 841, 6050],
+        [9278, 6282, 839, 3722, 3821, 2903, 909, 5014],
+        [10684, 5165, 1044, 2634, 4344, 3333, 675, 4889],
+        [10897, 5629, 1086, 2114, 2762, 3463, 1059, 5758],
+        [8684, 5666, 1046, 3955, 4334, 2952, 944, 5187],
+        [8361, 5908, 777, 3043, 3984, 3422, 897, 6376],
+        [10208, 5507, 1117, 4148, 3967, 3119, 904, 3798],
+        [9781, 5211, 902, 3343, 4289, 2839, 1008, 5395],
+    ]
+)
+
+
+def authors(workload: Workload, iterations: int = 1) -> Tokens:
+    """Expected selections [iteration layer 1 R E], the same in every iteration, layer and micro-batch.
+
+    Rank s sends rank d in proportion to the matrix at (s mod 8, d mod 8), and all experts of a rank get the same; every
+    source rank sends `workload.selections` (the released code scales rows by the number of ranks instead).
+    """
+    ranks, experts = workload.ep, workload.architecture.experts
+    place = np.arange(ranks) % len(MATRIX)
+    weight = np.repeat(MATRIX[np.ix_(place, place)], experts // ranks, axis=1).astype(float)
+    count = workload.selections * weight / weight.sum(axis=1, keepdims=True)
+    shape = (iterations, workload.moe_layers, 1, ranks, experts)
+    return Tokens(np.broadcast_to(count, shape), "the authors' 8 x 8 matrix, tiled")

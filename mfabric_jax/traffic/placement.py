@@ -70,8 +70,8 @@ def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarr
     size = len(load) // room.groups
     packs = packed(load.reshape(room.groups, size).sum(axis=1), servers)
     here = (packs[..., None] * size + np.arange(size)).reshape(servers, -1)  # experts of every server
-    own = [some[_balanced(load[some], room.slots // servers, room.ranks_per_server)] for some in here]
-    return np.concatenate(own)
+    slots = [some[_balanced(load[some], room.slots // servers, room.ranks_per_server)] for some in here]
+    return np.concatenate(slots)
 
 
 def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n"]:
@@ -211,10 +211,11 @@ def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy
     """
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
-    count = replicas[0].count if len(replicas) == 1 else np.concatenate([one.count for one in replicas], axis=2)
+    count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)
     slots = _slots(Tokens(count, replicas[0].source, known), room, policy, **how)
     return tuple(
-        dataclasses.replace(one, count=in_slots(one.count, slots), slots=slots, by_expert=one) for one in replicas
+        dataclasses.replace(tokens, count=in_slots(tokens.count, slots), slots=slots, by_expert=tokens)
+        for tokens in replicas
     )
 
 
@@ -247,11 +248,11 @@ def in_slots(
     count: Num[np.ndarray, "I layer M R E"], slots: Int[np.ndarray, "I layer slot"]
 ) -> Num[np.ndarray, "I layer M R slot"]:
     """Selections by slot: those of an expert in equal parts over its copies."""
-    found = np.take_along_axis(count, slots[:, :, None, None, :], axis=-1)
+    held = np.take_along_axis(count, slots[:, :, None, None, :], axis=-1)
     if slots.shape[-1] == count.shape[-1]:
-        return found
+        return held
     copies = (slots[..., None] == np.arange(count.shape[-1])).sum(axis=-2)  # [I layer E]
-    return found / np.take_along_axis(copies, slots, axis=-1)[:, :, None, None, :]
+    return held / np.take_along_axis(copies, slots, axis=-1)[:, :, None, None, :]
 
 
 def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: int) -> Float[np.ndarray, "I layer R R"]:

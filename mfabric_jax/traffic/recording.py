@@ -1,16 +1,29 @@
-"""What a recording of routing holds, whatever its file, and how it is fitted to a workload."""
+"""What a recording of routing holds, whatever its file, and how it is fitted to a workload.
+
+The package's own files, `.npz` that `save_tokens` writes, are read here; all other formats by the room `FORMATS`.
+"""
 
 import dataclasses
 import enum
-from collections.abc import Iterator
+import importlib
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.checks import InputError
+from mfabric_jax.atomic import replacing
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.tokens import Reached, Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
+FORMATS = "mfabric_jax.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
+AXES = ("iteration", "layer", "micro-batch", "source", "expert")
+DESTINATION = "destination"  # ranks in the place of experts
+COUNTS, META = "tokens", "meta"  # keys of our own files
+SCHEMA_VERSION = 1
 SPREAD = (
     "sources not recorded: spread equally over source ranks (all rows of a demand are alike, so circuits cannot be "
     "judged by it)"
@@ -37,13 +50,12 @@ class Recording:
     """Selections as they were counted.
 
     - `count` [iteration, layer, micro_batch, source, target]; an axis that was not recorded has length 1.
-    - `number` [iteration]: what a record is called: its iteration or step, or its index.
-    - `path`, `format`: where it stands and what it is, in words; `name`: which of several in one file.
+    - `number` [iteration]: the recorded iteration or step, or the index of the record.
+    - `path`, `format`: its file and what that is, in words; `name`: which of several in one file.
     - `sources`, `targets`: what the last two axes are.
     - `experts`: how many experts the targets stand for, None where the file does not say.
     - `steady`: first and last record to use unless others are asked for.
-    - `origin`: what wrote the counts, where the file says so.
-    - `layout`: what the global ranks of the job were, where the file names these.
+    - `origin`: what wrote the counts; `layout`: what the global ranks were; None or empty where the file does not say.
     - `reached`: how many tokens reach groups of neighbouring experts, where the file has the choices of every token.
     """
 
@@ -70,11 +82,9 @@ class Recording:
         """Only the records whose number lies in [first, last]. `InputError` where there is none."""
         number = self.number
         asked = records if records is not None else self.steady or (number.min(), number.max())
-        if len(tuple(asked)) != 2:
-            raise InputError(f"records must be a pair (first, last), got {records!r}.")
+        if len(tuple(asked)) != 2 or asked[0] > asked[1]:
+            raise InputError(f"records must be a pair, the first and the last, got {records!r}.")
         first, last = asked
-        if first > last:
-            raise InputError(f"records must be first and last, got {first} and {last}, which is before it.")
         index = np.flatnonzero((number >= first) & (number <= last))
         if not index.size:
             raise InputError(
@@ -83,7 +93,7 @@ class Recording:
         return self.some(index)
 
     def some(self, index: np.ndarray | slice) -> "Recording":
-        """These records."""
+        """The records at these indices."""
         reached = None if self.reached is None else {parts: tokens[index] for parts, tokens in self.reached.items()}
         return dataclasses.replace(self, count=self.count[index], number=self.number[index], reached=reached)
 
@@ -105,11 +115,10 @@ class Recording:
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
         """Selections for a workload, `iterations` of them (default: one per record), records read cyclically.
 
-        Layer l reads recorded layer l mod L, or its block's where every block of the model has one; neighbouring
-        experts and source ranks are added up to the model's number;
-        every source rank is scaled to `workload.selections`. Loads without sources are spread equally over source
-        ranks; source rank r reads text domain r mod D; what is known of a destination rank only is spread equally over
-        its experts. `source` says so, and names what is read several times or not at all, what is empty, and axes that
+        Layer l reads recorded layer l mod L, or its block's where every block of the model has one. Neighbouring
+        experts and source ranks are added up to the model's number, every source rank is scaled to
+        `workload.selections`. What is not known is spread: loads without sources over source ranks, what a destination
+        rank receives over its experts; source rank r reads text domain r mod D. `source` tells all that, and axes that
         look swapped. `InputError` for ranks or experts that do not fit, and for a recording of zeros.
         """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
@@ -117,28 +126,18 @@ class Recording:
         layer = self._layers(workload)
         experts = workload.architecture.experts
         raw = Tokens(used._columns(used.count, experts), used.words)
-        if raw.count.shape[-1] % experts:
-            held, model = raw.count.shape[-1], workload.model
-            raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
+        held = raw.count.shape[-1]
+        if held % experts:
+            raise InputError(
+                f"trace {self.path} must hold a multiple of the {experts} experts of {workload.model}, got {held}."
+            )
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        notes = [
-            raw.source,
-            sources,
-            used._merged(raw.count.shape[-1], experts),
-            *used._cycles(wanted, layer),
-            *used._gaps(np.unique(layer)),
-        ]
+        notes = [raw.source, sources, *used._notes(wanted, layer, held // experts)]
         cyclic = np.arange(wanted) % len(rows)
         count = rows[cyclic]
         known = {parts: used._rows(x[:, layer], workload.ep)[0][cyclic] for parts, x in (used.reached or {}).items()}
         reached = Reached(count, known) if known else None
         return Tokens(count, ", ".join(filter(None, notes)), reached=reached).scaled_to(workload)
-
-    def _merged(self, held: int, experts: int) -> str:
-        """What to say about experts that are not those of the model."""
-        if self.targets is Targets.RANKS:
-            return "experts not recorded: what a rank receives is spread equally over its own"
-        return f"{held // experts} neighbouring experts added up" if held > experts else ""
 
     def _layers(self, workload: Workload) -> np.ndarray:
         """Which recorded layer every MoE layer reads."""
@@ -147,9 +146,13 @@ class Recording:
             return np.asarray(blocks)
         return np.arange(len(blocks)) % recorded
 
-    def _cycles(self, iterations: int, layer: np.ndarray) -> Iterator[str]:
-        """What to say about records and layers that are read several times, or not at all."""
+    def _notes(self, iterations: int, layer: np.ndarray, together: int) -> Iterator[str]:
+        """What to say about experts, records and layers that are merged, read several times, not at all, or empty."""
         recorded, layers = self.count.shape[1], len(layer)
+        if self.targets is Targets.RANKS:
+            yield "experts not recorded: what a rank receives is spread equally over its own"
+        elif together > 1:
+            yield f"{together} neighbouring experts added up"
         if iterations > len(self.count):
             yield f"read cyclically for {iterations} iterations"
         if layers > recorded:
@@ -157,10 +160,8 @@ class Recording:
         if layers < recorded:
             which = "the first" if np.array_equal(layer, np.arange(layers)) else "blocks with experts,"
             yield f"{which} {layers} of {recorded} layers"
-
-    def _gaps(self, layers: np.ndarray) -> Iterator[str]:
-        """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""
-        sent, received = (self.count[:, layers].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
+        used = np.unique(layer)
+        sent, received = (self.count[:, used].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
             raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
@@ -198,11 +199,128 @@ class Recording:
         return np.repeat(count / (known // targets), known // targets, axis=-1)
 
 
-def add_slices(count: np.ndarray) -> np.ndarray:
-    """[..., ep, expert] from [..., tp, ep, expert]: what the slices of every expert-parallel rank select together.
+def recorded(
+    workload: Workload,
+    path: str | pathlib.Path | Recording,
+    records: tuple[int, int] | None = None,
+    iterations: int | None = None,
+    axes: str | None = None,
+) -> Tokens:
+    """Recorded selections, fitted to the workload (`Recording.fitted`).
 
-    With sequence parallelism, which Megatron asks of MoE models with TP, slices hold different tokens. Slices that are
-    all equal are copies: one of them counts.
+    - `path`: what `open_trace` reads, or a `Recording`. Of several recordings in one the one with the model's number of
+      experts is taken, else the one with a multiple of it; name it (PATH/NAME) where that leaves a choice.
+    - `records`: first and last record to use, both included. Default all; of the SmartMoE gate trace 2011 to 5001.
+    - `iterations`: how many to return, default one per record.   - `axes`: as in `open_trace`.
+
+    `InputError` for what cannot be read, an empty range of records, and ranks or experts that do not fit.
     """
-    copies = bool(np.all(count == count[..., :1, :, :]))
-    return count[..., 0, :, :] if copies else count.sum(axis=-3)
+    return recording_of(workload, path, axes).chosen(records).fitted(workload, iterations)
+
+
+def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
+    """The recording of a path that is the model's, unfitted; arguments as in `recorded`."""
+    if isinstance(path, Recording):
+        if axes is not None:
+            raise InputError(f"axes are for a file that is one array; this recording has its own, got {axes!r}.")
+        return path
+    several, experts = open_trace(path, workload.layout, axes), workload.architecture.experts
+    if len(several) == 1:
+        return several[0]
+    same = [each for each in several if each.experts == experts]
+    fitting = same or [each for each in several if each.experts and each.experts % experts == 0]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(f"{pathlib.Path(path) / each.name} ({each.experts} experts)" for each in several)
+    raise InputError(f"trace {path} holds several recordings; name one for {experts} experts, got: {names}.")
+
+
+def open_trace(
+    path: str | pathlib.Path, layout: RankLayout | None = None, axes: str | None = None
+) -> tuple[Recording, ...]:
+    """What a path holds, unfitted: mostly one recording.
+
+    - `layout`: what the global ranks of a router trace are; default: one rank. Other formats tell themselves.
+    - `axes`: the axes of an array in their order, with commas between them: iteration, layer, micro-batch, source,
+      expert (or destination, a rank); an axis that is not named was not recorded.
+
+    Where a path holds several recordings (OLMoE, LAER-MoE), PATH/NAME is the one of that name. `InputError` for a
+    path that is missing or of no format that is read.
+    """
+    path = pathlib.Path(path)
+    saved = _saved(path) if axes is None and path.suffix == ".npz" and path.is_file() else None
+    return importlib.import_module(FORMATS).read(path, layout or RankLayout(), axes) if saved is None else (saved,)
+
+
+def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of axes from words with commas between them, or a list; `_` is `-`, and `source-rank` is `source`.
+
+    `InputError` for a name that is unknown or there twice, and where neither experts nor destinations are named.
+    """
+    listed = words.split(",") if isinstance(words, str) else [str(word) for word in words]
+    plain = [word.strip().lower().replace("_", "-").removesuffix("-rank") for word in listed]
+    names = tuple(one_of("axis", word, (*AXES, DESTINATION)) for word in plain)
+    if len(set(names)) < len(names) or len({"expert", DESTINATION} & set(names)) != 1:
+        raise InputError(f"axes must name expert (or destination), and none twice, got {', '.join(names)}.")
+    return names
+
+
+def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
+    """Counts of a file; half precision becomes single, which can hold their sums. `InputError` for other dtypes."""
+    if count.dtype.kind not in "iuf":
+        raise InputError(f"tokens of trace {path} must be integers or reals, got dtype {count.dtype}.")
+    return count.astype(np.float32) if count.dtype == np.float16 else count
+
+
+def _saved(path: pathlib.Path) -> Recording | None:
+    """What `save_tokens` wrote; None for any other file."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            count, meta = np.asarray(arrays[COUNTS]), str(arrays[META][()])
+    except Exception:  # whatever the bytes make of an archive: it is not ours
+        return None
+    try:
+        facts = parsed_json(meta)
+        version, number = int(facts["schema_version"]), np.array(facts["records"], dtype=np.int64)
+        kinds = Sources(facts["sources"]), Targets(facts["targets"])
+        experts, origin = facts["experts"] and int(facts["experts"]), str(facts["source"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{META} of trace {path} must be the JSON that save_tokens wrote, got {meta!s:.80}."
+        ) from error
+    if version > SCHEMA_VERSION:
+        raise InputError(f"schema_version of trace {path} must be at most {SCHEMA_VERSION}, got {version}.")
+    if count.ndim != len(AXES) or 0 in count.shape or number.shape != (len(count),):
+        raise InputError(
+            f"{COUNTS} of trace {path} must be [{', '.join(AXES)}], and records one number for each iteration, got "
+            f"shapes {count.shape} and {number.shape}."
+        )
+    return Recording(counts_in(path, count), number, str(path), COUNTS, "", *kinds, experts, origin=origin)
+
+
+def save_tokens(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
+    """Write tokens or a recording as `.npz`, whole or not at all; returns the path.
+
+    Keys: `tokens` [iteration, layer, micro_batch, source_rank, expert], and `meta`, a JSON text: `schema_version`,
+    `source` (what this is), `records` (number of each iteration), `sources` and `targets` (what the last two axes
+    are), `experts`. `InputError` for another extension, for counts that are negative, not finite or no numbers, and
+    for what the operating system refuses.
+    """
+    path = pathlib.Path(path)
+    if path.suffix != ".npz":
+        raise InputError(f"a trace is saved as .npz, got {str(path)!r}.")
+    source = tokens.source if isinstance(tokens, Tokens) else f"{tokens.format}: {tokens.words}"
+    if isinstance(tokens, Tokens):
+        tokens = Recording(tokens.count, np.arange(len(tokens.count)), "", "", experts=tokens.count.shape[-1])
+    meta = {
+        "schema_version": SCHEMA_VERSION,
+        "source": source,
+        "records": tokens.number.tolist(),
+        "sources": tokens.sources.value,
+        "targets": tokens.targets.value,
+        "experts": tokens.experts,
+    }
+    count = tokens.tokens().count
+    with replacing(path) as (part,), part.open("wb") as opened:
+        np.savez_compressed(opened, allow_pickle=False, **{COUNTS: count, META: np.array(json.dumps(meta))})
+    return path

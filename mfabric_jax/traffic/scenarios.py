@@ -3,7 +3,7 @@
 A forecast is taken to be the truth times log-normal errors. What pairs have beyond their rows and columns is believed
 as far as it is larger than such errors would make it: empirical Bayes, with row and column means of the logarithms as
 the prior, themselves known as well as so many pairs tell them. How large errors are is given, or estimated from past
-forecasts (`error_of`), whose errors can also be drawn again as they were (`resampled`).
+forecasts (`error_of`).
 """
 
 import functools
@@ -42,22 +42,19 @@ class Belief(NamedTuple):
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
 
 
-@functools.partial(jax.jit, static_argnames=("count", "shrink"))
+@functools.partial(jax.jit, static_argnames="count")
 def likely_demands(
     key: Key[Array, ""],
     forecast: Float[Array, "S S"],
     sigma: Float[Array, ""] | float,
     count: int,
-    *,
-    shrink: bool = True,
 ) -> Float[Array, "K S S"]:
     """`count` demands that may be true, in the forecast's unit; pairs forecast as silent are silent.
 
     - `sigma`: standard deviation of the logarithm of an error.
-    - `shrink`: by empirical Bayes, where row and column means and the variance of the rest are drawn too, for they are
-      not exactly known; otherwise the forecast itself is the middle of the scenarios.
 
-    Scenarios come in pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
+    Row and column means and the variance of the rest are drawn too, for they are not exactly known. Scenarios come in
+    pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
     """
     whole("count", count)
     log, some = _logarithm(forecast)
@@ -65,8 +62,6 @@ def likely_demands(
     dtype = log.dtype
 
     def noise(key):
-        if not shrink:
-            return log, jnp.asarray(sigma, dtype) * jax.random.normal(key, log.shape, dtype)
         variance, row, column, pair = jax.random.split(key, 4)
         chi = 2 * jax.random.gamma(variance, belief.free / 2, dtype=dtype)
         own, part = belief.own(belief.variance * belief.free / chi)
@@ -124,25 +119,6 @@ def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
 def _logarithm(forecast):
     some = forecast > 0
     return jnp.where(some, jnp.log(jnp.where(some, forecast, 1)), 0), some
-
-
-def resampled(
-    key: Key[Array, ""],
-    forecast: Float[Array, "S S"],
-    past: Float[Array, "H S S"],
-    true: Float[Array, "H S S"],
-    count: int,
-) -> Float[Array, "K S S"]:
-    """`count` demands: the forecast with the errors that `past` forecasts of `true` demand had, drawn with replacement.
-
-    A pair that one of the two had without bytes keeps its forecast.
-    """
-    whole("count", count)
-    both = (past > 0) & (true > 0)
-    factor = jnp.where(both, true / jnp.where(both, past, 1), 1)
-    total = past.sum((1, 2)) / jnp.maximum(true.sum((1, 2)), jnp.finfo(true.dtype).tiny)
-    drawn = jax.random.randint(key, (count,), 0, len(past))
-    return forecast[None] * (factor * total[:, None, None])[drawn]
 
 
 def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"]) -> float:

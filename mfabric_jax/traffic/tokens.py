@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, whole
-from mfabric_jax.traffic.statistics import max_over_mean
 from mfabric_jax.workload import Workload
 
 MOST = 1e100  # of all counts: squares of their sums are numbers, too
@@ -17,17 +16,13 @@ AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 class Reached(NamedTuple):
     """How many tokens reach groups of neighbouring experts, where a recording has the choices of every token.
 
-    - `of`: the counts that it goes with; those that were changed otherwise no longer know it.
-    - `groups`: for so many groups n of all experts, tokens with a selection in each [iteration, layer, micro_batch,
+    - `of`: the counts that it goes with; changed counts no longer know it.
+    - `groups`: for each number n of groups, tokens with a selection in each [iteration, layer, micro_batch,
       source_rank, n].
     """
 
     of: np.ndarray
     groups: dict[int, np.ndarray]
-
-    def changed(self, count: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> "Reached":
-        """Of other counts, to which the same was done."""
-        return Reached(count, {parts: change(tokens) for parts, tokens in self.groups.items()})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,14 +30,14 @@ class Tokens:
     """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
 
     - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals where they are expectations.
-      "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically: m reads m mod M.
-    - `source`: what this is, in words, for the configuration that a result carries.
+      "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically.
+    - `source`: what this is, in words.
     - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, where it is known.
-    - `slots` [iteration, layer, slot]: where experts are placed, the "expert" axis counts physical slots, of which rank
-      r holds the r-th part: the expert in each (None: experts are slots).   - `by_expert`: these tokens before that.
-    - `reached`: where it is known exactly, how many tokens reach groups of experts; else it is expected of `count`.
+    - `slots` [iteration, layer, slot]: the expert in each physical slot, if the last axis of `count` is slots.
+    - `by_expert`: these tokens before they were placed in slots.
+    - `reached`: how many tokens reach groups of experts, where that is known exactly.
 
-    Raises `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
+    `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
     """
 
     count: np.ndarray
@@ -54,16 +49,15 @@ class Tokens:
 
     def __post_init__(self) -> None:
         count = self.count
-        if not isinstance(count, np.ndarray):
-            raise InputError(f"tokens must be an array of NumPy, got {type(count).__name__}.")
-        if count.ndim != len(AXES) or 0 in count.shape:
-            raise InputError(f"tokens must have the axes [{', '.join(AXES)}], none empty, got shape {count.shape}.")
+        if not isinstance(count, np.ndarray) or count.ndim != len(AXES) or 0 in count.shape:
+            shape = getattr(count, "shape", type(count).__name__)
+            raise InputError(f"tokens must be an array [{', '.join(AXES)}], no axis empty, got shape {shape}.")
         if count.dtype.kind not in "iuf":
             raise InputError(f"tokens must be integers or reals, got dtype {count.dtype}.")
-        if not (np.all(count >= 0) and np.all(np.isfinite(count))):
-            wrong = tuple(np.argwhere(~(np.isfinite(count) & (count >= 0)))[0].tolist())
-            where = f"{count[wrong]} at [{', '.join(AXES)}] = {list(wrong)}"
-            raise InputError(f"tokens must be finite and not negative, got {where}.")
+        wrong = ~((count >= 0) & np.isfinite(count))
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0].tolist())
+            raise InputError(f"tokens must be finite and not negative, got {count[at]} at [{', '.join(AXES)}] = {at}.")
         if not float(count.max()) * count.size <= MOST:
             raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
 
@@ -74,13 +68,14 @@ class Tokens:
         return self.changed(lambda tokens: tokens * factor)
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
-        """With the same done to counts and to what is known of groups, along axes before the last; `other` fields."""
-        count = change(self.count)
-        reached = None if self.reached is None else self.reached.changed(count, change)
+        """The same change of counts and of what is known of groups, along axes before the last; `other` fields."""
+        count, reached = change(self.count), self.reached
+        if reached is not None:
+            reached = Reached(count, {parts: change(tokens) for parts, tokens in reached.groups.items()})
         return dataclasses.replace(self, count=count, reached=reached, **other)
 
     def reached_servers(self, servers: int) -> np.ndarray | None:
-        """Tokens for each of so many servers [iteration, layer, micro_batch, source_rank, S], where that is known."""
+        """Tokens for each server [iteration, layer, micro_batch, source_rank, S], where that is known."""
         return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
 
     def after_the_first(self) -> "Tokens":
@@ -108,3 +103,9 @@ class Tokens:
                 f"{field} must divide the {experts} experts of these tokens ({self.source}), got {groups}."
             )
         return self.count.reshape(*self.count.shape[:-1], groups, experts // groups).sum(axis=-1)
+
+
+def max_over_mean(load: np.ndarray) -> np.ndarray:
+    """The largest of the last axis over its mean; 1 is balanced, and so is nothing at all."""
+    mean = load.mean(axis=-1)
+    return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)

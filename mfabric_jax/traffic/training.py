@@ -1,33 +1,72 @@
 """What the GPUs of a training job send each other in one iteration, as flows: expert, data and pipeline parallelism.
 
 Tensor-parallel traffic stays inside servers and is left out. Context-parallel rings are there where a job has them.
+An endpoint is a GPU, counted over the whole cluster. The steps of a collective follow each other in small chunks, so in
+a fluid model they run together: every member sends its total bytes from the start. Letters: G groups at once,
+n members of a group, S servers, m members per server.
 """
 
 import itertools
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.flows.flows import Flows
-from mfabric_jax.rings import onward
-from mfabric_jax.traffic.collectives import (
-    all_to_all,
-    hierarchical_all_reduce,
-    point_to_point,
-    ring_all_reduce,
-    together,
-)
+from mfabric_jax.flows.flows import Flows, flows_of
+from mfabric_jax.rings import onward, ring_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forwarded, selections_of, sent_as
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes, replica_bytes
+
+
+def together(*flows: Flows) -> Flows:
+    """All of these flows, concurrent, in the order given; equal labels become one."""
+    labels = tuple(dict.fromkeys(label for part in flows for label in part.labels))
+    task = [np.array([labels.index(label) for label in part.labels], np.int16)[part.task] for part in flows]
+    columns = {name: np.concatenate([getattr(part, name) for part in flows]) for name in ("src", "dst", "size")}
+    return flows_of(**columns, task=np.concatenate(task), labels=labels)
+
+
+def point_to_point(src: ArrayLike, dst: ArrayLike, size: ArrayLike, *, label: str = "point-to-point") -> Flows:
+    """`size` bytes from each `src` to its `dst`, arrays that broadcast; flows to oneself and of 0 bytes are dropped."""
+    src, dst, size = (column.ravel() for column in np.broadcast_arrays(src, dst, size))
+    kept = (src != dst) & (size > 0)
+    src, dst = (ends[kept].astype(np.int64) for ends in (src, dst))
+    return flows_of(src, dst, size[kept].astype(np.float64), task=np.int16(0), labels=(label,))
+
+
+def all_to_all(members: np.ndarray, size: ArrayLike, *, label: str = "all-to-all") -> Flows:
+    """Every member of a group [G n] sends `size` bytes to every other one: a number or per ordered pair [G n n]."""
+    return point_to_point(members[:, :, None], members[:, None, :], size, label=label)
+
+
+def ring_all_reduce(members: np.ndarray, size: ArrayLike, *, label: str = "all-reduce") -> Flows:
+    """A reduce-scatter and an all-gather around the ring of members [G n], in their order, of so many bytes."""
+    return point_to_point(members, onward(members, axis=1), ring_bytes(size, members.shape[1]), label=label)
+
+
+def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "all-reduce") -> Flows:
+    """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside; members [S m].
+
+    Inside, each member sends `size` / m directly (over the NVSwitch) to each other one, in the reduce-scatter and
+    again in the all-gather: one flow of 2 `size` / m per ordered pair. Between, the i-th members of all servers
+    all-reduce their `size` / m on a ring of their own, in the order of the rows: m rings, so all NICs work.
+    Labels: "`label` inside" and "`label` between".
+    """
+    part = size / members.shape[1]
+    inside = all_to_all(members, 2 * part, label=f"{label} inside")
+    return together(inside, ring_all_reduce(members.T, part, label=f"{label} between"))
+
+
+# ------------------------------------------------------------------------------------------------ flows of an iteration
 
 
 def training_flows(workload: Workload, tokens: np.ndarray) -> Flows:
     """All bytes of one iteration, all from time 0 on; labels "EP", "DP inside", "DP between", "DP experts", "PP", and
     "CP" of a context-parallel job.
 
-    - `tokens` [replica layer M R E]: selections per data-parallel replica (read cyclically), MoE layer, micro-batch
-      (read cyclically), source rank and expert.
+    - `tokens` [replica layer M R E]: selections per data-parallel replica and micro-batch (both read cyclically), MoE
+      layer, source rank and expert.
 
     EP: dispatch and combine of every block and micro-batch, forward and backward, one flow for each ordered pair of
     GPUs (a tensor-parallel rank sends its slice). DP: gradients, hierarchical, and parameters that are gathered. PP:
@@ -53,7 +92,7 @@ def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
 
 def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     """Bytes from rank to rank of every expert-parallel group in one iteration [PP DP R R], both passes; on the way to
-    another server, also those that its NVSwitch carries on (`dispatch`)."""
+    another server, also those that its NVSwitch carries on (`dispatch`). Tokens as in `training_flows`."""
     tokens = np.asarray(tokens)
     layers, ranks = workload.moe_layers, workload.ep
     if tokens.ndim != 5 or tokens.shape[1] != layers or tokens.shape[3:] != (ranks, workload.architecture.experts):
@@ -84,11 +123,11 @@ def gradient_flows(workload: Workload) -> Flows:
     grid, per_server = gpu_grid(workload), workload.gpus_per_server
     parts = []
     for stages in workload.stages_alike:
-        gradients, own = replica_bytes(workload, stages[0]), grid[list(stages)]
+        gradients, holders = replica_bytes(workload, stages[0]), grid[list(stages)]
         for slice_ in range(workload.tp):
-            members = own[:, :, :, slice_].reshape(-1, per_server // workload.tp)
+            members = holders[:, :, :, slice_].reshape(-1, per_server // workload.tp)
             parts.append(hierarchical_all_reduce(members, gradients.dense / workload.tp, label="DP"))
-        experts = own.transpose(2, 3, 0, 1).reshape(-1, len(stages) * workload.dp)
+        experts = holders.transpose(2, 3, 0, 1).reshape(-1, len(stages) * workload.dp)
         parts.append(ring_all_reduce(experts, gradients.expert / workload.tp, label="DP experts"))
     return together(*parts)
 

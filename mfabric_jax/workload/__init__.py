@@ -1,7 +1,5 @@
 """What is trained, on how many GPUs, and what that computes and sends: model facts, placement, seconds, bytes."""
 
-from mfabric_jax.workload.attention import GroupedQuery as GroupedQuery
-from mfabric_jax.workload.attention import Latent as Latent
 from mfabric_jax.workload.catalog import NAMES as NAMES
 from mfabric_jax.workload.catalog import get as get
 from mfabric_jax.workload.compute import block_seconds as block_seconds
@@ -10,6 +8,8 @@ from mfabric_jax.workload.gpus import get_gpu as get_gpu
 from mfabric_jax.workload.memory import fullest_stage as fullest_stage
 from mfabric_jax.workload.memory import memory_of as memory_of
 from mfabric_jax.workload.models import Architecture as Architecture
+from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
+from mfabric_jax.workload.models import Latent as Latent
 from mfabric_jax.workload.parallel import RankLayout as RankLayout
 from mfabric_jax.workload.parallel import Workload as Workload
 from mfabric_jax.workload.parallel import place as place

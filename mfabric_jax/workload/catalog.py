@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.workload import models
-from mfabric_jax.workload.own import OF_MODEL, OF_SET_UP, is_model_file, read_model
-from mfabric_jax.workload.parallel import DEGREES, PRECISION, Workload, in_bytes
-from mfabric_jax.workload.set_ups import is_degree
+from mfabric_jax.workload.own import OF_MODEL, is_model_file, read_model
+from mfabric_jax.workload.parallel import DEGREES, Workload
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -32,32 +31,40 @@ _FACTS: dict[str, dict[str, Any]] = {
 NAMES = tuple(_FACTS)
 
 
-def get(model: str | Workload, **overrides: Any) -> Workload:
-    """A job as the paper simulates it, by the name of its model, or a `Workload`; with fields replaced.
+def get(model: str, **overrides: Any) -> Workload:
+    """A job as the paper simulates it, by the name of its model, with fields replaced.
 
-    - `overrides`: fields of `Workload` or `Architecture`, or `precision`. `gpus` follows from the degrees unless it is
-      given; `dp` from `gpus` and the other degrees.
+    - `overrides`: fields of `Workload` or `Architecture`. `gpus` follows from the degrees unless it is stated; `dp`
+      from `gpus` and the other degrees.
 
     Files of models, and set-ups that are found: `resolve(Case().with_({"model.name": FILE})).job`. `InputError` for an
     unknown name or field, `Misfit` for values that do not fit together.
     """
-    given = in_bytes(overrides)
-    for field in given:
-        checks.one_of("workload setting", field, sorted({*OF_SET_UP, *OF_MODEL, PRECISION}))
-    facts: dict[str, Any]
-    if isinstance(model, Workload):
-        label = model.model
-        facts = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "model"}
-    else:
-        label = checks.one_of("model", model, NAMES)
-        facts = {**_FACTS[label], "known_as": label}
-    facts = facts | {field: value for field, value in given.items() if field in OF_SET_UP}
+    facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model}
+    of_job = [field.name for field in dataclasses.fields(Workload) if field.name not in ("model", "architecture")]
+    for field in overrides:
+        checks.one_of("workload setting", field, sorted({*of_job, *OF_MODEL}))
+    facts |= {field: value for field, value in overrides.items() if field in of_job}
     try:
-        if changed := {field: value for field, value in given.items() if field in OF_MODEL}:
+        if changed := {field: value for field, value in overrides.items() if field in OF_MODEL}:
             facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
-        return Workload.of(label, **_spread(facts, given))
+        return Workload.of(model, **_spread(facts, overrides))
     except InputError as mistake:
-        raise Misfit(f"{label}: {mistake}") from None
+        raise Misfit(f"{model}: {mistake}") from None
+
+
+def _spread(facts: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """`gpus` from the degrees, or `dp` from `gpus` and the others, where they are not stated."""
+    for name in (*DEGREES, "gpus"):
+        checks.whole(name, facts[name])
+    ranks = math.prod(facts[name] for name in DEGREES if name != "dp")
+    if "gpus" not in stated:
+        return facts | {"gpus": facts["dp"] * ranks}
+    if "dp" in stated:
+        return facts
+    if facts["gpus"] % ranks:
+        raise InputError(f"gpus must be a multiple of tp x ep x pp = {ranks}, got {facts['gpus']}.")
+    return facts | {"dp": facts["gpus"] // ranks}
 
 
 class Model(NamedTuple):
@@ -70,21 +77,6 @@ class Model(NamedTuple):
     known_as: str = ""
 
 
-OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
-    **{name: f"parallel.{name}" for name in (*DEGREES, "gpus", "cp", "tp_reduces")},
-    **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
-    **{
-        "dispatch_bytes": "precision.dispatch",
-        "combine_bytes": "precision.combine",
-        "grad_bytes": "precision.gradients",
-    },
-    **{name: name for name in ("schedule", "recompute", "sharding", "dispatch")},
-    "chunks": "interleaved.chunks",
-    "node_limit": "per-server.node_limit",
-    "precision": "precision",
-}
-
-
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     """A model by its name, from a `.toml` or `.json` file, or the `config.json` of a released one.
 
@@ -93,33 +85,9 @@ def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     `InputError` for an unknown name, a file that cannot be read, and dimensions that no model has.
     """
     if is_model_file(name):
-        own = read_model(name)
-        for field in own.set_up:
-            if field not in OF_JOB:
-                raise InputError(f"{name!r}: {field} is no longer read from a model file; say it under job.")
-        set_up = {OF_JOB[field]: value for field, value in own.set_up.items()}
-        found = Model(own.architecture.name, own.architecture, set_up)
+        architecture, set_up = read_model(name)
+        model = Model(architecture.name, architecture, set_up)
     else:
-        try:
-            checks.one_of("model.name", name, NAMES)
-        except InputError as mistake:
-            raise InputError(f"{str(mistake).removesuffix('.')}, or a .toml or .json file.") from None
-        found = Model(name, _FACTS[name]["architecture"], {}, name)
-    if not changed:
-        return found
-    return found._replace(architecture=dataclasses.replace(found.architecture, **changed))
-
-
-def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`gpus` from the degrees, or `dp` from `gpus` and the others, where they are not given."""
-    others = [facts[name] for name in DEGREES if name != "dp"]
-    if not all(map(is_degree, (*others, facts["dp"], facts["gpus"]))):
-        return facts  # refused later
-    ranks = math.prod(others)
-    if "gpus" in given and "dp" not in given:
-        if facts["gpus"] % ranks:
-            raise InputError(f"gpus must be a multiple of tp x ep x pp = {ranks}, got {facts['gpus']}.")
-        return facts | {"dp": facts["gpus"] // ranks}
-    if "gpus" not in given and set(given) & set(DEGREES):
-        return facts | {"gpus": facts["dp"] * ranks}
-    return facts
+        facts = _FACTS[checks.one_of("model.name", name, [*NAMES, "FILE.toml or FILE.json"])]
+        model = Model(name, facts["architecture"], {}, name)
+    return model._replace(architecture=dataclasses.replace(model.architecture, **changed)) if changed else model

@@ -54,10 +54,10 @@ class Gpu:
     def peak(self, precision: str = "bf16") -> float:
         """Dense FLOP/s at a precision of `PRECISIONS`; `InputError` where none is known."""
         peaks = {"bf16": self.bf16_flops, "fp8": self.fp8_flops}
-        found = peaks[checks.one_of("compute_precision", precision, PRECISIONS)]
-        if found is None:
+        known = peaks[checks.one_of("compute_precision", precision, PRECISIONS)]
+        if known is None:
             raise InputError(f"compute_precision {precision!r} has no known peak on the GPU {self.name}.")
-        return found
+        return known
 
 
 def _text(field: str, value: Any) -> str:
@@ -88,24 +88,24 @@ FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # of a file: field
 REQUIRED = ("bf16_tflops", "nvlink_gigabytes_per_s")
 
 
-def _gpu(given: dict[str, Any], known: dict[str, Gpu], **unnamed: Any) -> Gpu:
+def _gpu(values: dict[str, Any], known: dict[str, Gpu], **unnamed: Any) -> Gpu:
     """A GPU from a table in units of data sheets; `known`: those that it may be `like`."""
-    for field in given:
+    for field in values:
         checks.one_of("field of a GPU", field, ("like", *FIELDS))
-    missing = [field for field in REQUIRED if field not in given]
-    if "like" not in given and missing:
+    missing = [field for field in REQUIRED if field not in values]
+    if "like" not in values and missing:
         raise InputError(f"a GPU needs {' and '.join(missing)}, or like = the name of a known one.")
-    read = {FIELDS[key][0]: FIELDS[key][1](key, value) for key, value in given.items() if key != "like"}
-    if "like" in given:
-        return dataclasses.replace(known[checks.one_of("like", given["like"], known)], **unnamed | read)
+    read = {FIELDS[key][0]: FIELDS[key][1](key, value) for key, value in values.items() if key != "like"}
+    if "like" in values:
+        return dataclasses.replace(known[checks.one_of("like", values["like"], known)], **unnamed | read)
     return Gpu(**unnamed | read)
 
 
 def _catalogue() -> dict[str, Gpu]:
     text = (resources.files("mfabric_jax.workload") / "gpus.toml").read_text(encoding="utf-8")
     known: dict[str, Gpu] = {}
-    for name, given in tomllib.loads(text).items():
-        known[name] = _gpu(given, known, name=name)
+    for name, values in tomllib.loads(text).items():
+        known[name] = _gpu(values, known, name=name)
     return known
 
 
@@ -126,8 +126,8 @@ def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
         return gpu
     if Path(gpu).suffix.lower() not in PARSERS:
         return GPUS[checks.one_of("gpu", str(gpu), [*GPUS, "FILE.toml or FILE.json"])]
-    given = read_mapping(gpu, "facts of a GPU")
+    values = read_mapping(gpu, "facts of a GPU")
     try:
-        return _gpu(given, GPUS, name=Path(gpu).stem, source=f"as given in {Path(gpu).name}")
+        return _gpu(values, GPUS, name=Path(gpu).stem, source=f"as given in {Path(gpu).name}")
     except InputError as mistake:
         raise InputError(f"{str(gpu)!r}: {mistake}") from None

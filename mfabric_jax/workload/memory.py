@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
-from mfabric_jax.workload.schedules import Holding, held
+from mfabric_jax.workload.schedules import Holding
+from mfabric_jax.workload.schedules import held as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     OPTIMIZER_BYTES,
@@ -56,15 +57,8 @@ def memory_of(workload: Workload, stage: int) -> Memory:
     return _OnGpus(workload).of(workload.check_stage(stage))
 
 
-def updated_params(workload: Workload, stage: int) -> float:
-    """Parameters whose optimizer state a GPU of a stage has, embedding and head with them: of those that it holds its
-    share among their replicas, unless nothing is shared."""
-    params = stage_params(workload, stage)
-    return _updated(workload, (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp)
-
-
 def _updated(workload: Workload, dense: float, expert: float) -> float:
-    """Of the dense and the expert parameters that a GPU holds."""
+    """Parameters whose optimizer state a GPU has: of what it holds its share among replicas, unless none share."""
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies
@@ -74,8 +68,9 @@ def _updated(workload: Workload, dense: float, expert: float) -> float:
 def step_bytes(workload: Workload, stage: int) -> float:
     """Bytes of its memory that a GPU of a stage reads and writes in the optimizer's step: gradient and state read,
     state and weight written, of every parameter that it updates."""
-    each = workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
-    return each * updated_params(workload, stage)
+    params, each = stage_params(workload, stage), workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
+    dense = (params.dense + word_params(workload, stage)) / workload.tp
+    return each * _updated(workload, dense, params.expert / workload.tp)
 
 
 def fullest_stage(workload: Workload) -> tuple[int, Memory]:
@@ -84,12 +79,6 @@ def fullest_stage(workload: Workload) -> tuple[int, Memory]:
     every = [gpus.of(stage) for stage in range(workload.pp)]
     stage = max(range(workload.pp), key=lambda at: every[at].total)
     return stage, every[stage]
-
-
-def in_flight(workload: Workload, stage: int) -> tuple[int, ...]:
-    """Forward passes of every chunk of a stage whose backward pass is still to come, at most, by the schedule; where
-    gradients of weights have passes of their own, those."""
-    return held(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
 
 
 class _OnGpus:
@@ -121,7 +110,9 @@ class _OnGpus:
 
     def _in_flight(self, stage: int, held: Holding) -> float:
         """Elements per token of all passes in flight, the TP group together."""
-        passes = zip(in_flight(self.workload, stage), held.moe, held.dense, strict=True)
+        workload = self.workload
+        in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
+        passes = zip(in_flight, held.moe, held.dense, strict=True)
         return sum(times * (moe * self.kept[True] + dense * self.kept[False]) for times, moe, dense in passes)
 
 

@@ -1,15 +1,164 @@
-"""Architectures of the simulated Mixture-of-Experts models: dimensions, and the parameters that follow from them.
+"""Architectures of Mixture-of-Experts models: dimensions, and what follows from them.
 
 Norms, biases and the gates of shared experts are left out: they move next to no bytes and take next to no time.
+Every kind of attention has `params(hidden)`; `score_flops(sequence)`: forward FLOPs per token beside those of its
+projections, causal; `kept(hidden)`: elements per token that its backward pass needs, namely its input before and after
+the norm, what its projections give, and its output (arXiv 2205.05198, with a fused kernel that does not store scores);
+and `passed_on(tokens, sequences)`: elements that a context-parallel rank passes on (arXiv 2310.01889) of its part of so
+many sequences, so many tokens together.
 """
 
 import dataclasses
 import functools
+from typing import Any
 
 from mfabric_jax import checks
-from mfabric_jax.workload.attention import Attention, GroupedQuery, Latent
 
 MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedQuery:
+    """Grouped-query attention; multi-head attention is the case `kv_heads == heads`.
+
+    - `window`: tokens that a query sees at most, 0: all before it.
+
+    `InputError` for a dimension that is no whole number, and for query heads that key-value heads do not divide.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("window",))
+        if self.heads % self.kv_heads:
+            raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
+
+    def params(self, hidden: int) -> int:
+        """Of the query, key, value and output projections."""
+        return 2 * hidden * self.head_dim * (self.heads + self.kv_heads)
+
+    def score_flops(self, sequence: int) -> float:
+        """Scores and weighted values of one token, the mean over a sequence."""
+        return 2 * _keys(sequence, self.window) * self.heads * 2 * self.head_dim
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """Keys and values, all of them under a window, too."""
+        return 2 * tokens * self.kv_heads * self.head_dim
+
+    def kept(self, hidden: int) -> int:
+        """Input and its norm, queries, keys, values, output."""
+        return 2 * hidden + 2 * self.head_dim * (self.heads + self.kv_heads)
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention: queries, keys and values come out of low-rank projections (arXiv 2405.04434).
+
+    - `query_rank`: 0 where queries are projected directly.
+
+    `InputError` for a dimension that is no whole number.
+    """
+
+    heads: int
+    query_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("query_rank",))
+
+    @property
+    def _query_width(self) -> int:
+        return self.heads * (self.nope_dim + self.rope_dim)
+
+    def params(self, hidden: int) -> int:
+        """Of all projections; the rotary part of the key is shared by the heads."""
+        query = self.query_rank * (hidden + self._query_width) if self.query_rank else hidden * self._query_width
+        key_value = hidden * (self.kv_rank + self.rope_dim)
+        key_value += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
+        return query + key_value + self.heads * self.value_dim * hidden
+
+    def score_flops(self, sequence: int) -> float:
+        """Scores and weighted values of one token, the mean over a sequence."""
+        return 2 * _keys(sequence, 0) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """The latent of keys and values, and the rotary part of the key."""
+        return tokens * (self.kv_rank + self.rope_dim)
+
+    def kept(self, hidden: int) -> int:
+        """Input and its norm, both latents before and after theirs, queries, keys, values, output."""
+        latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
+        return 2 * hidden + latents + 2 * self._query_width + 2 * self.heads * self.value_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """Gated linear attention, as lightning attention is (arXiv 2401.04658, 2501.08313): its cost per token does not
+    grow with the sequence. `InputError` for a dimension that is no whole number."""
+
+    heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self)
+
+    def params(self, hidden: int) -> int:
+        """Of the query, key, value, gate and output projections."""
+        return 5 * hidden * self.heads * self.head_dim
+
+    def score_flops(self, sequence: int) -> float:
+        """Keys times values into the state of every head, and queries times that."""
+        return 4 * self.heads * self.head_dim**2
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """The state of every head and sequence."""
+        return sequences * self.heads * self.head_dim**2
+
+    def kept(self, hidden: int) -> int:
+        """Input and its norm, queries, keys, values, gate, output."""
+        return 2 * hidden + 5 * self.heads * self.head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """Attention of several kinds, (kind, so many blocks of it): every block counts as the mean of them."""
+
+    parts: tuple[tuple["GroupedQuery | Latent | Linear", int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise checks.InputError("attention must have at least one kind, got none.")
+        for _, blocks in self.parts:
+            checks.whole("attention.blocks", blocks)
+
+    def _mean(self, name: str, *of: int) -> float:
+        total = sum(blocks * getattr(kind, name)(*of) for kind, blocks in self.parts)
+        return total / sum(blocks for _, blocks in self.parts)
+
+    params = functools.partialmethod(_mean, "params")
+    score_flops = functools.partialmethod(_mean, "score_flops")
+    passed_on = functools.partialmethod(_mean, "passed_on")
+    kept = functools.partialmethod(_mean, "kept")
+
+
+Attention = GroupedQuery | Latent | Linear | Mixed
+
+
+def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
+    for field in dataclasses.fields(kind):
+        checks.whole(f"attention.{field.name}", getattr(kind, field.name), at_least=0 if field.name in or_none else 1)
+
+
+def _keys(sequence: int, window: int) -> float:
+    """Keys that a query sees, the mean over a sequence."""
+    seen = min(window or sequence, sequence)
+    return seen - seen * seen / (2 * sequence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +201,21 @@ class Architecture:
             checks.whole(field, getattr(self, field), at_least=0)
         if not isinstance(self.tied, bool):
             raise checks.InputError(f"tied must be true or false, got {self.tied!r}.")
+        if not isinstance(self.dense_blocks, tuple):
+            checks.whole("dense_blocks", self.dense_blocks, at_least=0)
         if self.top_k > self.experts:
             raise checks.InputError(f"top_k must be at most experts ({self.experts}), got {self.top_k}.")
         self._check_blocks()
 
     def _check_blocks(self) -> None:
-        which = self.dense_blocks
-        for block in which if isinstance(which, tuple) else (which,):
+        which = self.dense_blocks if isinstance(self.dense_blocks, tuple) else tuple(range(self.dense_blocks))
+        for block in which:
             checks.whole("dense_blocks", block, at_least=0)
-        if isinstance(which, tuple) and (len(set(which)) < len(which) or any(block >= self.blocks for block in which)):
-            raise checks.InputError(
-                f"dense_blocks must be different places from 0 to {self.blocks - 1}, got {list(which)}."
-            )
-        if (dense := len(which) if isinstance(which, tuple) else which) >= self.blocks:
+        dense = len(which)
+        if isinstance(self.dense_blocks, tuple) and (len({*which}) < dense or any(b >= self.blocks for b in which)):
+            places = f"different places from 0 to {self.blocks - 1}"
+            raise checks.InputError(f"dense_blocks must be {places}, got {list(which)}.")
+        if dense >= self.blocks:
             raise checks.InputError(f"blocks must exceed the {dense} dense blocks of {self.name}, got {self.blocks}.")
         if dense and not self.dense_hidden:
             raise checks.InputError(f"dense_hidden must be above 0 for the {dense} dense blocks of {self.name}, got 0.")
@@ -78,7 +229,7 @@ class Architecture:
 
     @property
     def attention_params(self) -> float:
-        """Parameters of one block's attention (the mean where blocks differ)."""
+        """Parameters of one block's attention; the mean where blocks differ."""
         return self.attention.params(self.hidden)
 
     @property

@@ -1,35 +1,38 @@
-"""A model of one's own, from a `.toml` or `.json` file: fields of an architecture and of a set-up, or the `config.json`
-of a released model."""
+"""Models of one's own: the fields of an architecture and of its job in a `.toml` or `.json` file, or the `config.json`
+of a released model.
+
+Of `config.json` there is one function for each layout, by its `model_type`. Field names are those of the configuration
+classes of huggingface/transformers and, for MiniMax and Kimi, of the code beside their weights. Vision parts are not
+read.
+"""
 
 import dataclasses
-import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import PARSERS, read_mapping
-from mfabric_jax.workload import released
-from mfabric_jax.workload.attention import GroupedQuery, Latent, Linear, Mixed
-from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.parallel import PRECISION, Workload
+from mfabric_jax.workload.models import Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
 
 CONFIG = "config.json"
 SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit
 KINDS = {"grouped-query": GroupedQuery, "latent": Latent, "linear": Linear}
-OF_ARCHITECTURE = {field.name: field for field in dataclasses.fields(Architecture)}
-OF_SET_UP = [field.name for field in dataclasses.fields(Workload)]
-OF_SET_UP = [name for name in OF_SET_UP if name not in ("model", "architecture", "known_as")]
-OF_MODEL = [name for name in OF_ARCHITECTURE if name not in ("name", "source")]
-
-
-class OwnModel(NamedTuple):
-    """What a file says: the model, and fields of its set-up as far as they are given."""
-
-    architecture: Architecture
-    set_up: dict[str, Any]
+OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
+OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
+    **{name: f"parallel.{name}" for name in ("tp", "ep", "dp", "pp", "gpus", "cp", "tp_reduces")},
+    **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
+    **{
+        "dispatch_bytes": "precision.dispatch",
+        "combine_bytes": "precision.combine",
+        "grad_bytes": "precision.gradients",
+    },
+    **{name: name for name in ("schedule", "recompute", "sharding", "dispatch", "precision")},
+    "chunks": "interleaved.chunks",
+    "node_limit": "per-server.node_limit",
+}
 
 
 def is_model_file(text: str) -> bool:
@@ -37,99 +40,283 @@ def is_model_file(text: str) -> bool:
     return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
 
 
-def read_model(path: str | Path) -> OwnModel:
-    """The model of a file, or of the `config.json` in a folder.
+def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:
+    """The model of a file, or of the `config.json` in a folder, and what the file says of its job, by path below `job`.
 
     `InputError` for a file that cannot be read, an unknown field, one that is missing or wrong.
     """
     path = Path(path)
     path = path / CONFIG if path.is_dir() else path
-    try:
-        seen = path.stat()
-    except OSError:
-        return _read(str(path), 0, 0)  # says why not
-    return _read(str(path), seen.st_mtime_ns, seen.st_size)
-
-
-@functools.lru_cache(maxsize=64)
-def _read(path: str, changed_ns: int, size: int) -> OwnModel:
-    """`read_model`, again only where the file has changed."""
-    given, named = read_mapping(path, "facts of a model"), repr(path)
-    name = given.get("name", _name(Path(path), given))
+    values, named = read_mapping(path, "facts of a model"), repr(str(path))
+    name = values.get("name", _name(path, values))
     if not isinstance(name, str) or not name.strip() or set(name) & set(":,\n"):
         raise InputError(f"name of {named} must be text without : and , in it, got {name!r:.80}.")
     try:
-        if released.KEY in given:
-            facts, set_up = released.released_facts(given, named), {}
-            source = f"{given[released.KEY]} layout of {Path(path).name}"
-        else:
-            facts, set_up, source = _own(given)
-        return OwnModel(Architecture(name=name, source=source, **facts), set_up)
+        if KEY in values:
+            return Architecture(
+                name=name, source=f"{values[KEY]} layout of {path.name}", **_released(values, named)
+            ), {}
+        return Architecture(name=name, **_own(values)), _job(values)
     except InputError as mistake:
         raise mistake if named in str(mistake) else InputError(f"{named}: {mistake}") from None
 
 
-def _name(path: Path, given: Mapping[str, Any]) -> str:
+def _name(path: Path, values: Mapping[str, Any]) -> str:
     """What a model is called after its file, or its folder where that is a `config.json`."""
     if path.name != CONFIG:
         return path.stem
     folder = path.resolve().parent
     if SNAPSHOT.fullmatch(folder.name):
         folder = Path(folder.parent.parent.name.split("--")[-1])
-    return re.sub("[:,]", "-", folder.name or str(given.get("_name_or_path", "model")))
+    return re.sub("[:,]", "-", folder.name or str(values.get("_name_or_path", "model")))
 
 
-def _own(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Fields of the architecture, of the set-up, and the source."""
-    for field in given:
-        checks.one_of("field of a model", field, ("name", "source", *OF_MODEL, *OF_SET_UP, PRECISION))
-    needed = [name for name in OF_MODEL if OF_ARCHITECTURE[name].default is dataclasses.MISSING]
-    if missing := [name for name in needed if name not in given]:
-        raise InputError(f"a model needs {', '.join(missing)}.")
-    facts = {name: given[name] for name in OF_MODEL if name in given}
-    facts["attention"] = _attention(given["attention"])
+# ------------------------------------------------------------------------------------------------- a file of one's own
+
+
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the architecture."""
+    for field in values:
+        checks.one_of("field of a model", field, ("name", "source", *OF_MODEL, *OF_JOB))
+    _check_needed("a model", OF_MODEL, values)
+    facts = {"source": "a file of one's own"} | {name: values[name] for name in ("source", *OF_MODEL) if name in values}
+    if not isinstance(facts["source"], str):
+        raise InputError(f"source must be text, got {facts['source']!r:.80}.")
+    facts["attention"] = _attention(values["attention"])
     if isinstance(which := facts.get("dense_blocks"), list):
         facts["dense_blocks"] = tuple(which)
-    source = given.get("source", "a file of one's own")
-    if not isinstance(source, str):
-        raise InputError(f"source must be text, got {source!r:.80}.")
-    set_up = {name: given[name] for name in (*OF_SET_UP, PRECISION) if name in given}
-    for name, value in set_up.items():
-        if not isinstance(value, str | float | int):
-            raise InputError(f"{name} must be one number or word, got {value!r:.80}.")
-    return facts, set_up, source
+    return facts
 
 
-def _attention(given: Any) -> Any:
+def _job(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of the job."""
+    for name in OF_JOB:
+        if not isinstance(values.get(name, 0), str | float | int):
+            raise InputError(f"{name} must be one number or word, got {values[name]!r:.80}.")
+    return {path: values[name] for name, path in OF_JOB.items() if name in values}
+
+
+def _check_needed(what: str, fields: Mapping[str, dataclasses.Field], values: Mapping[str, Any]) -> None:
+    needed = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+    if missing := [name for name in needed if name not in values]:
+        raise InputError(f"{what} needs {', '.join(missing)}.")
+
+
+def _attention(value: Any) -> Attention:
     """One kind of attention from a table, or several from a list of tables with `blocks`."""
-    if isinstance(given, list):
-        parts = [dict(_table(one)) for one in given]
-        return Mixed(tuple((_kind(one), one["blocks"]) for one in parts if _has_blocks(one)))
-    return _kind(_table(given), alone=True)
+    if not isinstance(value, list):
+        return _kind(value)
+    parts = []
+    for table in value:
+        if not isinstance(table, Mapping) or "blocks" not in table:
+            raise InputError("every table of attention must say of how many blocks it is (blocks).")
+        parts.append((_kind({key: part for key, part in table.items() if key != "blocks"}), table["blocks"]))
+    return Mixed(tuple(parts))
 
 
-def _table(given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        form = "{ heads = 32, kv_heads = 8, head_dim = 128 }"
-        raise InputError(f"attention must be a table such as {form}, got {given!r:.80}.")
-    return given
-
-
-def _has_blocks(given: Mapping[str, Any]) -> bool:
-    if "blocks" not in given:
-        raise InputError("every table of attention must say of how many blocks it is (blocks).")
-    return True
-
-
-def _kind(given: Mapping[str, Any], alone: bool = False) -> Any:
+def _kind(table: Any) -> Any:
     """`kind` may be left out: "latent" has a `kv_rank`, else it is "grouped-query"."""
-    name = given.get("kind", "latent" if "kv_rank" in given else "grouped-query")
+    if not isinstance(table, Mapping):
+        form = "{ heads = 32, kv_heads = 8, head_dim = 128 }"
+        raise InputError(f"attention must be a table such as {form}, got {table!r:.80}.")
+    name = table.get("kind", "latent" if "kv_rank" in table else "grouped-query")
     kind = KINDS[checks.one_of("attention.kind", name, KINDS)]
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    values = {key: value for key, value in given.items() if key != "kind" and (alone or key != "blocks")}
-    for key in values:
+    for key in table:
         checks.one_of(f"field of {name} attention", key, ("kind", *fields))
-    needed = [key for key, field in fields.items() if field.default is dataclasses.MISSING]
-    if missing := [key for key in needed if key not in values]:
-        raise InputError(f"{name} attention needs {', '.join(missing)}.")
-    return kind(**values)
+    _check_needed(f"{name} attention", fields, table)
+    return kind(**{key: value for key, value in table.items() if key != "kind"})
+
+
+# ---------------------------------------------------------------------------------- the `config.json` of a release
+
+Facts = dict[str, Any]
+KEY = "model_type"
+NEEDED = object()
+
+
+class Config:
+    """What a file says, field by field; a mistake names the field and the file."""
+
+    def __init__(self, values: Mapping[str, Any], named: str):
+        self.values, self.named = values, named
+
+    def _value(self, field: str, default: Any) -> Any:
+        value = self.values.get(field)
+        if value is None and default is NEEDED:
+            raise InputError(f"{self.named} must have the field {field}.")
+        return default if value is None else value
+
+    def whole(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
+        """A whole number; `default` where the file has none, or null."""
+        return checks.whole(f"{field} of {self.named}", self._value(field, default), at_least=at_least)
+
+    def flag(self, field: str) -> bool:
+        """True or false; without it false."""
+        value = self._value(field, False)
+        if not isinstance(value, bool):
+            raise InputError(f"{field} of {self.named} must be true or false, got {value!r}.")
+        return value
+
+    def each(self, field: str, allowed: tuple | None = None) -> list:
+        """A list, empty without it: a value for every block where `allowed` ones are named, else places of blocks."""
+        value, blocks = self._value(field, []), self.whole("num_hidden_layers", at_least=1)
+        if not isinstance(value, list):
+            raise InputError(f"{field} of {self.named} must be a list, got {value!r:.80}.")
+        wrong = [one for one in value if (one not in allowed if allowed else not _is_place(one, blocks))]
+        if wrong or (allowed and value and len(value) != blocks):
+            what = f"{blocks} of {', '.join(map(str, allowed))}" if allowed else f"places from 0 to {blocks - 1}"
+            raise InputError(f"{field} of {self.named} must be {what}, got {wrong[:3] or len(value)}.")
+        return value
+
+    def inside(self, field: str) -> "Config":
+        """A table in it."""
+        value = self._value(field, NEEDED)
+        if not isinstance(value, dict):
+            raise InputError(f"{field} of {self.named} must be a table, got {value!r:.80}.")
+        return Config(value, f"{field} of {self.named}")
+
+
+def _is_place(value: Any, blocks: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < blocks
+
+
+def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, **more: Any) -> Facts:
+    """What every layout has; `experts`, `expert_hidden`: the names of these fields."""
+    return {
+        "blocks": config.whole("num_hidden_layers", at_least=1),
+        "hidden": config.whole("hidden_size", at_least=1),
+        "attention": attention,
+        "experts": config.whole(experts, at_least=1),
+        "top_k": config.whole("num_experts_per_tok", at_least=1),
+        "expert_hidden": config.whole(expert_hidden, at_least=1),
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings"),
+        **more,
+    }
+
+
+def _grouped(config: Config, window: int = 0) -> GroupedQuery:
+    heads = config.whole("num_attention_heads", at_least=1)
+    width = config.whole("head_dim", config.whole("hidden_size", at_least=1) // heads, at_least=1)
+    return GroupedQuery(heads, config.whole("num_key_value_heads", heads, at_least=1), width, window)
+
+
+def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> Facts:
+    """Which blocks are dense: how many, where they are the first, and the width of their FFN, the field `hidden`."""
+    dense = tuple(block for block in range(config.whole("num_hidden_layers", at_least=1)) if not has_experts(block))
+    first = dense == tuple(range(len(dense)))
+    return {
+        "dense_blocks": len(dense) if first else dense,
+        "dense_hidden": config.whole(hidden, at_least=1) if dense else 0,
+    }
+
+
+def _mixtral(config: Config) -> Facts:
+    return _common(config, "num_local_experts", "intermediate_size", _grouped(config))
+
+
+def _olmoe(config: Config) -> Facts:
+    return _common(config, "num_experts", "intermediate_size", _grouped(config))
+
+
+def _qwen(config: Config) -> Facts:
+    """Every `decoder_sparse_step`-th block has experts, but for those of `mlp_only_layers`."""
+    step, without = config.whole("decoder_sparse_step", 1, at_least=1), config.each("mlp_only_layers")
+    dense = _dense(config, lambda block: (block + 1) % step == 0 and block not in without, "intermediate_size")
+    more = dense | {"shared_hidden": config.whole("shared_expert_intermediate_size", 0)}
+    return _common(config, "num_experts", "moe_intermediate_size", _grouped(config), **more)
+
+
+def _after_dense(config: Config, attention: Attention) -> Facts:
+    """The first blocks are dense, of the others every `moe_layer_freq`-th has experts; experts in groups."""
+    first, step = config.whole("first_k_dense_replace", 0), config.whole("moe_layer_freq", 1, at_least=1)
+    width = config.whole("moe_intermediate_size", at_least=1)
+    more = _dense(config, lambda block: block >= first and block % step == 0, "intermediate_size")
+    more |= {"shared_hidden": config.whole("n_shared_experts", 0) * width}
+    more |= {"expert_groups": config.whole("n_group", 1), "top_groups": config.whole("topk_group", 1)}
+    more |= {"next_tokens": config.whole("num_nextn_predict_layers", 0)}
+    return _common(config, "n_routed_experts", "moe_intermediate_size", attention, **more)
+
+
+def _deepseek(config: Config) -> Facts:
+    attention = Latent(
+        heads=config.whole("num_attention_heads", at_least=1),
+        query_rank=config.whole("q_lora_rank", 0),
+        kv_rank=config.whole("kv_lora_rank", at_least=1),
+        nope_dim=config.whole("qk_nope_head_dim", at_least=1),
+        rope_dim=config.whole("qk_rope_head_dim", at_least=1),
+        value_dim=config.whole("v_head_dim", at_least=1),
+    )
+    return _after_dense(config, attention)
+
+
+def _glm(config: Config) -> Facts:
+    return _after_dense(config, _grouped(config))
+
+
+def _gpt_oss(config: Config) -> Facts:
+    """Blocks with a sliding window, and full ones."""
+    kinds = config.each("layer_types", ("sliding_attention", "full_attention"))
+    window = config.whole("sliding_window", at_least=1) if "sliding_attention" in kinds else 0
+    some = {"sliding_attention": _grouped(config, window), "full_attention": _grouped(config)}
+    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, _grouped(config)))
+
+
+def _llama4(config: Config) -> Facts:
+    """Every `interleave_moe_layer_step`-th block has experts, and a shared one beside them; text alone."""
+    step, named = config.whole("interleave_moe_layer_step", 1, at_least=1), config.each("moe_layers")
+
+    def has_experts(block: int) -> bool:
+        return block in named if named else (block + 1) % step == 0
+
+    more = _dense(config, has_experts, "intermediate_size_mlp")
+    more |= {"shared_hidden": config.whole("intermediate_size", at_least=1)}
+    return _common(config, "num_local_experts", "intermediate_size", _grouped(config), **more)
+
+
+def _minimax(config: Config) -> Facts:
+    """Lightning attention (0, linear_attention) in most blocks of Text-01 and M1; M2 has full attention alone."""
+    kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", ("linear_attention", "full_attention"))
+    full = _grouped(config)
+    linear = Linear(full.heads, full.head_dim)
+    some = {0: linear, "linear_attention": linear, 1: full, "full_attention": full}
+    more = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
+    more |= {"next_tokens": config.whole("num_mtp_modules", 0) if config.flag("use_mtp") else 0}
+    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, full), **more)
+
+
+def _mixed(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
+    """The attention of all blocks; `alone` where the file names no kinds."""
+    blocks = {some[kind]: 0 for kind in kinds} or {alone: 1}
+    for kind in kinds:
+        blocks[some[kind]] += 1
+    return next(iter(blocks)) if len(blocks) == 1 else Mixed(tuple(blocks.items()))  # type: ignore[arg-type]
+
+
+LAYOUTS: dict[str, Callable[[Config], Facts]] = {
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen,
+    "qwen3_moe": _qwen,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "olmoe": _olmoe,
+    "gpt_oss": _gpt_oss,
+    "glm4_moe": _glm,
+    "llama4": lambda config: _llama4(config.inside("text_config")),
+    "llama4_text": _llama4,
+    "minimax": _minimax,
+    "minimax_text_01": _minimax,
+    "minimax_m1": _minimax,
+    "minimax_m2": _minimax,
+}
+
+
+def _released(values: Mapping[str, Any], named: str) -> Facts:
+    """Fields of the architecture.   - `named`: the file, for sentences."""
+    kind = values.get(KEY)
+    if not isinstance(kind, str):
+        raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")
+    layout = LAYOUTS[checks.one_of(f"{KEY} of {named}", kind, LAYOUTS)]
+    return layout(Config(values, named))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.checks import one_of
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.schedules import (
     SCHEDULES,
@@ -24,33 +23,20 @@ from mfabric_jax.workload.schedules import (
     model_parts,
 )
 
-# What precision means for bytes that are sent.
-
-PRECISION = "precision"
 SCALED = 128  # elements of a token that share a scale of 4 bytes
+FP8 = 1 + 4 / SCALED
 PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     "bf16": {"dispatch_bytes": 2, "combine_bytes": 2, "grad_bytes": 2},
     # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts, and one gradient of the two, in FP8 with scales; answers
     # and all else in bf16. Dispatch and its gradient are of one size here.
-    "fp8": {"dispatch_bytes": 1 + 4 / SCALED, "combine_bytes": 2, "grad_bytes": 2},
+    "fp8": {"dispatch_bytes": FP8, "combine_bytes": 2, "grad_bytes": 2},
 }
-
 BYTES = {  # per element of what is sent, by number format: FP8 with the scales of tokens
-    "dispatch": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
-    "combine": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
+    "dispatch": {"bf16": 2.0, "fp8": FP8},
+    "combine": {"bf16": 2.0, "fp8": FP8},
     "gradients": {"bf16": 2.0, "fp8": 1.0},
 }
 
-
-def in_bytes(given: dict[str, Any]) -> dict[str, Any]:
-    """Settings with bytes in the place of `precision`; bytes that are given themselves stay."""
-    if given.get(PRECISION) is None:
-        return {name: value for name, value in given.items() if name != PRECISION}
-    bytes_of = PRECISIONS[one_of(PRECISION, given[PRECISION], PRECISIONS)]
-    return bytes_of | {name: value for name, value in given.items() if name != PRECISION}
-
-
-# What the size of a region decides by itself, in words.
 
 PAIR = "is two servers, one pair: every policy that uses all circuits sets the same ones"
 INSIDE = "fits into one server: no all-to-all leaves it, and circuits carry nothing"
@@ -58,37 +44,11 @@ INSIDE = "fits into one server: no all-to-all leaves it, and circuits carry noth
 
 def region_remark(servers: int, what: str = "A region") -> str | None:
     """A sentence on regions of one or two servers; None for larger ones, where circuits can differ."""
-    said = {1: INSIDE, 2: PAIR}.get(servers)
-    return None if said is None else f"{what} {said}."
+    remark = {1: INSIDE, 2: PAIR}.get(servers)
+    return None if remark is None else f"{what} {remark}."
 
-
-# How the tokens of a workload are sent: what may be chosen.
 
 DISPATCH = ("per-expert", "per-server")
-
-
-def check_dispatch(workload: Any) -> None:
-    """`InputError` for a dispatch, node limit or capacity factor of a `Workload` that cannot be."""
-    checks.one_of("dispatch", workload.dispatch, DISPATCH)
-    factor, limit, facts = workload.capacity_factor, workload.node_limit, workload.architecture
-    if factor is not None and checks.positive("capacity_factor", factor) < 1:
-        raise checks.InputError(f"capacity_factor must be at least 1, got {factor!r}.")
-    if limit is None:
-        return
-    if workload.dispatch != "per-server":
-        raise checks.InputError(f"node_limit needs dispatch 'per-server', got {workload.dispatch!r}: bytes are alike.")
-    if isinstance(limit, str):
-        checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
-        groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
-    else:
-        groups, most, what = workload.ep // workload.ranks_per_server, checks.whole("node_limit", limit), "servers"
-    if facts.experts % groups or most * (facts.experts // groups) < facts.top_k:
-        raise checks.InputError(
-            f"node_limit {limit!r} must leave a token room for {facts.top_k} of {facts.experts} experts, got {most} of "
-            f"{groups} {what}."
-        )
-
-
 DEGREES = ("tp", "ep", "dp", "pp")
 RECOMPUTE = ("none", "attention", "block")
 SHARDING = ("none", "optimizer", "gradients", "parameters")
@@ -100,7 +60,6 @@ TP_REDUCES = ("attention", "all")
 class RankLayout:
     """Which tensor-, expert-, data- and pipeline-parallel rank every global rank of a job is.
 
-    - `tp`, `ep`, `dp`, `pp`: degrees of parallelism.
     - `order`: the four names, "-" between them; ranks of the first are neighbours. Megatron's tp-cp-ep-dp-pp is read
       too: context-parallel ranks count in `ep` and `dp`.
     - `chunks`: model chunks of a pipeline stage.   - `experts`: of the model; None: not known.
@@ -142,10 +101,10 @@ class RankLayout:
 
     def index(self, rank: np.ndarray) -> dict[str, np.ndarray]:
         """The tp, ep, dp and pp rank of global ranks, by name."""
-        found = {}
+        index = {}
         for name in self._names:
-            rank, found[name] = np.divmod(rank, getattr(self, name))
-        return found
+            rank, index[name] = np.divmod(rank, getattr(self, name))
+        return index
 
     def ranks_per_server(self, gpus: int) -> int:
         """How many EP ranks share a server of so many GPUs."""
@@ -157,8 +116,7 @@ class Workload:
     """One model on one cluster.
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
-    - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
-    - `micro_batches`: micro-batches per EP rank and iteration.
+    - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
     - `schedule`: how stages order their passes, one of `schedules.SCHEDULES`.   - `chunks`: of blocks on every stage,
       under interleaved.
@@ -220,28 +178,27 @@ class Workload:
         order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
         usual["micro_batches"] = pp * max(1, order.least)
-        given = {field: value for field, value in rest.items() if field not in usual or value is not None}
-        return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | given)
+        stated = {field: value for field, value in rest.items() if field not in usual or value is not None}
+        return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | stated)
 
     def __post_init__(self) -> None:
-        checks.one_of("schedule", self.schedule, SCHEDULES)
-        degrees = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches")
-        for field in (*degrees, "gpus_per_server", "chunks", "cp"):
+        for field, allowed in (
+            *(("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("tp_reduces", TP_REDUCES), ("sharding", SHARDING)),
+            *(("head", COUNTED), ("optimizer_step", COUNTED), ("dispatch", DISPATCH)),
+        ):
+            checks.one_of(field, getattr(self, field), allowed)
+        for field in (*DEGREES, "gpus", "sequence", "micro_batch", "micro_batches", "gpus_per_server", "chunks", "cp"):
             checks.whole(field, getattr(self, field))
         for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
             checks.positive(field, getattr(self, field))
+        checks.whole("redundant_experts", self.redundant_experts, at_least=0)
+        check_shape(self.schedule, self.shape)
         self._check_schedule()
         self._check_cluster()
         self._check_model()
-        check_dispatch(self)
+        self._check_dispatch()
 
     def _check_schedule(self) -> None:
-        checks.one_of("recompute", self.recompute, RECOMPUTE)
-        checks.one_of("tp_reduces", self.tp_reduces, TP_REDUCES)
-        checks.one_of("sharding", self.sharding, SHARDING)
-        for field in ("head", "optimizer_step"):
-            checks.one_of(field, getattr(self, field), COUNTED)
-        check_shape(self.schedule, self.shape)
         if self.sharding in ("gradients", "parameters") and (self.order.splits or self.overlap_passes):
             has = "overlap_passes" if self.overlap_passes else f"schedule {self.schedule!r}"
             raise checks.InputError(f"sharding must be none or optimizer with {has}, got {self.sharding!r}.")
@@ -249,47 +206,65 @@ class Workload:
             raise checks.InputError("overlap_passes needs recompute none or attention, got 'block'.")
 
     def _check_cluster(self) -> None:
-        product = self.dp * self.tp * self.pp * self.ep
-        if product != self.gpus:
+        per_server, group, stage = self.gpus_per_server, self.tp * self.ep, self.dp * self.tp * self.ep
+        if stage * self.pp != self.gpus:
+            degrees = f"{self.dp} x {self.tp} x {self.pp} x {self.ep} = {stage * self.pp}"
             raise checks.InputError(
-                f"dp x tp x pp x ep must equal gpus, got {self.dp} x {self.tp} x {self.pp} x {self.ep} = {product} "
-                f"but gpus = {self.gpus}; gpus (--gpus) of {product} would fit."
+                f"dp x tp x pp x ep must equal gpus, got {degrees} but gpus = {self.gpus}; gpus (--gpus) of "
+                f"{stage * self.pp} would fit."
             )
-        if self.gpus_per_server % self.tp:
-            raise checks.InputError(f"tp must divide gpus_per_server ({self.gpus_per_server}), got {self.tp}.")
-        group = self.tp * self.ep
-        if group % self.gpus_per_server and self.gpus_per_server % group:
+        if per_server % self.tp:
+            raise checks.InputError(f"tp must divide gpus_per_server ({per_server}), got {self.tp}.")
+        if group % per_server and per_server % group:
             raise checks.InputError(
                 f"EP group of tp x ep = {self.tp} x {self.ep} = {group} GPUs does not fit whole servers of "
-                f"{self.gpus_per_server}: it must be a multiple or a divisor of gpus_per_server."
+                f"{per_server}: it must be a multiple or a divisor of gpus_per_server."
             )
-        stage = self.dp * self.tp * self.ep
-        if stage % self.gpus_per_server:
+        if stage % per_server:
             raise checks.InputError(
                 f"a pipeline stage of dp x tp x ep = {self.dp} x {self.tp} x {self.ep} = {stage} GPUs must fill whole "
-                f"servers of {self.gpus_per_server} (gpus_per_server)."
+                f"servers of {per_server} (gpus_per_server)."
             )
 
     def _check_model(self) -> None:
+        facts, places = self.architecture, self.pp * self.chunks
         if self.selections > checks.MOST_WHOLE:
-            product = f"{self.micro_batch:,} x {self.sequence:,} x {self.architecture.top_k}"
+            product = f"{self.micro_batch:,} x {self.sequence:,} x {facts.top_k}"
             least = f"micro_batch x sequence x top_k must be at most {checks.MOST_WHOLE:,} selections"
             raise checks.InputError(f"{least}, got {product}.")
-        if self.architecture.experts % self.ep:
-            raise checks.InputError(f"ep must divide the {self.architecture.experts} experts, got {self.ep}.")
-        if checks.whole("redundant_experts", self.redundant_experts, at_least=0) % self.ep:
+        if facts.experts % self.ep:
+            raise checks.InputError(f"ep must divide the {facts.experts} experts, got {self.ep}.")
+        if self.redundant_experts % self.ep:
             raise checks.InputError(
                 f"redundant_experts must be a multiple of the {self.ep} ranks (ep), got {self.redundant_experts}."
             )
         if self.sequence % self.cp or self.ep % self.cp:
             divided = f"ep ({self.ep}) and the {self.sequence} tokens of a sequence"
             raise checks.InputError(f"cp must divide {divided}, got {self.cp}.")
-        if self.head == "counted" and not self.architecture.vocab:
-            raise checks.InputError(f"head 'counted' needs the vocab of {self.architecture.name}, which is not known.")
-        if self.pp * self.chunks > self.architecture.blocks:
+        if self.head == "counted" and not facts.vocab:
+            raise checks.InputError(f"head 'counted' needs the vocab of {facts.name}, which is not known.")
+        if places > facts.blocks:
             times = f"pp x chunks = {self.pp} x {self.chunks}" if self.chunks > 1 else "pp"
-            got = self.pp * self.chunks
-            raise checks.InputError(f"{times} must be at most the {self.architecture.blocks} blocks, got {got}.")
+            raise checks.InputError(f"{times} must be at most the {facts.blocks} blocks, got {places}.")
+
+    def _check_dispatch(self) -> None:
+        factor, limit, facts = self.capacity_factor, self.node_limit, self.architecture
+        if factor is not None and checks.positive("capacity_factor", factor) < 1:
+            raise checks.InputError(f"capacity_factor must be at least 1, got {factor!r}.")
+        if limit is None:
+            return
+        if self.dispatch != "per-server":
+            raise checks.InputError(f"node_limit needs dispatch 'per-server', got {self.dispatch!r}: bytes are alike.")
+        if isinstance(limit, str):
+            checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
+            groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
+        else:
+            groups, most, what = self.ep // self.ranks_per_server, checks.whole("node_limit", limit), "servers"
+        if facts.experts % groups or most * (facts.experts // groups) < facts.top_k:
+            raise checks.InputError(
+                f"node_limit {limit!r} must leave a token room for {facts.top_k} of {facts.experts} experts, got "
+                f"{most} of {groups} {what}."
+            )
 
     @property
     def layout(self) -> RankLayout:
@@ -375,20 +350,20 @@ class Workload:
     def paths(self) -> tuple[tuple[int, ...], ...]:
         """The stages that hold the places of the model one after the other, for each of its copies; an equal part of
         the micro-batches, the first of them first, goes through each."""
-        found = []
+        paths = []
         for copy in range(self.order.copies):
             chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)
             at = {place: stage for stage in range(self.pp) for place in self.held_places(stage)[chunks]}
-            found.append(tuple(at[place] for place in sorted(at)))
-        return tuple(found)
+            paths.append(tuple(at[place] for place in sorted(at)))
+        return tuple(paths)
 
     @functools.cached_property
     def stages_alike(self) -> tuple[tuple[int, ...], ...]:
         """Stages that hold the same places, together."""
-        found: dict[tuple[int, ...], list[int]] = {}
+        alike: dict[tuple[int, ...], list[int]] = {}
         for stage in range(self.pp):
-            found.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
-        return tuple(map(tuple, found.values()))
+            alike.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
+        return tuple(map(tuple, alike.values()))
 
     @property
     def places(self) -> tuple[ModelPart, ...]:
@@ -402,11 +377,11 @@ class Workload:
 
     @property
     def place_blocks(self) -> tuple[int, ...]:
-        """Blocks of each place; the first ones take one more where the division leaves a rest."""
+        """Blocks of each place."""
         return tuple(place.blocks for place in self.places)
 
     def place_layers(self, place: int) -> range:
-        """MoE blocks of a place, counted among MoE blocks only; the rest of its blocks are dense."""
+        """MoE blocks of a place, counted among MoE blocks only."""
         return self.places[place].layers
 
     def place_positions(self, place: int) -> tuple[int, ...]:
@@ -420,7 +395,7 @@ class Workload:
         return tuple(sum(held.moe) + sum(held.dense) for held in self.holdings)
 
     def stage_layers(self, stage: int) -> list[int]:
-        """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
+        """MoE blocks of a pipeline stage, counted among MoE blocks only."""
         self.check_stage(stage)
         return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
 

@@ -273,44 +273,44 @@ class Holding(NamedTuple):
 def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]:
     """A model in so many parts; the first ones take one block more where the division leaves a rest."""
     least, more = divmod(architecture.blocks, count)
-    moe, found, first = architecture.moe_blocks, [], 0
+    moe, parts, first = architecture.moe_blocks, [], 0
     for part in range(count):
         blocks = least + (part < more)
         layers = range(*(bisect.bisect_left(moe, block) for block in (first, first + blocks)))
-        found.append(ModelPart(first, blocks, layers))
+        parts.append(ModelPart(first, blocks, layers))
         first += blocks
-    return tuple(found)
+    return tuple(parts)
 
 
 @functools.lru_cache(maxsize=1024)
 def holdings(architecture: Architecture, schedule: str, pp: int, chunks: int) -> tuple[Holding, ...]:
     """What each stage of a pipeline holds."""
-    order, places, found = SCHEDULES[schedule], model_parts(architecture, pp * chunks), []
+    order, places, stages = SCHEDULES[schedule], model_parts(architecture, pp * chunks), []
     for stage in range(pp):
         held = [order.place(stage, chunk, pp) for chunk in range(chunks * order.copies)]
         moe = tuple(len(places[place].layers) for place in held)
         dense = tuple(places[place].blocks - count for place, count in zip(held, moe, strict=True))
-        found.append(Holding(moe, dense, 0 in held, len(places) - 1 in held))
-    return tuple(found)
+        stages.append(Holding(moe, dense, 0 in held, len(places) - 1 in held))
+    return tuple(stages)
 
 
 def check_shape(schedule: str, shape: PipelineShape) -> None:
     """`InputError` for a shape that a schedule cannot have."""
-    one, (stages, micro_batches, chunks, overlap) = SCHEDULES[schedule], shape
-    if one.chunks not in (None, chunks):
-        raise checks.InputError(f"chunks must be {one.chunks} under schedule {schedule!r}, got {chunks}.")
+    order, (stages, micro_batches, chunks, overlap) = SCHEDULES[schedule], shape
+    if order.chunks not in (None, chunks):
+        raise checks.InputError(f"chunks must be {order.chunks} under schedule {schedule!r}, got {chunks}.")
     if chunks > 1 and stages == 1:
         raise checks.InputError(f"chunks must be 1 with a single stage (pp 1), got {chunks}.")
-    if one.even and stages % 2:
+    if order.even and stages % 2:
         raise checks.InputError(f"pp must be even under schedule {schedule!r}, got {stages}.")
-    least = one.least * stages
-    if micro_batches % one.step(stages) or micro_batches < least:
-        several = "even" if one.even else f"a multiple of the {stages} stages (pp)"
-        enough = f" and at least {one.least} x pp = {least}" if least else ""
+    least = order.least * stages
+    if micro_batches % order.step(stages) or micro_batches < least:
+        several = "even" if order.even else f"a multiple of the {stages} stages (pp)"
+        enough = f" and at least {order.least} x pp = {least}" if least else ""
         raise checks.InputError(
             f"micro_batches must be {several}{enough} under schedule {schedule!r}, got {micro_batches}."
         )
-    if overlap and not one.overlaps:
+    if overlap and not order.overlaps:
         able = ", ".join(name for name, each in SCHEDULES.items() if each.overlaps)
         raise checks.InputError(f"overlap_passes is of schedules {able}, got schedule {schedule!r}.")
 
@@ -325,15 +325,15 @@ def micro_batches_for(
     (arXiv 2104.04473), less under others (`schedules.SCHEDULES`). `chunks`, `overlap`: None: the schedule's own.
     `InputError` for a bubble that is not between 0 and 1.
     """
-    one = SCHEDULES[checks.one_of("schedule", schedule, SCHEDULES)]
-    chunks = one.chunks or 1 if chunks is None else chunks
+    order = SCHEDULES[checks.one_of("schedule", schedule, SCHEDULES)]
+    chunks = order.chunks or 1 if chunks is None else chunks
     for field, value in (("pp", pp), ("chunks", chunks)):
         checks.whole(field, value)
     if not 0 < checks.positive("bubble", bubble) < 1:
         raise checks.InputError(f"bubble must be a fraction between 0 and 1, got {bubble!r}.")
-    waits = one.bubble(PipelineShape(pp, 0, chunks, one.overlap if overlap is None else overlap))
-    least = max(1, one.least * pp, math.ceil(waits * (1 / bubble - 1) - ROUNDING))
-    step = one.step(pp)
+    waits = order.bubble(PipelineShape(pp, 0, chunks, order.overlap if overlap is None else overlap))
+    least = max(1, order.least * pp, math.ceil(waits * (1 / bubble - 1) - ROUNDING))
+    step = order.step(pp)
     return -(-least // step) * step
 
 

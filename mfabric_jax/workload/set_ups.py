@@ -6,27 +6,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.workload.estimate import USUAL, Speeds, iteration_seconds
+from mfabric_jax.workload.compute import USUAL, Speeds, iteration_seconds
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.memory import UNKNOWN_BYTES, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload
-from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
+from mfabric_jax.workload.schedules import SCHEDULES
 
 COUNTED = (*DEGREES, "gpus", "chunks", "micro_batch", "micro_batches", "sequence")
-BUBBLE = 0.15  # of an iteration, at most, for a model of one's own whose degrees are given
-SEQUENCES = 4096  # of an iteration, all replicas together, about, for one whose degrees are found
+SEQUENCES = 4096  # of an iteration, all replicas together, about, where no batch is stated
 GPUS = 1024  # of a cluster that nobody names
 MOST_STAGES = 64  # that are tried
 NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # more, where no set-up has the GPUs that are asked for
-MOST = 1 << 20  # of a degree that others are compared with
 OWN_MICRO_BATCH = 1
-
-SetUpFacts = dict[str, Any]
 
 
 class Candidate(NamedTuple):
@@ -50,55 +44,39 @@ class Candidate(NamedTuple):
     why: str = ""
 
 
-def finished(facts: SetUpFacts) -> SetUpFacts:
-    """The set-up of a model of one's own with what it leaves open: `micro_batch`, and enough micro-batches for a bubble
-    of at most 15 %."""
-    facts = {"micro_batch": OWN_MICRO_BATCH} | facts
-    if facts.get("micro_batches") is None:
-        shape = facts["pp"], facts.get("chunks"), facts.get("schedule", "1f1b"), facts.get("overlap_passes")
-        facts["micro_batches"] = micro_batches_for(BUBBLE, *shape)
-    return facts
-
-
 def quickest(
     architecture: Architecture,
     server: Gpu,
     *,
-    gpus: int | None = None,
-    tp: int | None = None,
-    pp: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    global_batch: int | None = None,
-    micro_batches: int | None = None,
     recompute: str | None = None,
     speeds: Speeds = USUAL,
-    **job: Any,
+    **stated: Any,
 ) -> Candidate:
     """Of all set-ups that fit the memory of a GPU the one that takes least time a token, by estimate.
 
-    - What is stated stays; `gpus` open: about 1,024; `ep` open: as many ranks as a server has GPUs or more, if any such
-      set-up fits, as in nearly all published ones: experts that see few tokens reach no usual efficiency.
-    - `server`: the GPU and the server it sits in.
-    - `global_batch`: sequences of an iteration, all replicas together; or `micro_batches`; where both are open, as many
-      as make about 4,096 sequences.
-    - `recompute` open: the least that fits.   - `job`: other fields of a `Workload`.
+    - `server`: the GPU and the server it sits in.   - `recompute`: None: the least that fits.
+    - `stated`: `global_batch` (sequences of an iteration, all replicas together) and fields of a `Workload`; None is
+      open. `gpus` open: about 1,024; `ep` open: as many ranks as a server has GPUs or more, if any such set-up fits, as
+      in nearly all published ones: experts that see few tokens reach no usual efficiency. `global_batch` and
+      `micro_batches` open: as many as make about 4,096 sequences.
 
     Where nothing fits, the one that needs least memory, with `fits` false. `InputError` where no set-up has what is
     stated, with what would do.
     """
-    wanted = job | {"gpus": gpus, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "micro_batches": micro_batches}
-    wanted |= {"global_batch": global_batch, "recompute": recompute}
+    stated = {name: value for name, value in stated.items() if value is not None}
+    stated["gpus_per_server"] = server.gpus_per_server
+    if recompute is not None:
+        stated["recompute"] = recompute
     room, too_large = usable_bytes(server.memory_bytes), []
-    for wide in (True,) if ep is not None else (True, False):
-        jobs = _workloads(architecture, server, wanted, lambda each, wide=wide: wide == _is_wide(each, ep, server))
-        for seconds, one in _by_time(jobs, server, recompute, speeds):
-            at_least = memory_of(one, 0).total
-            if at_least <= room and (found := _candidate(one, server, seconds)).fits:
-                return found._replace(why=_why(one, found, server, speeds))
-            too_large.append((at_least, len(too_large), seconds, one))
+    for wide in (True, False):
+        jobs = _workloads(architecture, stated, lambda ep, wide=wide: wide == _is_wide(ep, stated))
+        for seconds, job in _by_time(jobs, server, recompute, speeds):
+            at_least = memory_of(job, 0).total
+            if at_least <= room and (candidate := _candidate(job, server, seconds)).fits:
+                return candidate._replace(why=_why(job, candidate, server, speeds))
+            too_large.append((at_least, len(too_large), seconds, job))
     if not too_large:
-        raise _refusal(architecture, server, wanted)
+        raise _refusal(architecture, stated)
     least = _least(sorted(too_large), server)
     why = (
         f"No set-up fits {_room(server)}; {_in_words(least)} needs least, {gigabytes_in_words(least.memory_bytes)} GB."
@@ -106,49 +84,41 @@ def quickest(
     return least._replace(why=why)
 
 
-def _is_wide(degrees: Mapping[str, int], ep: int | None, server: Gpu) -> bool:
-    return ep is not None or degrees["ep"] >= server.gpus_per_server
+def _is_wide(ep: int, stated: Mapping[str, Any]) -> bool:
+    return "ep" in stated or ep >= stated["gpus_per_server"]
 
 
 def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu) -> Candidate:
     """The one that needs least memory, of rows that begin with what a GPU needs at least, ascending."""
-    _, _, seconds, one = rows[0]
-    best = _candidate(one, server, seconds)
-    for at_least, _, seconds, one in rows[1:]:
+    _, _, seconds, job = rows[0]
+    best = _candidate(job, server, seconds)
+    for at_least, _, seconds, job in rows[1:]:
         if at_least >= best.memory_bytes:
             break
-        best = min(best, _candidate(one, server, seconds), key=lambda each: each.memory_bytes)
+        best = min(best, _candidate(job, server, seconds), key=lambda each: each.memory_bytes)
     return best
-
-
-def set_ups_by_time(
-    architecture: Architecture, server: Gpu, *, speeds: Speeds = USUAL, **wanted: Any
-) -> list[Candidate]:
-    """All set-ups that have what is `wanted` (as `quickest` takes it), the quickest first, by estimate."""
-    jobs = _workloads(architecture, server, wanted)
-    return [_candidate(job, server, s) for s, job in _by_time(jobs, server, wanted.get("recompute"), speeds)]
 
 
 def _by_time(
     jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
 ) -> Iterator[tuple[float, Workload]]:
-    """Seconds a token and set-ups, the quickest first, each with every recomputation unless one is given.
+    """Seconds a token and set-ups, the quickest first, each with every recomputation unless one is stated.
 
     Recomputing more never makes a set-up quicker, so it is looked at after less.
     """
-    queue = [(_per_token(job, server, speeds), at, job) for at, job in enumerate(jobs)]
+
+    def per_token(job: Workload) -> float:
+        return iteration_seconds(job, server, speeds).total / job.iteration_tokens
+
+    queue = [(per_token(job), at, job) for at, job in enumerate(jobs)]
     heapq.heapify(queue)
     while queue:
         seconds, at, job = heapq.heappop(queue)
         yield seconds, job
         if recompute is None and job.recompute != RECOMPUTE[-1]:
             more = RECOMPUTE[RECOMPUTE.index(job.recompute) + 1]
-            if (again := _changed(job, recompute=more)) is not None:
-                heapq.heappush(queue, (_per_token(again, server, speeds), at, again))
-
-
-def _per_token(job: Workload, server: Gpu, speeds: Speeds) -> float:
-    return iteration_seconds(job, server, speeds).total / job.iteration_tokens
+            if (again := _tried(lambda job=job, more=more: dataclasses.replace(job, recompute=more))) is not None:
+                heapq.heappush(queue, (per_token(again), at, again))
 
 
 def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
@@ -158,36 +128,33 @@ def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
 
 
 def _workloads(
-    architecture: Architecture,
-    server: Gpu,
-    wanted: Mapping[str, Any],
-    some: Callable[[Mapping[str, int]], bool] = lambda degrees: True,
+    architecture: Architecture, stated: Mapping[str, Any], some: Callable[[int], bool] = lambda ep: True
 ) -> list[Workload]:
-    """Those that can be, by degrees; only `some` of them."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    given["gpus_per_server"] = server.gpus_per_server
+    """Those that can be, by degrees; only of `some` expert-parallel degrees."""
     for name in COUNTED:
-        if name in given:
-            whole(name, given[name])
-    batch = given.pop("global_batch", None)
-    if batch is not None and "micro_batches" in given:
-        raise InputError(f"global_batch {batch} is not used beside micro_batches {given['micro_batches']}.")
-    found = []
-    for degrees in filter(some, _degrees(architecture, given)):
-        facts = {"micro_batches": _micro_batches(given | degrees, batch)} | given | degrees
-        if facts["micro_batches"] and (job := _tried(architecture, facts)) is not None:
-            found.append(job)
-    return found
+        if name in stated:
+            whole(name, stated[name])
+    batch = stated.get("global_batch")
+    if batch is not None and "micro_batches" in stated:
+        raise InputError(f"global_batch {batch} is not used beside micro_batches {stated['micro_batches']}.")
+    every = [_facts(stated, degrees) for degrees in _degrees(architecture, stated) if some(degrees["ep"])]
+    jobs = (_tried(lambda facts=facts: Workload.of("own", architecture, **facts)) for facts in every if facts)
+    return [job for job in jobs if job is not None]
 
 
-def _micro_batches(facts: Mapping[str, Any], batch: int | None) -> int:
-    """Those of a global batch, 0 where they do not come out even; without one, of about so many sequences as usual."""
-    together = _sequences(facts)
-    if batch is not None:
-        return 0 if batch % together else batch // together
-    order = SCHEDULES[one_of("schedule", facts.get("schedule", "1f1b"), SCHEDULES)]
-    step = order.step(facts["pp"])
-    return max(order.least * facts["pp"], step, round(SEQUENCES / together / step) * step)
+def _facts(stated: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any] | None:
+    """Fields of a workload of these degrees; None where its micro-batches do not come out even."""
+    facts = {"micro_batch": OWN_MICRO_BATCH} | dict(stated) | dict(degrees)
+    batch, together = facts.pop("global_batch", None), _sequences(facts)
+    if "micro_batches" not in facts and batch is not None:
+        if batch % together:
+            return None
+        facts["micro_batches"] = batch // together
+    if "micro_batches" not in facts:
+        order = SCHEDULES[one_of("schedule", str(facts.get("schedule", "1f1b")), SCHEDULES)]
+        step = order.step(facts["pp"])
+        facts["micro_batches"] = max(order.least * facts["pp"], step, round(SEQUENCES / together / step) * step)
+    return facts
 
 
 def _sequences(facts: Mapping[str, Any]) -> int:
@@ -196,38 +163,67 @@ def _sequences(facts: Mapping[str, Any]) -> int:
     return max(1, together // facts.get("cp", 1))
 
 
-def _degrees(architecture: Architecture, given: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Degrees on the GPUs that are given, or else on 1,024, or as many as are nearest to that."""
-    found = list(_candidates(architecture, {"gpus": GPUS} | dict(given)))
-    if found or "gpus" in given:
-        return found
-    each = [(abs(math.log2(degrees["gpus"] / GPUS)), degrees) for degrees in _candidates(architecture, given)]
+def _tried(make: Callable[[], Workload]) -> Workload | None:
+    try:
+        return make()
+    except InputError:
+        return None
+
+
+def _degrees(architecture: Architecture, stated: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Degrees on the GPUs that are stated, or else on 1,024, or as many as are nearest to that."""
+    every = list(_candidates(architecture, {"gpus": GPUS} | dict(stated)))
+    if every or "gpus" in stated:
+        return every
+    each = [(abs(math.log2(degrees["gpus"] / GPUS)), degrees) for degrees in _candidates(architecture, stated)]
     closest = min((off for off, _ in each), default=0.0)
     return [degrees for off, degrees in each if off == closest]
 
 
-def _refusal(architecture: Architecture, server: Gpu, wanted: Mapping[str, Any]) -> InputError:
-    """Why no set-up has what is wanted."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    said = ", ".join(f"{name} {given[name]}" for name in (*DEGREES, "gpus") if name in given) or "such degrees"
-    given["gpus_per_server"] = server.gpus_per_server
-    degrees = _degrees(architecture, given)
-    batch, steps = given.pop("global_batch", None), {_sequences(given | each) for each in degrees}
+def _candidates(architecture: Architecture, stated: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Degrees, and the GPUs they take, with groups and stages of whole servers and the degrees that are stated."""
+    per_server, gpus = stated["gpus_per_server"], stated.get("gpus")
+
+    def some(name: str, allowed: Sequence[int]) -> list[int]:
+        return [one for one in allowed if stated.get(name, one) == one]
+
+    deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
+    stages = some("pp", range(1, max(deepest, stated.get("pp", 1)) + 1))
+    for tp in some("tp", _divisors(per_server)):
+        for ep in some("ep", _divisors(architecture.experts)):
+            group = tp * ep
+            if group % per_server and per_server % group:
+                continue
+            whole = per_server // math.gcd(group, per_server)  # replicas that fill servers
+            for pp in stages:
+                dp = stated.get("dp", max(whole, (gpus or GPUS) // (group * pp) // whole * whole))
+                if dp % whole == 0 and gpus in (None, dp * group * pp):
+                    yield {"tp": tp, "ep": ep, "pp": pp, "dp": dp, "gpus": dp * group * pp}
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
+    """Why no set-up has what is stated."""
+    words = ", ".join(f"{name} {stated[name]}" for name in (*DEGREES, "gpus") if name in stated) or "such degrees"
+    degrees = _degrees(architecture, stated)
+    batch, steps = stated.get("global_batch"), {_sequences({**stated, **each}) for each in degrees}
     if degrees and batch is not None and all(batch % step for step in steps):
         near = sorted({max(1, batch // step + more) * step for step in (min(steps),) for more in (0, 1)})
         instead = f"{' or '.join(map(str, near))} would do"
-        return InputError(f"no set-up with {said} divides global_batch {batch}; {instead}.")
-    if len(degrees) == 1:
-        facts = {"micro_batches": _micro_batches(given | degrees[0], batch)} | given | degrees[0]
+        return InputError(f"no set-up with {words} divides global_batch {batch}; {instead}.")
+    if len(degrees) == 1 and (facts := _facts(stated, degrees[0])) is not None:
         try:
-            Workload.of("own", architecture, **finished(facts))
+            Workload.of("own", architecture, **facts)
         except InputError as mistake:
             return mistake
-    gpus, size = given.get("gpus", 0), server.gpus_per_server
+    gpus, size = stated.get("gpus", 0), stated["gpus_per_server"]
     near = [gpus // size * size + step * size for step in NEAR_SERVERS if gpus]
-    near = [count for count in near if count > 0 and _workloads(architecture, server, dict(wanted) | {"gpus": count})]
+    near = [count for count in near if count > 0 and _workloads(architecture, dict(stated) | {"gpus": count})]
     instead = f"{' or '.join(map(str, sorted(near[:2])))} GPUs would do" if near else "leave one of them out"
-    return InputError(f"no set-up has {said}; {instead}.")
+    return InputError(f"no set-up has {words}; {instead}.")
 
 
 def gigabytes_in_words(size: float) -> str:
@@ -240,59 +236,15 @@ def _room(server: Gpu) -> str:
     return f"{gigabytes_in_words(usable_bytes(server.memory_bytes))} of {gigabytes_in_words(size)} GB a GPU"
 
 
-def _in_words(one: Candidate) -> str:
-    return f"{set_up_words(one._asdict())}, recompute {one.recompute}"
+def _in_words(candidate: Candidate) -> str:
+    return f"{set_up_words(candidate._asdict())}, recompute {candidate.recompute}"
 
 
-def _why(job: Workload, found: Candidate, server: Gpu, speeds: Speeds) -> str:
+def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> str:
     seconds = iteration_seconds(job, server, speeds)
     shares = {name.replace("_", " "): round(100 * part / seconds.total) for name, part in seconds._asdict().items()}
     parts = ", ".join(f"{name} {share} %" for name, share in shares.items() if share)
-    return f"{_in_words(found)}: of what fits {_room(server)} the least time a token by estimate ({parts})."
-
-
-def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
-
-
-def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    """Degrees, and the GPUs they take, with groups and stages of whole servers and the degrees that are given."""
-    per_server, gpus = given.get("gpus_per_server", 8), given.get("gpus")
-
-    def some(name: str, allowed: list[int]) -> list[int]:
-        return [one for one in allowed if given.get(name, one) == one]
-
-    deepest = min(architecture.blocks // (given.get("chunks") or 1), MOST_STAGES)
-    stages = some("pp", list(range(1, max(deepest, given.get("pp", 1)) + 1)))
-    for tp in some("tp", _divisors(per_server)):
-        for ep in some("ep", _divisors(architecture.experts)):
-            group = tp * ep
-            if group % per_server and per_server % group:
-                continue
-            whole = per_server // math.gcd(group, per_server)  # replicas that fill servers
-            for pp in stages:
-                dp = given.get("dp", max(whole, (gpus or GPUS) // (group * pp) // whole * whole))
-                if dp % whole == 0 and gpus in (None, dp * group * pp):
-                    yield {"tp": tp, "ep": ep, "pp": pp, "dp": dp, "gpus": dp * group * pp}
-
-
-def is_degree(value: Any) -> bool:
-    """Whether a value can be a degree, or a number of GPUs."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < int(value) < MOST
-
-
-def _changed(job: Workload, **changed: Any) -> Workload | None:
-    try:
-        return dataclasses.replace(job, **changed)
-    except InputError:
-        return None
-
-
-def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
-    try:
-        return Workload.of("own", architecture, **finished(facts))
-    except InputError:
-        return None
+    return f"{_in_words(candidate)}: of what fits {_room(server)} the least time a token by estimate ({parts})."
 
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
@@ -307,10 +259,7 @@ Rerun = Callable[[Mapping[str, Any]], Workload]
 
 
 class Remedy(NamedTuple):
-    """A change of a set-up after which it fits.
-
-    - `changed`: settings of the set-up.   - `workload`: what then runs.   - `memory_bytes`: of a GPU of it.
-    """
+    """A change of settings after which a set-up fits, what then runs, and what a GPU of it needs."""
 
     changed: dict[str, Any]
     workload: Workload
@@ -323,13 +272,13 @@ def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
 
     - `rerun`: the workload of this run with settings changed; whatever follows from them is as it says.
     """
-    found: dict[str, Remedy] = {}
+    smallest: dict[str, Remedy] = {}
     for changed in _single_changes(workload):
         setting = next(iter(changed))
-        if setting not in found and (remedy := _remedy(rerun, changed, server)) is not None:
-            found[setting] = remedy
-    if found:
-        return list(found.values())
+        if setting not in smallest and (remedy := _remedy(rerun, changed, server)) is not None:
+            smallest[setting] = remedy
+    if smallest:
+        return list(smallest.values())
     for times in MORE_GPUS:
         if (remedy := _other_set_up(workload, server, rerun, workload.gpus * times)) is not None:
             return [remedy]
@@ -354,9 +303,8 @@ def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
 
 def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu) -> Remedy | None:
     """What a run with these changes needs, where that fits."""
-    try:
-        job = rerun(changed)
-    except InputError:
+    job = _tried(lambda: rerun(changed))
+    if job is None:
         return None
     needs = fullest_stage(job)[1].total
     return Remedy(changed, job, needs) if needs <= usable_bytes(server.memory_bytes) else None
@@ -366,22 +314,22 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
     kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "sharding", "dispatch_bytes", "combine_bytes")
     same = {name: getattr(workload, name) for name in (*kept, "grad_bytes", "redundant_experts")}
     try:
-        found = quickest(workload.architecture, server, gpus=gpus, **same)
+        other = quickest(workload.architecture, server, gpus=gpus, **same)
     except InputError:
         return None
-    changed = {name: getattr(found, name) for name in (*DEGREES, "recompute")}
+    changed = {name: getattr(other, name) for name in (*DEGREES, "recompute")}
     changed |= {"gpus": gpus, "micro_batch": OWN_MICRO_BATCH}
     return _remedy(rerun, {name: value for name, value in changed.items() if value != getattr(workload, name)}, server)
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
-    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are said: those that are not
+    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are named: those that are not
     stated would be found anew."""
     spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
-    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
+    changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"
     if now.gpus != before.gpus:
         needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"
     if now.micro_batches != before.micro_batches:
         needs += f", {now.micro_batches:,} micro-batches"
-    return f"{said} ({needs})"
+    return f"{changes} ({needs})"

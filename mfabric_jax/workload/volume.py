@@ -34,7 +34,7 @@ class GradientBytes(NamedTuple):
 
 
 class MeasuredShare(NamedTuple):
-    """A published share of all bytes sent in an iteration, as bounds (fractions) and as text for a table."""
+    """A published share of all bytes sent in an iteration: bounds, as fractions, and text for a table."""
 
     low: float
     high: float
@@ -132,12 +132,11 @@ def expert_state_bytes(workload: Workload) -> float:
 
 def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> GradientBytes:
     """What the replicas of a stage send each other in an iteration, as the size of one all-reduce of as many bytes: a
-    reduce-scatter or an all-gather is half of one.
+    reduce-scatter or an all-gather is half of one.   - `last`: only what is left for the end.
 
-    Sharding optimizer: a reduce-scatter of gradients and an all-gather of updated weights.
-    Sharding gradients: a reduce-scatter of every micro-batch's gradients, and an all-gather of updated weights.
-    Sharding parameters: an all-gather of weights forward and one backward beside it, none at the end. Embedding and
-    head are reduced and gathered once.   - `last`: only what is left for the end.
+    Sharding optimizer: gradients are reduce-scattered and updated weights all-gathered. Sharding gradients: the former
+    for every micro-batch. Sharding parameters: weights are all-gathered forward and backward instead of at the end.
+    Embedding and head are reduced and gathered once.
     """
     gradients, weights = workload.grad_bytes / 2, WEIGHT_BYTES / 2
     once = 2 * gradients if workload.sharding == "none" else gradients + weights
@@ -160,12 +159,9 @@ class ReplicaRing(NamedTuple):
 
 
 def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing:
-    """The all-reduce of so many bytes of a stage, hierarchical: reduced inside each server, a ring between servers,
-    broadcast inside.
-
-    - `dense`: over all servers of the stage (and one that holds the same).   - `expert`: of an EP rank, over its DP
-      replicas, and over copies in its group, which are taken to be on different servers.
-    """
+    """The hierarchical all-reduce of so many bytes of a stage: reduced inside each server, a ring between servers,
+    broadcast inside. `dense` goes over all servers of the stage (and one that holds the same), `expert` of an EP rank
+    over its DP replicas, and over copies in its group, which are taken to be on different servers."""
     holders = workload.order.copies  # stages that hold the same
     servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
     spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
@@ -173,8 +169,8 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
     held = expert * per_server / (workload.tp * copies)
     between = ring_bytes(dense, servers) + ring_bytes(held, spread)
     between += copy_ring_bytes(copy_part(workload, held), spread)
-    local, slice_, own = per_server // workload.tp, dense / workload.tp, expert / workload.tp
-    inside = ring_bytes(slice_, local) + ring_bytes(own, copies)
+    local, slice_, slice_of_expert = per_server // workload.tp, dense / workload.tp, expert / workload.tp
+    inside = ring_bytes(slice_, local) + ring_bytes(slice_of_expert, copies)
     return ReplicaRing(between, inside, ring_steps(servers) + ring_steps(spread))
 
 

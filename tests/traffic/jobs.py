@@ -1,10 +1,13 @@
-"""Small workloads and files for the tests of this folder."""
+"""Small workloads and files for the tests of traffic and of recordings."""
 
 import collections
 import dataclasses
+import gzip
 import json
+import pathlib
 import pickle
 import sys
+import tempfile
 import types
 import zipfile
 from unittest import mock
@@ -35,6 +38,21 @@ def unread(path, workload=None, **options):
     """The sentence with which a recording is refused."""
     given = (open_trace, path) if workload is None else (recorded, workload, path)
     return refused(*given, **options)
+
+
+def opened(name, content, workload=None, **options):
+    """What is read of a file of that name with this content: text, bytes, lines of JSON, an array, arrays by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / name
+        if isinstance(content, dict):
+            np.savez(path, **content)
+        elif isinstance(content, np.ndarray):
+            np.save(path, content)
+        elif isinstance(content, list):
+            write_lines(path, *content)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return open_trace(path, **options) if workload is None else recorded(workload, path, **options)
 
 
 def line(step, layer, rank, chosen, **more):
@@ -101,4 +119,24 @@ def write_torch(path, content):
         for key, array in enumerate(kept):
             archive.writestr(f"archive/data/{key}", array.tobytes())
         archive.writestr("archive/version", "3\n")
+    return path
+
+
+LAER_HEAD = "rank,method,model_name,layer,iter,token_num\n"
+
+
+def laer_rows(model="m-e8k2", methods=("FSDP", "LAER"), ranks=8):
+    """Rows whose tokens tell where they belong."""
+    return [
+        f"{rank},{method},{model},{layer},{iteration},{1000 * (method == 'LAER') + 100 * iteration + 10 * layer + rank}"
+        for method in methods
+        for rank in range(ranks)
+        for layer in range(2)
+        for iteration in range(3)
+    ]
+
+
+def write_laer(path, rows, head=LAER_HEAD):
+    text = (head + "\n".join(rows) + "\n").encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path

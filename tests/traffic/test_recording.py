@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import lzma
-import re
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis.extra import numpy as nps
 
 from mfabric_jax.traffic import Tokens, open_trace, recorded
 from mfabric_jax.workload import get
-from tests.mistakes import refused
 
 from .jobs import job, unread
 
@@ -37,8 +35,6 @@ def test_tokens_are_folded_and_scaled():
     # Two ranks of two experts: rank 0 receives 1+2+5+0 = 8, rank 1 receives 3+0+0+1 = 4; mean 6.
     np.testing.assert_allclose(tokens([[1, 2, 3, 0], [5, 0, 0, 1]]).rank_load_over_mean(2), [[[8 / 6]]])
     np.testing.assert_allclose(tokens([[0, 0, 0, 0]]).rank_load_over_mean(2), [[[1]]])
-    assert "experts must divide the 6 experts of these tokens (test), got 4" in refused(six.fold_experts, 4)
-    assert "ep must divide the 6 experts" in refused(six.rank_load_over_mean, 5)
 
 
 @given(count=nps.arrays(np.int64, (2, 1, 2, 3, 4), elements=st.integers(0, 50)))
@@ -46,18 +42,6 @@ def test_load_is_between_balanced_and_all_on_one(count):
     load = Tokens(count, "drawn").rank_load_over_mean(4)
     assert np.all((load >= 1 - 1e-12) & (load <= 4 + 1e-12))
     np.testing.assert_array_equal(Tokens(count, "drawn").rank_load_over_mean(1), 1)
-
-
-def test_impossible_counts_are_named():
-    for count, words in (
-        (np.ones((2, 2)), r"axes \[iteration, layer, micro_batch, source_rank, expert\], .* got shape \(2, 2\)"),
-        (np.ones((1, 1, 0, 2, 2)), r"none empty, got shape \(1, 1, 0, 2, 2\)"),
-        ([[[[[1, -3]]]]], r"not negative, got -3 at .* = \[0, 0, 0, 0, 1\]"),
-        ([[[[[np.nan, 1]]]]], r"finite and not negative, got nan at .* = \[0, 0, 0, 0, 0\]"),
-        ([[[[[1, np.inf]]]]], "got inf"),
-        ([[[[["many"]]]]], "integers or reals, got dtype <U4"),
-    ):
-        assert re.search(words, refused(Tokens, np.asarray(count), "test"))
 
 
 # -------------------------------------------------------------------------------------------------------------- fitted
@@ -152,8 +136,6 @@ def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
             for expert in (0, 7, 15):
                 both = counts[layer % 24, [2 * expert, 2 * expert + 1], record].sum(axis=0, dtype=int)  # [rank batch]
                 np.testing.assert_allclose(got[iteration, layer, :, :, expert], both.T * 16.0)
-    said = unread(folder, get("qwen-moe"))
-    assert said == f"ep of the workload must divide the 16 source ranks of {folder}, got 32."
 
 
 def test_neighbouring_source_ranks_are_added_up(tmp_path):
@@ -167,40 +149,19 @@ def test_neighbouring_source_ranks_are_added_up(tmp_path):
     )
 
 
-def test_wrong_gate_traces_and_records_are_named(tmp_path):
-    write_gate_trace(tmp_path, some_counts((2, 4, 3, 2, 2)), [1, 11, 21], packed=True)
-    for options, words in (
-        ({}, "holds, 1 to 21, got 2011 to 5001."),
-        ({"records": (1,)}, "records must be a pair (first, last), got (1,)."),
-        ({"records": (21, 11)}, "records must be first and last, got 21 and 11, which is before it."),
-        ({"records": (1, 11), "iterations": 0}, "iterations must be a whole number of at least 1, got 0."),
-    ):
-        assert unread(tmp_path, TWO_RANKS, **options).endswith(words)
-    file = tmp_path / "counts_layer_expert_iter_rank_mb.npy.xz"
-    for numbers, data, words in (
-        ("1 11", file.read_bytes(), "2 iterations, as iterations.txt says, got shape (2, 4, 3, 2, 2)."),
-        ("1 11 last", file.read_bytes(), "must hold one whole number per record."),
-        ("1 11 21", b"torn", "must be a readable NumPy file, but it is cut off or of another kind."),
-    ):
-        (tmp_path / "iterations.txt").write_text(numbers)
-        file.write_bytes(data)
-        assert unread(tmp_path).endswith(words)
-
-
 def test_gaps_are_named_and_zeros_refused(tmp_path):
     counts, file, four = np.ones((2, 2, 1, 4, 4)), tmp_path / "run.npy", job(ep=4, experts=4, layers=2)
     counts[1] = 0
     np.save(file, counts)
     assert recorded(four, file).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
     assert recorded(four, file, (0, 0)).source.endswith("records 0 to 0")
-    zeros = f"tokens of trace {file} must not all be 0, got no others in records "
-    assert unread(file, four, records=(1, 1)) == f"{zeros}1 to 1."
+    assert "must not all be 0, got no others in records 1 to 1." in unread(file, four, records=(1, 1))
     counts = np.ones((1, 3, 1, 4, 4))
     counts[:, 2] = 0
     np.save(file, counts)
     assert recorded(four, file).source.endswith("records 0 to 0, the first 2 of 3 layers")
     np.save(file, counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])  # only in a layer that is not read
-    assert unread(file, four) == f"{zeros}0 to 0."
+    assert "must not all be 0, got no others in records 0 to 0." in unread(file, four)
 
 
 def test_axes_that_look_swapped_are_named(tmp_path):
@@ -219,5 +180,3 @@ def test_a_recording_is_taken_as_its_file_is(tmp_path):
         got, want = (recorded(TWO_RANKS, trace, **options) for trace in (opened, path))
         np.testing.assert_array_equal(got.count, want.count)
         assert got.source == want.source
-    said = refused(recorded, TWO_RANKS, opened, axes="layer,expert")
-    assert said == "axes are for a file that is one array; this recording has its own, got 'layer,expert'."

@@ -123,7 +123,7 @@ def drift_chart(rows: Rows, title: str = "") -> Chart:
 
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
-    """The error of every predictor against its horizon (rows of `traffic.foresight_rows`)."""
+    """The error of every predictor against its horizon (rows of `recordings.foresight`)."""
     looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in grouped(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])

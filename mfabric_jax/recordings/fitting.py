@@ -15,10 +15,9 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import statistics
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.recordings import statistics
+from mfabric_jax.traffic.generator import Normals, Shape, base_popularity, draw, normals
 from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
-from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 
@@ -28,13 +27,16 @@ SPARSITIES = (0.0, 0.2)
 DRIFTS = (0.01, 0.03, 0.1, 0.3)
 JITTERS = (0.0, 0.05)
 MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
+SEED = 0  # of what is drawn for tries
 LARGEST_NOISE = 3.0  # standard deviation of a logarithm
+NOISE_ROUNDS = 4
 TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
 TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
 PARTS_OF_RUN = 5  # that the phase is seen in
 LEAST_PHASE = 0.05  # change of the amplitude that is told from none
 EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
 EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
+HALVINGS = 3  # of the steps of a search
 TINY = 1e-6  # a logarithm of 0 helps no search
 EXPLAINED = 0.5  # part of that change which a phase has to explain
 
@@ -60,21 +62,19 @@ class Fit:
         ]
 
 
-def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int = 0) -> Fit:
+def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
     """Knobs whose traffic has the statistics of the recording; one iteration is one record.
 
     Fitted are the quantiles of load, pairs and Gini coefficient, pairs without traffic, source rows, micro-batches and
     correlations, as far as `moments_of` defines them here. `distinct` is the largest that no row contradicts.
     Hot spots and `pair_sparsity` are not fitted.
 
-    - `iterations`: how many to generate for `Fit.fitted`, default as many as were recorded; they have another seed
-      than those that were tried.
+    - `iterations`: how many to generate for `Fit.fitted`, with another seed; default as many as were recorded.
 
     `InputError` for a recording without selections.
     """
     wanted = len(recording.count) if iterations is None else checks.whole("iterations", iterations)
-    checks.whole("seed", seed, at_least=0)
-    target = _Target.of(recording, seed)
+    target = _Target.of(recording)
     knobs = target.noise(target.popularity(target.start()))
     knobs = target.drift(target.phase(knobs))
     knobs = target.drift(target.noise(target.popularity(knobs, again=True)))
@@ -82,7 +82,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     values = dataclasses.asdict(knobs).items()
     rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
     knobs = Knobs(**rounded)
-    made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
+    made = draw(target.shape, knobs, SEED + TRIED[1], np.arange(wanted))
     return Fit(knobs, target.recorded, statistics.moments_of(made, target.pairs))
 
 
@@ -94,11 +94,10 @@ class _Target:
     pairs: bool
     shape: Shape
     recorded: dict[str, float]
-    seed: int
     normals: Normals
 
     @classmethod
-    def of(cls, recording: Recording | Tokens, seed: int) -> "_Target":
+    def of(cls, recording: Recording | Tokens) -> "_Target":
         tokens = recording.tokens() if isinstance(recording, Recording) else recording
         count = tokens.count
         if not count.any():
@@ -107,7 +106,7 @@ class _Target:
         selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
         layers, batches, ranks, experts = count.shape[1:]
         shape = Shape(layers, batches, ranks, experts, selections)
-        return cls(count, pairs, shape, statistics.moments_of(count, pairs), seed, functools.cache(normals))
+        return cls(count, pairs, shape, statistics.moments_of(count, pairs), functools.cache(normals))
 
     def start(self) -> Knobs:
         """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
@@ -131,7 +130,7 @@ class _Target:
             micro_drift = knobs.micro_drift / math.sqrt(batches)
             loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
             shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
-        made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
+        made = [draw(shape, loose, SEED + n, at[n : n + 1], self.normals) for n in range(number)]
         return statistics.moments_of(np.concatenate(made), self.pairs)
 
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
@@ -151,7 +150,7 @@ class _Target:
         if again:
             steps = (0.1 * knobs.skew, 0.1, 0.05)
             starts = [(knobs.skew, knobs.layer_spread, knobs.sparsity)]
-        found = []
+        fits = []
         for family in families:
 
             def error(point: Sequence[float], family: Popularity = family) -> float:
@@ -159,8 +158,8 @@ class _Target:
 
             start = min((point for point in starts if point[2] <= most), key=error)
             best, least = _descend(error, start, steps, [(0, 8), (0, 1), (0, most if sparse else 0)])
-            found.append((least, family, best))
-        _, family, best = min(found)
+            fits.append((least, family, best))
+        _, family, best = min(fits)
         return made(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
@@ -188,7 +187,7 @@ class _Target:
 
         def gini(amplitude: float) -> float:
             tried = dataclasses.replace(knobs, phase_start=amplitude, phase_floor=amplitude, sampled=False)
-            load = draw(single, tried, self.seed, np.arange(TRIED[0]), self.normals)[:, :, 0, 0]
+            load = draw(single, tried, SEED, np.arange(TRIED[0]), self.normals)[:, :, 0, 0]
             return float(statistics.gini(load).mean())
 
         whole = gini(1.0)
@@ -208,10 +207,21 @@ class _Target:
         return knobs
 
     def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
-        def tried(value: float) -> float:
-            return self.tried(dataclasses.replace(knobs, **{field: value}))[statistic]
+        """Squares of independent noise add up, so the statistic at x is about sqrt(f(0)^2 + (k x)^2)."""
+        wanted = self.recorded[statistic]
 
-        return dataclasses.replace(knobs, **{field: _noise(tried, self.recorded[statistic], LARGEST_NOISE)})
+        def moved(value: float) -> Knobs:
+            return dataclasses.replace(knobs, **{field: value})
+
+        least = self.tried(moved(0.0))[statistic]
+        if least >= wanted:
+            return moved(0.0)
+        value = 0.1
+        for _ in range(NOISE_ROUNDS):
+            above = self.tried(moved(value))[statistic] ** 2 - least**2
+            step = math.sqrt((wanted**2 - least**2) / above) if above > 0 else 2
+            value = min(value * step, LARGEST_NOISE)
+        return moved(value)
 
     def _row_shared(self) -> float:
         """From what is above chance in single micro-batches, and in the sum of them, where unshared noise averages."""
@@ -242,7 +252,7 @@ class _Target:
             tried = _drifting(knobs, self.shape.experts, point)
             if tried is None:
                 return math.inf
-            load = draw(single, dataclasses.replace(tried, row_noise=pooled), self.seed, at, self.normals)
+            load = draw(single, dataclasses.replace(tried, row_noise=pooled), SEED, at, self.normals)
             load = load.sum(axis=(2, 3), dtype=np.float64)
             off = []
             for lag, value in wanted.items():
@@ -280,14 +290,14 @@ def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())
-    found = []
+    phases = []
     for half_life in np.geomspace(length / (2 * PARTS_OF_RUN), length / 2, 20):
         columns = np.stack([np.ones_like(at), 2.0 ** (-at / half_life)], axis=1)
         (floor, above), *_ = np.linalg.lstsq(columns, seen, rcond=None)
         floor, start = max(floor, 0.0), max(floor + above, 0.0)
         off = np.abs(floor + (start - floor) * columns[:, 1] - seen).sum()
-        found.append((float(off), {"phase_start": start, "phase_floor": floor, "half_life": float(half_life)}))
-    off, phase = min(found, key=lambda each: each[0])
+        phases.append((float(off), {"phase_start": start, "phase_floor": floor, "half_life": float(half_life)}))
+    off, phase = min(phases, key=lambda each: each[0])
     return phase if off < (1 - EXPLAINED) * change else {}
 
 
@@ -295,36 +305,24 @@ def _apart(value: float, other: float) -> float:
     return abs(math.log(max(value, TINY) / max(other, TINY)))
 
 
-def _solve(function: Callable[[float], float], wanted: float, most: float, rounds: int = 9) -> float:
+def _solve(function: Callable[[float], float], wanted: float, most: float) -> float:
     """Where in [0, most] an increasing function has a value, by bisection; an end where it lies outside."""
     low, high = 0.0, most
     if function(low) >= wanted:
         return low
-    for _ in range(rounds):
+    for _ in range(9):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < wanted else (low, middle)
     return (low + high) / 2
 
 
-def _noise(function: Callable[[float], float], wanted: float, most: float, rounds: int = 4) -> float:
-    """The same where squares add up, as with the deviations of independent noise: f(x)^2 is about f(0)^2 + (k x)^2."""
-    least = function(0.0)
-    if least >= wanted:
-        return 0.0
-    value = 0.1
-    for _ in range(rounds):
-        above = function(value) ** 2 - least**2
-        value = min(value * math.sqrt((wanted**2 - least**2) / above), most) if above > 0 else min(2 * value, most)
-    return value
-
-
 def _descend(
-    function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds, rounds: int = 3
+    function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds
 ) -> tuple[Sequence[float], float]:
     """A least point near `start`, by steps along the axes that are halved where none helps; and the value there."""
     best, least = list(start), function(start)
     sizes = list(steps)
-    for _ in range(4 * rounds):
+    for _ in range(4 * HALVINGS):
         before = least
         for axis, sign in itertools.product(range(len(best)), (1, -1)):
             tried = list(best)
@@ -333,6 +331,6 @@ def _descend(
                 best, least = tried, value
         if least == before:
             sizes = [size / 2 for size in sizes]
-            if sizes[0] < steps[0] / 2**rounds:
+            if sizes[0] < steps[0] / 2**HALVINGS:
                 break
     return best, least

@@ -1,22 +1,17 @@
 """Which predictor of expert load works on a recording, and how many iterations ahead it still does.
 
 A predictor at horizon h knows every iteration up to the one h records earlier; those that go by layers know the earlier
-layers of the iteration itself, too, whatever the horizon. Its error is the total variation between predicted and true
-shares of a layer's targets: the part of the selections that is predicted for a wrong one, 0 to 1.
+layers of the iteration itself, too. Its error is the part of a layer's selections that is predicted for a wrong target.
 """
 
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Int
 
-from mfabric_jax.traffic.predictor import REGISTRY, WINDOW, Predictor, total_variation
+from mfabric_jax.recordings.statistics import target_loads
+from mfabric_jax.traffic.predictor import REGISTRY, ahead, total_variation
 from mfabric_jax.traffic.recording import Recording
-from mfabric_jax.traffic.survey import target_loads
 
 HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
 TRIALS = 4, 32  # fewest and most iterations predicted, evenly spread over those that every horizon can predict
@@ -50,10 +45,11 @@ def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         for horizon in horizons:
-            missed = np.asarray(_errors(known, jnp.asarray(at), horizon, REGISTRY[name]))
-            ahead = int(horizon * steps[0]) if len(steps) == 1 else None
-            found = round(float(missed[filled].mean()), DIGITS) if filled.any() else None
-            rows.append({"predictor": name, "records": horizon, "iterations": ahead, "error": found})
+            shares = ahead(known[:, :, None], jnp.asarray(at), REGISTRY[name], horizon)[:, :, 0]
+            missed = np.asarray(total_variation(shares, known[at]))[filled]
+            error = round(float(missed.mean()), DIGITS) if filled.any() else None
+            iterations = int(horizon * steps[0]) if len(steps) == 1 else None
+            rows.append({"predictor": name, "records": horizon, "iterations": iterations, "error": error})
     even = next(row["error"] for row in rows if row["predictor"] == KNOWS_NOTHING)
     return [row | {"over_even": row["error"] / even if row["error"] is not None and even else None} for row in rows]
 
@@ -66,18 +62,6 @@ def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], in
     if trials < fewest:
         return [name for name in names if name != FITTED], most
     return names, min(trials, most)
-
-
-@functools.partial(jax.jit, static_argnames="predictor")
-def _errors(load: Float[Array, "T L E"], at: Int[Array, "N"], horizon: int, predictor: Predictor) -> Array:
-    """Total variation [N L] of what is predicted for iterations `at` from those up to `horizon` records earlier."""
-    before = jnp.concatenate([jnp.zeros_like(load, shape=(WINDOW, *load.shape[1:])), load])
-
-    def of(now):
-        past = lax.dynamic_slice_in_dim(before, now - horizon + 1, WINDOW)
-        return total_variation(predictor(past, load[now]), load[now])
-
-    return lax.map(of, at)
 
 
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -96,10 +80,10 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return []
     even, repeated = by_name[KNOWS_NOTHING], by_name[REPEATS]
     shortest, longest = min(even), max(even)
-    found = []
+    ranking = []
     for name, errors in by_name.items():
         works = _reach(errors, even)
-        found.append(
+        ranking.append(
             {
                 "predictor": name,
                 "error": errors[shortest],
@@ -110,7 +94,7 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "reaches_end": works == longest,
             }
         )
-    return sorted(found, key=lambda row: round(row["error"], 4))
+    return sorted(ranking, key=lambda row: round(row["error"], 4))
 
 
 def balanced(rows: list[dict[str, Any]]) -> bool:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic.foresight import balanced, foresight_rows, ranked
+from mfabric_jax.recordings.foresight import balanced, foresight_rows, ranked
 from mfabric_jax.traffic.recording import Recording
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -11,32 +11,30 @@ import numpy as np
 
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.array_files import load_arrays
+from mfabric_jax.recordings.arrays import load_arrays
+from mfabric_jax.recordings.tables import csv_lines
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
-from mfabric_jax.traffic.tables import csv_lines
 from mfabric_jax.traffic.tokens import Tokens
 
 GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
 GATE_TRACE_AXES = ("layer", "expert", "iteration", "source_rank", "micro_batch")
 ITERATIONS = "iterations.txt"
-STEADY_RECORDS = (2011, 5001)
+STEADY_RECORDS = (2011, 5001)  # before, its gate is collapsed
 
 OLMOE = "*expert_counts*.npz"
 OLMOE_MODELS = ("olmoe", "mistral")
 
 LAER = "*token_analysis*.csv*"
 LAER_COLUMNS = ("rank", "method", "model_name", "layer", "iter", "token_num")
-LAER_METHOD = "FSDP"
+LAER_METHOD = "FSDP"  # the other methods move experts about
 LAER_GROUP = 4
-_LARGEST = 2**53  # whole numbers that a float64 can hold
+LARGEST = 2**53  # whole numbers that a float64 can hold
 
 
-def read_gate_trace(folder: pathlib.Path) -> Recording:
+def gate_trace(folder: pathlib.Path) -> Recording:
     """Selections [layer, expert, iteration, rank, micro-batch] of SmartMoE (github.com/thu-pacman/SmartMoE-AE)."""
-    packed, plain = folder / f"{GATE_TRACE}.xz", folder / GATE_TRACE
-    if not (folder / ITERATIONS).is_file():
-        raise InputError(f"trace folder must hold {GATE_TRACE}[.xz] and {ITERATIONS}, got {folder}.")
-    (count,) = load_arrays(plain if plain.is_file() else packed).values()
+    plain = folder / GATE_TRACE
+    (count,) = load_arrays(plain if plain.is_file() else folder / f"{GATE_TRACE}.xz").values()
     try:
         number = np.array((folder / ITERATIONS).read_text().split(), dtype=np.int64)
     except (OSError, ValueError, OverflowError) as error:
@@ -55,7 +53,7 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
 
     Of the 16 or 32 layers of the models three are in the file: they count as layers 0, 1, 2. Empty for other arrays.
     """
-    found = []
+    recordings = []
     for model in OLMOE_MODELS:
         count = arrays.get(f"{model}_topk")
         if count is None:
@@ -64,16 +62,15 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
             raise InputError(f"{model}_topk of {path} must have the axes [domain, layer, expert], got {count.shape}.")
         count = count.swapaxes(0, 1)[None, :, None]
         kind: dict[str, Any] = {"name": model, "sources": Sources.DOMAINS, "experts": count.shape[-1]}
-        found.append(Recording(count, np.zeros(1, int), str(path), "OLMoE expert counts", **kind))
-    return tuple(found)
+        recordings.append(Recording(count, np.zeros(1, int), str(path), "OLMoE expert counts", **kind))
+    return tuple(recordings)
 
 
 def laer(path: pathlib.Path) -> tuple[Recording, ...]:
     """What every rank processed, of each model (arXiv 2602.11686): columns rank, method, model, layer, iter, tokens.
 
-    Only rows of method FSDP are read: the others move experts about. There are no sources. A rank is one position in
-    an EP group of 4 (rank % 4) of one replica (rank // 4); replicas stand where micro-batches do. The number of
-    experts is in the name of the model (e8k2: 8).
+    There are no sources. A rank is one position in an EP group of 4 (rank % 4) of one replica (rank // 4); replicas
+    stand where micro-batches do. The number of experts is in the name of the model (e8k2: 8).
     """
     rows = csv_lines(path)
     names = rows[0] if rows else []
@@ -85,7 +82,7 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
         try:
             if row["method"] == LAER_METHOD:
                 cell = [int(row[column]) for column in ("iter", "layer", "rank", "token_num")]
-                if max(map(abs, cell)) > _LARGEST:
+                if max(map(abs, cell)) > LARGEST:
                     raise ValueError(cell)
                 cells.setdefault(str(row["model_name"]), []).append(cell)
         except (TypeError, ValueError) as error:
@@ -115,13 +112,16 @@ def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
     return Recording(groups, axes[0][0], str(path), "LAER-MoE token analysis", **kind)
 
 
+# ---------------------------------------------------------------------------- the weight matrix of mFabric's simulator
+
+ROW = 32768  # what a written row adds up to: 8 x 4096 tokens
+
+
 def weight_matrix(path: pathlib.Path) -> Recording:
     """The part of its tokens that each rank dispatches to each rank, of the mFabric simulator: one record, one layer.
 
-    Text: a nested list [source rank][destination rank] of whole numbers. Rows have equal sums (32768 in the published
-    files). The matrix is that of the dispatch; combine runs against it. Destinations are ranks: what one receives is
-    spread equally over its experts. `InputError` for a file that is no such list, and for a matrix that is not square,
-    has unequal rows, or none but zeros.
+    Text: a nested list [source rank][destination rank] of whole numbers, rows of equal sums. The matrix is that of the
+    dispatch; combine runs against it. `InputError` for a file that is no such list.
     """
     try:
         matrix = np.array(json.loads(path.read_text(encoding="utf-8")))
@@ -143,13 +143,8 @@ def weight_matrix(path: pathlib.Path) -> Recording:
     return Recording(count, np.zeros(1, int), str(path), "mFabric weight matrix", targets=Targets.RANKS)
 
 
-# The weight matrix of the mFabric simulator written, `.txt`, as `published.weight_matrix` reads it.
-
-ROW = 32768  # what a row adds up to: 8 x 4096 tokens
-
-
 def save_weight_matrix(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
-    """Write what each rank sends to each rank, whole or not at all; returns the path.
+    """Write what each rank sends to each rank as `.txt`, whole or not at all; returns the path.
 
     All iterations, layers and micro-batches are added up; experts live in equal parts on as many ranks as send. Rows
     are scaled to whole numbers that add up to 32768, the largest remainders rounded up. `InputError` for another
@@ -167,15 +162,10 @@ def save_weight_matrix(tokens: Tokens | Recording, path: str | pathlib.Path) -> 
     sent = count.reshape(ranks, ranks, -1).sum(axis=2)
     if np.any(empty := sent.sum(axis=1) == 0):
         raise InputError(f"a weight matrix needs tokens of every source rank, rank {int(np.argmax(empty))} has none.")
-    with replacing(path) as (part,):
-        part.write_text(json.dumps(_whole(sent).tolist()) + "\n", encoding="utf-8")
-    return path
-
-
-def _whole(sent: np.ndarray) -> np.ndarray:
-    """[ranks ranks] whole numbers in proportion, rows of `ROW`."""
     share = sent * (ROW / sent.sum(axis=1, keepdims=True))
-    floor = np.floor(share).astype(np.int64)
-    for row, part in zip(floor, share - floor, strict=True):
+    whole = np.floor(share).astype(np.int64)
+    for row, part in zip(whole, share - whole, strict=True):
         row[np.argsort(-part, kind="stable")[: ROW - row.sum()]] += 1
-    return floor
+    with replacing(path) as (part,):
+        part.write_text(json.dumps(whole.tolist()) + "\n", encoding="utf-8")
+    return path

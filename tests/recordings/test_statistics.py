@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic import Knobs, Recording, Tokens, fit, open_trace, statistics, survey
-from mfabric_jax.traffic.fitting import Fit
+from mfabric_jax.recordings import fit, statistics
+from mfabric_jax.recordings.fitting import Fit
+from mfabric_jax.traffic import Knobs, Recording, Tokens, open_trace
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
-from tests.mistakes import refused
+from mfabric_jax.traffic.tokens import max_over_mean
 
 
 def recording(count, sources=Sources.RANKS, targets=Targets.EXPERTS, number=None):
@@ -27,14 +28,12 @@ def some(shape=(4, 3, 2, 4, 8)):
 
 # -------------------------------------------------------------------------------------------------------------- by hand
 def test_loads_rows_and_ranks():
-    assert statistics.max_over_mean(np.array([[1.0, 2, 3, 6], [5, 5, 5, 5], [0, 0, 0, 0]])).tolist() == [2, 1, 1]
+    assert max_over_mean(np.array([[1.0, 2, 3, 6], [5, 5, 5, 5], [0, 0, 0, 0]])).tolist() == [2, 1, 1]
     count = some().astype(np.int8) + np.int8(100)  # two of them overflow 8 bits
     np.testing.assert_array_equal(statistics.source_rows(count), count[:, :, 0].astype(int) + count[:, :, 1])
     rows = np.arange(16.0).reshape(2, 8)
     assert statistics.rank_matrix(rows).tolist() == [[0 + 1 + 2 + 3, 4 + 5 + 6 + 7], [8 + 9 + 10 + 11, 54]]
     assert statistics.rank_matrix(rows, 1).tolist() == [[120]]
-    assert "ranks must divide the 2 sources and the 8 experts, got 4" in refused(statistics.rank_matrix, rows, 4)
-    assert "ranks must be a whole number of at least 1, got 0" in refused(statistics.rank_matrix, rows, 0)
 
 
 def test_pairs_and_what_stays_in_a_server():
@@ -48,7 +47,6 @@ def test_pairs_and_what_stays_in_a_server():
     matrix, inside = np.arange(16.0).reshape(4, 4), (0 + 1 + 4 + 5) + (10 + 11 + 14 + 15)
     for per_server, want in ((1, 0 + 5 + 10 + 15), (2, inside), (4, 120)):
         np.testing.assert_allclose(statistics.locality(matrix, per_server), want / 120, rtol=1e-15)
-    assert "ranks_per_server must divide the 4 ranks, got 3" in refused(statistics.locality, matrix, 3)
 
 
 def test_gini_is_half_the_mean_difference_over_the_mean():
@@ -83,7 +81,7 @@ def test_loads_that_are_a_lag_apart():
 # ---------------------------------------------------------------------------------------------------------- as a table
 def test_a_row_for_every_iteration_and_layer():
     count = some()
-    rows = survey.statistics_by_layer(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
+    rows = statistics.statistics_by_layer(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
     assert [(row["iteration"], row["layer"]) for row in rows] == [*itertools.product((5, 6, 7, 9), range(3))]
     for row, (i, layer) in zip(rows, np.ndindex(4, 3), strict=True):
         sent = count[i, layer].sum(axis=0)
@@ -106,8 +104,8 @@ def test_a_row_for_every_iteration_and_layer():
 
 def test_what_a_recording_does_not_tell_is_none():
     def known(one, **options):
-        row = survey.statistics_by_layer(one, **options)[0]
-        return {name for name in survey.TITLES if row[name] is not None}
+        row = statistics.statistics_by_layer(one, **options)[0]
+        return {name for name in statistics.TITLES if row[name] is not None}
 
     pair = {"top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share"}
     chance = {"source_variation", "source_variation_by_chance"}
@@ -124,10 +122,8 @@ def test_what_a_recording_does_not_tell_is_none():
     assert known(recording(some((1, 1, 1, 3, 4)))) == {"expert_max_over_mean"} | chance  # 4 experts on 3 ranks
     assert known(recording(np.zeros((1, 1, 1, 2, 2)))) == loads | {"zero_pairs"}
     assert known(recording(np.ones((1, 1, 1, 1, 2)))) == loads | {"own_rank_share"}
-    said = refused(survey.statistics_by_layer, recording(some()), ranks=3)
-    assert "ranks must divide the 8 columns of run, got 3" in said
-    rows = survey.statistics_by_layer(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
-    (summary,) = survey.quantile_rows(rows)
+    rows = statistics.statistics_by_layer(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
+    (summary,) = statistics.quantile_rows(rows)
     assert summary["statistic"] == "hottest expert / mean"
     values = [row["expert_max_over_mean"] for row in rows]
     np.testing.assert_allclose([summary[q] for q in ("p10", "median", "p90")], np.quantile(values, [0.1, 0.5, 0.9]))
@@ -135,26 +131,26 @@ def test_what_a_recording_does_not_tell_is_none():
 
 def test_drift_over_the_lags_that_fit():
     count = some((7, 2, 1, 2, 8))
-    rows = survey.drift_rows(recording(count, number=np.arange(1, 71, 10)))
+    rows = statistics.drift_rows(recording(count, number=np.arange(1, 71, 10)))
     assert [(row["records"], row["iterations"]) for row in rows] == [(1, 10), (2, 20), (5, 50)]
     load = count.sum(axis=(2, 3))
     by_hand = [np.corrcoef(load[i, layer], load[i + 5, layer])[0, 1] for i in (0, 1) for layer in (0, 1)]
     np.testing.assert_allclose(rows[2]["correlation"], np.mean(by_hand), rtol=1e-12)
-    uneven = survey.drift_rows(recording(count[:3], number=[1, 2, 9]))
+    uneven = statistics.drift_rows(recording(count[:3], number=[1, 2, 9]))
     assert [(row["records"], row["iterations"]) for row in uneven] == [(1, None), (2, None)]
-    assert survey.drift_rows(recording(count[:1])) == []
-    assert survey.drift_rows(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
+    assert statistics.drift_rows(recording(count[:1])) == []
+    assert statistics.drift_rows(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
 
 
 def test_what_is_sent_from_where_to_where():
     count = some((2, 3, 2, 4, 8))
-    rows, columns, matrix = survey.sent_selections(recording(count))
+    rows, columns, matrix = statistics.sent_selections(recording(count))
     assert (rows, columns, matrix.shape) == ("source rank", "destination rank", (3, 4, 4))
     np.testing.assert_array_equal(matrix[1, 2, 3], count[:, 1, :, 2, 6:].sum())
-    assert survey.sent_selections(recording(count), 2)[2].shape == (3, 2, 2)
-    rows, columns, matrix = survey.sent_selections(recording(count, Sources.DOMAINS))
+    assert statistics.sent_selections(recording(count), 2)[2].shape == (3, 2, 2)
+    rows, columns, matrix = statistics.sent_selections(recording(count, Sources.DOMAINS))
     assert (rows, columns, matrix.shape) == ("text domain", "expert", (3, 4, 8))
-    assert survey.sent_selections(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
+    assert statistics.sent_selections(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
 
 
 # -------------------------------------------------------------------------------- against the numbers beside the traces
@@ -179,12 +175,12 @@ def test_the_gate_trace(gate_trace, published):
         first, *last = map(int, period.split("_")[1:])
         one = gate_trace.chosen((first, last[0] if last else first))
         rows = statistics.source_rows(one.tokens().count)
-        same(statistics.max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
+        same(max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
         for ranks in (8, 16):
             matrix = statistics.rank_matrix(rows, ranks)
             traffic, numbers = statistics.pair_traffic(matrix), want[f"EP{ranks}_pairs"]
-            same(statistics.max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
-            same(statistics.max_over_mean(traffic), numbers["max_over_mean_pair"])
+            same(max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
+            same(max_over_mean(traffic), numbers["max_over_mean_pair"])
             for percent in (10, 20, 50):
                 same(statistics.top_share(traffic, percent / 100), numbers[f"top{percent}pct_pairs_share"])
             same(statistics.gini(traffic), numbers["gini"])
@@ -212,9 +208,9 @@ def test_laer_loads(shared_data, published):
         (one,) = open_trace(shared_data / "laer_moe" / model)
         ranks = one.count[:, :, :, 0].reshape(*one.count.shape[:2], 32)  # all replicas side by side
         quantiles = [0.1, 0.5, 0.9, 1]
-        got = np.quantile(statistics.max_over_mean(ranks), quantiles)
+        got = np.quantile(max_over_mean(ranks), quantiles)
         np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
-        positions = [row["rank_max_over_mean"] for row in survey.statistics_by_layer(one)]
+        positions = [row["rank_max_over_mean"] for row in statistics.statistics_by_layer(one)]
         np.testing.assert_allclose(np.quantile(positions, quantiles), want["EP4_position_max_over_mean"], atol=6e-5)
         for lag in (1, 5):
             np.testing.assert_allclose(statistics.correlation(ranks, lag).mean(), want[f"lag{lag}_pearson"], atol=6e-5)
@@ -226,13 +222,15 @@ def test_olmoe_loads(shared_data, published):
         want = published["olmoe_routing"][model]
         (one,) = open_trace(shared_data / "olmoe_routing" / model)
         rows = statistics.source_rows(one.count)[0]  # [layer domain expert]
-        pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
+        pooled = [row["expert_max_over_mean"] for row in statistics.statistics_by_layer(one)]
         np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
         for domain, name in enumerate(want["domains"]):
             numbers = want["expert_max_over_mean_by_domain_and_layer"][name]
-            np.testing.assert_allclose(statistics.max_over_mean(rows[:, domain]), numbers, atol=6e-3)
+            np.testing.assert_allclose(max_over_mean(rows[:, domain]), numbers, atol=6e-3)
         off = np.mean([want["TV_domain_vs_pooled"][name] for name in want["domains"]], axis=0)
-        np.testing.assert_allclose([row["source_variation"] for row in survey.statistics_by_layer(one)], off, atol=6e-4)
+        np.testing.assert_allclose(
+            [row["source_variation"] for row in statistics.statistics_by_layer(one)], off, atol=6e-4
+        )
 
 
 TRUTH = Knobs(
@@ -326,14 +324,6 @@ def test_moments_by_hand():
     assert statistics.LAGGED[1] not in got  # even loads have no correlation
     assert f"{statistics.TOPS[0.1]}, median" in got
     assert not [n for n in statistics.moments_of(one[None, None, None], pairs=False) if "pairs" in n]
-
-
-def test_mistakes():
-    said = refused(fit, Tokens(np.zeros((1, 1, 1, 2, 4)), "nothing"))
-    assert said == "a recording to fit must have selections, got none in nothing."
-    tokens = Tokens(np.ones((1, 1, 1, 2, 4)), "ones")
-    assert "iterations must be a whole number of at least 1, got 0" in refused(fit, tokens, iterations=0)
-    assert "seed must be a whole number of at least 0, got -1" in refused(fit, tokens, seed=-1)
 
 
 # ----------------------------------------------------------------------------------------------------------------- real

@@ -9,10 +9,21 @@ from mfabric_jax import Case, load, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.commands import traces_study
 from mfabric_jax.commands.words import read
-from mfabric_jax.recordings import TraceStudy, trace_study
-from mfabric_jax.recordings import _trace_study as study
-from mfabric_jax.recordings._answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
-from mfabric_jax.recordings._trace_study import BEST, PUBLISHED, STATIC, UNIFORM, Studied
+from mfabric_jax.recordings.study import (
+    AHEAD,
+    BEST,
+    CIRCUITS,
+    HELD,
+    PUBLISHED,
+    SHARE,
+    STATIC,
+    UNIFORM,
+    UNKNOWN,
+    Studied,
+    TraceStudy,
+    answers,
+    trace_study,
+)
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import get
@@ -125,21 +136,14 @@ def test_the_verdict_on_circuits():
 
 
 def test_what_is_unknown_is_said():
-    count = np.ones((3, 1, 1, 1, 4))
-    ranks = Recording(count, np.array([1, 11, 21]), "x", "x", sources=Sources.UNKNOWN, targets=Targets.RANKS)
-    said = answers(Studied(ranks, JOB, [], [], [], {}, []))[UNKNOWN]
+    def unknown(shape, number, **kinds):
+        return answers(Studied(Recording(np.ones(shape), number, "x", "x", **kinds), JOB, [], [], [], {}, []))[UNKNOWN]
+
+    said = unknown((3, 1, 1, 1, 4), np.array([1, 11, 21]), sources=Sources.UNKNOWN, targets=Targets.RANKS)
     assert [line.split(":")[0] for line in said[:2]] == ["Sources are unknown", "Experts are unknown"]
     assert said[2] == "Records are several iterations apart: what happens between them is unknown."
-    domains = Recording(np.ones((12, 1, 1, 2, 4)), np.arange(12), "x", "x", sources=Sources.DOMAINS)
-    (only,) = answers(Studied(domains, JOB, [], [], [], {}, []))[UNKNOWN]
+    (only,) = unknown((12, 1, 1, 2, 4), np.arange(12), sources=Sources.DOMAINS)
     assert only.startswith("Rows are text domains")
-
-
-def test_records_are_spread_over_the_recording():
-    recording = Recording(np.arange(10).reshape(10, 1, 1, 1, 1), 10 * np.arange(10), "x", "x")
-    assert study._spread(recording, 2).number.tolist() == [20, 70]
-    assert study._spread(recording, 99).number.tolist() == list(range(0, 100, 10))
-    assert study._spread(recording, 1).count.ravel().tolist() == [5]
 
 
 def test_skew_drift_and_locality_in_numbers():
@@ -175,16 +179,11 @@ def test_a_server_holds_the_ranks_of_the_job():
 
 
 def test_mistakes(trace, capsys):
-    said = "ranks_per_server must divide the 16 ranks, got 3."
-    assert refused(TraceStudy, case=PAPER, ranks_per_server=3) == said
+    assert refused(TraceStudy, case=PAPER, ranks_per_server=3) == "ranks_per_server must divide the 16 ranks, got 3."
     study = ("traces", "study", trace, "--model", "llama-moe")
-    assert command_line.mistake(capsys, *study, "--policy", "joint") == (
-        "traces study compares the designs of preset designs, which decide it; leave out circuits.policy, got 'joint'."
-    )
-    said = command_line.mistake(capsys, *study, "--nic-gbps", "100,200")
-    assert said.startswith("traces study shows one case, got 2 that differ in network.nic_gbps")
-    said = command_line.mistake(capsys, *study, "--set", "compute.measured.iteration_s=1", "--efficiency", "0.5")
-    assert "compute.rate" in said
-    np.savez(trace.parent / "odd.npz", tokens=np.ones((1, 1, 1, 16, 17)))
-    said = command_line.mistake(capsys, "traces", "study", trace.parent / "odd.npz", *study[3:])
-    assert "must hold a multiple of the 16 experts of llama-moe, got 17" in said
+    for more, words in (
+        (("--policy", "joint"), "designs of preset designs, which decide it; leave out circuits.policy, got 'joint'."),
+        (("--nic-gbps", "100,200"), "traces study shows one case, got 2 that differ in network.nic_gbps"),
+        (("--set", "compute.measured.iteration_s=1", "--efficiency", "0.5"), "compute.rate"),
+    ):
+        assert words in command_line.mistake(capsys, *study, *more)

@@ -4,23 +4,40 @@ Source: megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megat
 """
 
 import itertools
-import json
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import parsed_json
-from mfabric_jax.traffic.recording import Recording, add_slices
+from mfabric_jax.recordings.arrays import add_slices
+from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.workload import RankLayout
 
-BLOCK = "decoder"
-STAGE = "pre_dispatch"
-LARGEST = 2**31  # of steps, layers, ranks
-MOST_EXPERTS = 2**16
+BLOCK, STAGE = "decoder", "pre_dispatch"
 HINT = "name the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)"
+Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Expert = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+
+
+class _Where(msgspec.Struct):
+    """Of which router a line is."""
+
+    block: str = BLOCK
+    stage: str = STAGE
+
+
+class _Line(msgspec.Struct):
+    """One pass of a router."""
+
+    step: Index
+    layer: Index
+    rank: Index
+    num_tokens: Index
+    topk: Index
+    top_indices: list[list[Expert]]
 
 
 class _Pass(NamedTuple):
@@ -40,13 +57,13 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
       to a multiple of `ep`.
 
     Fields of a line: `step`, `layer`, `rank`, `num_tokens`, `topk`, `top_indices` [num_tokens][topk], and
-    optionally `block` and `stage`. Lines of another block than "decoder" (multi-token prediction is no layer of the
-    model) and of another stage than "pre_dispatch" are skipped, and empty ones. Lines of the same step, layer and
-    rank are its micro-batches, in the order in which they stand (files in the order of their names).
+    optionally `block` and `stage`; lines of another block than "decoder" (multi-token prediction is no layer of the
+    model), of another stage than "pre_dispatch", and empty ones are skipped. Lines of the same step, layer and rank are
+    its micro-batches, in the order in which they stand (files in the order of their names).
 
     The source ranks are those of one expert-parallel group. Tensor-parallel slices are added up (`add_slices`);
     data-parallel replicas stand one after the other as further micro-batches. Layers are in order of their pipeline
-    stage and then of their number, so it may count from the first layer of the stage or of the model. With several
+    stage and then of their number, so it may count from the first layer of the stage or of the model; with several
     `chunks` it must count from the first layer of the model. Where `layout` says how many experts there are, tokens
     for each server are counted, too, for all numbers of servers that divide `ep`.
 
@@ -84,9 +101,10 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
             row[: len(each.count)], row[experts:] = each.count, each.reached
     every = add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, columns)
     count, *known = np.split(every, np.cumsum([experts, *parts])[:-1] if parts else [], axis=-1)
-    facts: dict[str, Any] = {"experts": layout.experts, "layout": layout}
-    facts |= {"reached": dict(zip(parts, known, strict=True)) or None}
-    return Recording(count, np.array(steps), str(path), "Megatron router trace", **facts)
+    reached = dict(zip(parts, known, strict=True)) or None
+    words = "Megatron router trace"
+    number = np.array(steps)
+    return Recording(count, number, str(path), words, experts=layout.experts, layout=layout, reached=reached)
 
 
 def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> None:
@@ -119,11 +137,11 @@ def _experts(path: pathlib.Path, layout: RankLayout, seen: int) -> int:
     return layout.experts
 
 
-def _layers(path: pathlib.Path, layout: RankLayout, found: set[tuple[int, int]]) -> list[tuple[int, int]]:
+def _layers(path: pathlib.Path, layout: RankLayout, seen: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """(stage, layer number) of every layer, in the order in which tokens pass them."""
     if layout.chunks == 1:
-        return sorted(found)
-    by_number = sorted(found, key=lambda layer: layer[::-1])
+        return sorted(seen)
+    by_number = sorted(seen, key=lambda layer: layer[::-1])
     for (stage, layer), (other, next_layer) in itertools.pairwise(by_number):
         if layer == next_layer:
             raise InputError(
@@ -134,61 +152,34 @@ def _layers(path: pathlib.Path, layout: RankLayout, found: set[tuple[int, int]])
 
 
 def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterator[_Pass]:
+    """The lines of a file that count."""
+    where, line = msgspec.json.Decoder(_Where), msgspec.json.Decoder(_Line)
     try:
-        with file.open(encoding="utf-8") as opened:
-            for number, text in enumerate(opened, start=1):
-                if text.strip():
-                    where = f"line {number} of router trace {file}"
-                    record = _object(text, where)
-                    if record.get("block", BLOCK) == BLOCK and record.get("stage", STAGE) == STAGE:
-                        yield _pass(record, where, experts, parts)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"router trace {file} must be a readable text file, got {type(error).__name__}.") from error
+        opened = file.open("rb")
+    except OSError as error:
+        raise InputError(f"router trace {file} must be a readable file, got {type(error).__name__}.") from error
+    with opened:
+        for number, text in enumerate(opened, start=1):
+            try:
+                if text.strip() and where.decode(text) == _Where():
+                    yield _pass(line.decode(text), experts, parts)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                fields = ", ".join(_Line.__struct_fields__)
+                sentence = f"line {number} of router trace {file} must be JSON of {fields}, but: {error}."
+                raise InputError(sentence) from None
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        record = parsed_json(text)
-    except json.JSONDecodeError:
-        whole = text.endswith("\n")
-        cut = "" if whole else " (the file ends inside it: the run was stopped while writing, delete the line)"
-        raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}...{cut}.") from None
-    except (ValueError, RecursionError) as error:
-        why = error if isinstance(error, ValueError) else "it is nested too deeply"
-        raise InputError(f"{where} must be a JSON object, but {why}.") from None
-    if not isinstance(record, dict):
-        raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}.")
-    return record
-
-
-def _pass(record: dict[str, Any], where: str, experts: int | None, parts: list[int]) -> _Pass:
-    numbers = {field: record.get(field) for field in ("step", "layer", "rank", "num_tokens", "topk")}
-    for field, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
-            raise InputError(
-                f"{field} in {where} must be a whole number of at least 0 and below 2^31, got {value!r:.80}."
-            )
-    tokens, topk = numbers["num_tokens"], numbers["topk"]
-    try:
-        indices = np.array(record["top_indices"], dtype=object if not tokens else None)
-        good = indices.shape == (tokens, topk) or (not tokens and not indices.size)
-    except (KeyError, ValueError, OverflowError):
-        good = False
-    if not good or (tokens and topk and (indices.dtype.kind != "i" or indices.min() < 0)):
-        raise InputError(
-            f"top_indices in {where} must be {tokens} rows (num_tokens) of {topk} expert numbers (topk), none below 0."
-        )
-    if indices.size and int(indices.max()) >= MOST_EXPERTS:
-        raise InputError(f"top_indices in {where} must be below {MOST_EXPERTS}, got {indices.max()}.")
-    indices = indices.astype(np.int64).reshape(len(indices), -1 if indices.size else 0)
+def _pass(line: _Line, experts: int | None, parts: list[int]) -> _Pass:
+    if [len(row) for row in line.top_indices] != [line.topk] * line.num_tokens:
+        raise msgspec.ValidationError(f"top_indices is not {line.num_tokens} rows (num_tokens) of {line.topk} (topk)")
+    indices = np.array(line.top_indices, np.int64).reshape(line.num_tokens, line.topk)
     reached = [_tokens_for(indices, experts, groups) for groups in parts if experts]
     counts = np.bincount(indices.ravel()), np.concatenate(reached or [np.zeros(0, np.int64)])
-    return _Pass(record["step"], record["layer"], record["rank"], *counts)
+    return _Pass(line.step, line.layer, line.rank, *counts)
 
 
 def _tokens_for(indices: np.ndarray, experts: int, groups: int) -> np.ndarray:
-    """How many tokens [n] have an expert in each of so many groups of neighbours; experts beyond the last are told
-    later."""
+    """How many tokens [n] have an expert in each group of neighbours; experts beyond the last are refused later."""
     chosen = np.zeros((len(indices), groups), bool)
     at = np.minimum(indices // (experts // groups), groups - 1)
     np.put_along_axis(chosen, at, True, axis=1)

@@ -1,0 +1,306 @@
+"""Recordings that are one array: of named axes, Megatron's tokens per expert, expert loads of serving engines.
+
+Files: `.npy`, `.npz`, `.npy.xz`, `.json`, and `.pt`, which is read without torch.
+"""
+
+import collections
+import io
+import lzma
+import math
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import value_in
+from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, Sources, Targets, axes_of, counts_in
+
+SUFFIXES = (".npy", ".npz", ".pt", ".json", ".xz")
+NAMES = "axes"  # entry beside an array
+MOST_EXPERTS = 2**16
+
+
+def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """[iteration, layer, micro-batch, source, expert or destination]; an axis that is not named has length 1."""
+    if len(names) != count.ndim or 0 in count.shape:
+        raise InputError(
+            f"trace {path} must have the axes [{', '.join(names)}], none empty, got shape {list(count.shape)}."
+        )
+    last = (*AXES[:-1], DESTINATION if DESTINATION in names else "expert")
+    ordered = np.transpose(count, [list(names).index(name) for name in last if name in names])
+    return ordered.reshape([count.shape[list(names).index(name)] if name in names else 1 for name in last])
+
+
+def kinds(names: Sequence[str]) -> dict[str, Any]:
+    """What the last two axes of a recording with these axes are."""
+    return {
+        "sources": Sources.RANKS if "source" in names else Sources.UNKNOWN,
+        "targets": Targets.RANKS if DESTINATION in names else Targets.EXPERTS,
+    }
+
+
+def add_slices(count: np.ndarray) -> np.ndarray:
+    """[..., ep, expert] from [..., tp, ep, expert]: what the slices of every expert-parallel rank select together.
+
+    With sequence parallelism, which Megatron asks of MoE models with TP, slices hold different tokens. Slices that are
+    all equal are copies: one of them counts.
+    """
+    copies = bool(np.all(count == count[..., :1, :, :]))
+    return count[..., 0, :, :] if copies else count.sum(axis=-3)
+
+
+# ------------------------------------------------------------------------------------------- dumps of serving engines
+# SGLang (srt/eplb/expert_distribution.py of github.com/sgl-project/sglang) writes `logical_count` [pass, layer, expert]
+# in mode stat, and in mode per_pass a file for every rank: `records`, each with `forward_pass_id`, `rank` and
+# `global_physical_count` [layer, physical expert], and `last_physical_to_logical_map` [layer, physical expert]. vLLM
+# (distributed/eplb/eplb_state.py of github.com/vllm-project/vllm) keeps `expert_load_window` [pass, layer, physical
+# expert] and `physical_to_logical_map`. Both keep passes in a ring of fixed length that starts with zeros, and layers
+# without experts are zeros, too.
+
+RECORDS, PASS, COUNT = "records", "forward_pass_id", "global_physical_count"
+MAPS = ("physical_to_logical_map", "last_physical_to_logical_map")
+
+
+def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """`physical_count` [pass, layer, physical expert] of the files of all ranks, added up, and the map of the last."""
+    added: dict[int, np.ndarray] = {}
+    try:
+        for record in (record for dump in dumps for record in dump[RECORDS]):
+            count = np.asarray(record[COUNT])
+            added[int(record[PASS])] = added.get(int(record[PASS]), 0) + count
+        passes = {"physical_count": np.stack([added[number] for number in sorted(added)])}
+    except (ValueError, TypeError, KeyError) as error:
+        what = f"records of trace {path} must each have {PASS} and {COUNT} [layer, physical expert], all of one shape"
+        raise InputError(f"{what} (recorder mode per_pass or stat).") from error
+    return passes | {key: dumps[-1][key] for key in MAPS if key in dumps[-1]}
+
+
+def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[..., layer, expert] with the loads of the copies of an expert added up, where a map says which these are."""
+    of = next((np.asarray(arrays[key]) for key in MAPS if key in arrays), None)
+    if of is None or "logical_count" in arrays:
+        return count
+    if of.dtype.kind not in "iu" or of.shape != count.shape[-2:] or of.min() < 0 or of.max() >= MOST_EXPERTS:
+        raise InputError(
+            f"{MAPS[0]} of trace {path} must be [layer, physical expert] numbers of experts for the {count.shape[-2]} "
+            f"layers and {count.shape[-1]} physical experts, got {of.dtype} of shape {of.shape}."
+        )
+    added = np.zeros((*count.shape[:-1], int(of.max()) + 1), count.dtype)
+    for layer, experts in enumerate(of):
+        for expert, load in zip(experts, np.moveaxis(count[..., layer, :], -1, 0), strict=True):
+            added[..., layer, expert] += load
+    return added
+
+
+def _filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
+    """Counts [pass, layer, expert] without the passes and layers that hold nothing, and what to say about it."""
+    count = count.reshape((-1, *count.shape[-2:]))
+    passes, layers = (count != 0).any(axis=(1, 2)), (count != 0).any(axis=(0, 2))
+    if not passes.any():
+        raise InputError(f"tokens of trace {path} must not all be 0.")
+    empty = [
+        f"{np.sum(~some)} empty {what}" for some, what in ((passes, "passes"), (layers, "layers")) if not all(some)
+    ]
+    return count[passes][:, layers], f"{' and '.join(empty)} left out" if empty else ""
+
+
+# --------------------------------------------------------------------------------------------------------- torch files
+# Nothing of a `torch.save` file is run, and what is no tensor is left out. Layout: a zip archive with `NAME/data.pkl`,
+# a pickle in which every storage is a persistent id ("storage", type, key, device, elements), and `NAME/data/KEY`, its
+# bytes. Source: torch/serialization.py of github.com/pytorch/pytorch.
+
+_TYPES = {"Float": "<f4", "Double": "<f8", "Half": "<f2", "Long": "<i8", "Int": "<i4", "Short": "<i2"}
+_TYPES |= {"Char": "i1", "Byte": "u1", "Bool": "?", "BFloat16": "<u2"}
+_MOST = 2**33  # elements of a tensor
+_HALF = "BFloat16"  # the upper half of a float32
+
+
+class _LeftOut:
+    """Stands where an object of any other class was."""
+
+    def __new__(cls, *given: Any, **named: Any) -> "_LeftOut":
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        return
+
+
+class _Reader(pickle.Unpickler):
+    """Builds arrays, dictionaries, lists, numbers and texts; of other classes nothing is made."""
+
+    def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
+        super().__init__(archive.open(pickled))
+        self._archive, self._folder = archive, pickled.removesuffix("data.pkl")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuilt
+        if module == "torch" and name.endswith("Storage"):
+            return name.removesuffix("Storage")
+        return _LeftOut
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        _, kind, key, *_ = pid
+        values = np.frombuffer(self._archive.read(f"{self._folder}data/{key}"), _TYPES[kind])
+        return (values.astype("<u4") << 16).view("<f4") if kind == _HALF else values
+
+
+def _rebuilt(storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
+    """The view of a storage that a tensor is; `ValueError` for one that reaches outside."""
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0 or math.prod(size) > _MOST:
+        raise ValueError("sizes")
+    if math.prod(size) and last >= len(storage):
+        raise ValueError("outside of its storage")
+    steps = [step * storage.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps, writeable=False)
+
+
+def _read_torch(path: pathlib.Path) -> Any:
+    """What the file holds: an array, or a dictionary or list of anything."""
+    with zipfile.ZipFile(path) as archive:
+        (pickled,) = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
+        return _Reader(archive, pickled).load()
+
+
+# ------------------------------------------------------------------------------------------------ arrays and their keys
+
+
+class _Format(NamedTuple):
+    """One key: words, the axes that are read (none: named, or guessed), and whether a serving engine fills a buffer."""
+
+    words: str
+    axes: tuple[tuple[str, ...], ...] = ()
+    buffered: bool = False
+
+
+SLICE = "tensor-parallel rank"  # axis whose parts are added up
+_SLICES = (SLICE, "source", "expert")
+_LOADS = (("layer", "expert"), ("iteration", "layer", "expert"))
+_FORMATS: dict[str, _Format] = {
+    "num_global_tokens_per_expert": _Format(
+        "Megatron tokens per expert", (_SLICES, ("layer", *_SLICES), ("iteration", "layer", *_SLICES))
+    ),
+    "logical_count": _Format("SGLang expert counts", _LOADS, buffered=True),
+    "physical_count": _Format("SGLang expert counts", _LOADS, buffered=True),
+    "expert_load_window": _Format("vLLM expert load", _LOADS, buffered=True),
+    "expert_load_pass": _Format("vLLM expert load", _LOADS, buffered=True),
+    "weight": _Format("EPLB expert weights", (("layer", "expert"),)),
+    "counts": _Format("counts"),
+    COUNTS: _Format("tokens"),
+}
+
+
+def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
+    """Every array of a file by its key; a bare array has the key that is in the file's name, else `tokens`.
+
+    A plain `.npy` is mapped, so that only the records used are read. `InputError` for a file that cannot be read, and
+    for what is no array.
+    """
+    loaded = _loaded(path)
+    if isinstance(loaded, np.ndarray):
+        return {next((key for key in _FORMATS if key in path.name), COUNTS): loaded}
+    if not isinstance(loaded, dict):
+        raise InputError(f"trace {path} must hold an array or arrays by name, got {type(loaded).__name__}.")
+    if RECORDS in loaded:
+        loaded = loaded | _of_passes(path, [loaded])
+    arrays = {str(key): value for key, value in loaded.items() if isinstance(value, np.ndarray)}
+    if wrong := [key for key in loaded if key in _FORMATS and key not in arrays]:
+        raise InputError(
+            f"{wrong[0]} of trace {path} must be an array of numbers, got {type(loaded[wrong[0]]).__name__}."
+        )
+    return arrays
+
+
+def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[str, np.ndarray]:
+    """The counts of the files that every rank of a serving engine wrote, added up."""
+    dumps = [_loaded(file) for file in files]
+    if not all(isinstance(dump, dict) and RECORDS in dump for dump in dumps):
+        raise InputError(f"trace folder {folder} must hold one recording; name one of its .pt files.")
+    return _of_passes(folder, dumps)
+
+
+def _loaded(path: pathlib.Path) -> Any:
+    """An array, or what a file holds by name."""
+    what = {".pt": "file of torch.save (since torch 1.6)", ".json": "JSON file of lists of equal lengths"}
+    try:
+        if path.suffix == ".pt":
+            return _read_torch(path)
+        if path.suffix == ".json":
+            return _of_json(value_in(path.read_bytes(), repr(str(path)), "counts"))
+        if path.suffix == ".xz":
+            loaded = np.load(io.BytesIO(lzma.decompress(path.read_bytes())), allow_pickle=False)
+        else:
+            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                return {key: loaded[key] for key in loaded}
+        return loaded
+    except InputError:
+        raise
+    except Exception as error:  # whatever the bytes make of an array
+        allowed = what.get(path.suffix, "NumPy file of numbers")
+        raise InputError(f"trace {path} must be a readable {allowed}, got {type(error).__name__}.") from error
+
+
+def _of_json(value: Any) -> Any:
+    """A nested list as an array, or lists by name."""
+    if not isinstance(value, dict):
+        return np.array(value) if isinstance(value, list) else {}
+    return {key: np.array(each) for key, each in value.items() if isinstance(each, list | str)}
+
+
+def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: str | None = None) -> Recording:
+    """The recording in the arrays of a file.
+
+    - `tokens` or `counts`, or the only array: [layer, expert], or [iteration, layer, micro-batch, source, expert], or
+      the axes that the entry `axes` names.
+    - `num_global_tokens_per_expert` [tp, ep, expert], or [layer, ...] or [iteration, layer, ...]: tokens that each
+      rank of Megatron's token dispatcher routes; TP slices are added up (`add_slices`).
+    - `logical_count`, `physical_count`, `expert_load_window` [iteration, layer, expert], `weight` [layer, expert]:
+      loads without sources; those of copies of an expert are added up.
+    - `axes`: names of the axes, whatever the key.
+
+    `InputError` for other keys or axes, and for what is no whole number or real.
+    """
+    key = next((key for key in (COUNTS, *_FORMATS) if key in arrays), None)
+    if key is None and len(arrays) == 1:
+        (key,) = arrays
+    if key is None:
+        others = ", ".join(key for key in _FORMATS if key != COUNTS)
+        raise InputError(
+            f"trace {path} must have the key {COUNTS!r}, got {', '.join(arrays) or 'none'}; also read: {others}."
+        )
+    known, count, origin = _FORMATS.get(key, _FORMATS["counts"]), counts_in(path, np.asarray(arrays[key])), ""
+    named = arrays.get(NAMES) if axes is None else axes
+    if named is not None:
+        names = axes_of(named if isinstance(named, str) else list(map(str, np.ravel(named).tolist())))
+    else:
+        names = _usual_axes(path, count.shape, known)
+        if known.buffered:
+            count, origin = _filled(path, _logical(path, count, arrays))
+            names = _LOADS[-1]
+    if SLICE in names:
+        names = tuple(name for name in names if name != SLICE)
+        count = add_slices(count)
+    facts = kinds(names)
+    count = arranged(path, count, names)
+    experts = count.shape[-1] if facts["targets"] is Targets.EXPERTS else None
+    return Recording(count, np.arange(len(count)), str(path), known.words, experts=experts, origin=origin, **facts)
+
+
+def _usual_axes(path: object, shape: tuple[int, ...], known: _Format) -> tuple[str, ...]:
+    """The axes of an array that nobody named: those of its key, else [layer, expert] or all five."""
+    readings = known.axes or (("layer", "expert"), AXES)
+    for names in readings:
+        if len(names) == len(shape) and 0 not in shape:
+            return names
+    allowed = " or ".join(f"[{', '.join(names)}]" for names in readings)
+    how = "" if known.axes else "; name others, such as --axes iteration,layer,expert, or by an entry 'axes' beside it"
+    raise InputError(f"trace {path} must have the axes {allowed}, none empty, got shape {shape}{how}.")

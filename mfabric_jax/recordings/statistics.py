@@ -1,0 +1,294 @@
+"""How skewed, how changing and how local the routing of a recording is.
+
+Everything is per (iteration, layer), micro-batches added up: an array [iteration, layer, ...] of counts in, numbers
+[iteration, layer] out. Letters: R ranks, E experts, S sources, g ranks per server. What is undefined is NaN.
+"""
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.traffic.recording import Recording, Sources, Targets
+from mfabric_jax.traffic.tokens import max_over_mean
+
+QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
+TOP_PARTS = (0.1, 0.2)  # of all pairs, the largest ones
+
+
+def source_rows(count: np.ndarray) -> np.ndarray:
+    """[iteration, layer, source, target] from the five axes of a recording: micro-batches added up."""
+    return count.sum(axis=2, dtype=np.float64)
+
+
+def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
+    """[..., R R] selections from rank to rank, of rows [..., S E]; neighbouring sources and experts share a rank.
+
+    - `ranks`: default one per source. `InputError` where it does not divide sources and experts.
+    """
+    sources, experts = rows.shape[-2:]
+    count = sources if ranks is None else whole("ranks", ranks)
+    if sources % count or experts % count:
+        raise InputError(f"ranks must divide the {sources} sources and the {experts} experts, got {count}.")
+    blocks = rows.reshape(*rows.shape[:-2], count, sources // count, count, experts // count)
+    return blocks.sum(axis=(-3, -1))
+
+
+def pair_traffic(matrix: np.ndarray) -> np.ndarray:
+    """[..., R (R - 1)] traffic of ordered pairs of two different ranks."""
+    return matrix[..., ~np.eye(matrix.shape[-1], dtype=bool)]
+
+
+def top_share(traffic: np.ndarray, part: float) -> np.ndarray:
+    """What the largest `part` of the last axis (rounded to whole pairs) carries of all; even traffic: `part`."""
+    kept = round(part * traffic.shape[-1])
+    largest = np.sort(traffic, axis=-1)[..., traffic.shape[-1] - kept :]
+    return _ratio(largest.sum(axis=-1), traffic.sum(axis=-1))
+
+
+def gini(traffic: np.ndarray) -> np.ndarray:
+    """Gini coefficient along the last axis: 0 is even, 1 - 1/n all on one."""
+    size = traffic.shape[-1]
+    weight = 2 * np.arange(1, size + 1) - size - 1
+    return _ratio((weight * np.sort(traffic, axis=-1)).sum(axis=-1), size * traffic.sum(axis=-1))
+
+
+def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
+    """The part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
+    ranks = matrix.shape[-1]
+    if ranks % whole("ranks_per_server", ranks_per_server):
+        raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {ranks_per_server}.")
+    server = np.arange(ranks) // ranks_per_server
+    return _ratio(matrix[..., server[:, None] == server].sum(axis=-1), matrix.sum(axis=(-2, -1)))
+
+
+def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How far the rows of sources [..., S E] are from their mean: total variation of shares, averaged over sources.
+
+    Returns that, and what multinomial sampling from the mean would give: half the sum over experts of
+    sqrt(2 p (1 - p) (1 - 1/S) / (pi n)), n selections a row.
+    """
+    total = rows.sum(axis=-1, keepdims=True)
+    share = _ratio(rows, total)
+    mean = share.mean(axis=-2, keepdims=True)
+    variance = mean * (1 - mean) * (1 - 1 / rows.shape[-2])
+    chance = np.sqrt(2 / np.pi * _ratio(np.broadcast_to(variance, rows.shape), total))
+    return np.abs(share - mean).sum(axis=-1).mean(axis=-1) / 2, chance.sum(axis=-1).mean(axis=-1) / 2
+
+
+def correlation(load: np.ndarray, lag: int) -> np.ndarray:
+    """[T - lag, ...] Pearson correlation over the last axis of loads [T ... E] that are `lag` records apart."""
+    centred = load - load.mean(axis=-1, keepdims=True)
+    before, after = centred[:-lag], centred[lag:]
+    spread = np.sqrt((before**2).sum(axis=-1) * (after**2).sum(axis=-1))
+    return _ratio((before * after).sum(axis=-1), spread)
+
+
+def variation(load: np.ndarray, lag: int) -> np.ndarray:
+    """[T - lag, ...] total variation between the shares of loads [T ... E] that are `lag` records apart."""
+    share = _ratio(load, load.sum(axis=-1, keepdims=True))
+    return np.abs(share[lag:] - share[:-lag]).sum(axis=-1) / 2
+
+
+def finite_mean(values: np.ndarray) -> float | None:
+    """The mean of what is defined; None where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """NaN where the total is 0."""
+    shape = np.broadcast_shapes(part.shape, total.shape)
+    return np.divide(part, total, out=np.full(shape, np.nan), where=np.broadcast_to(total, shape) > 0)
+
+
+# ------------------------------------------------------ numbers that a fit compares, averaged or as quantiles over all
+
+MOST = 32  # records that the rows of single micro-batches are taken from
+LOAD = "hottest expert / mean"
+LOAD_GINI = "Gini coefficient of experts"
+TOPS = {part: f"top {round(100 * part)} % pairs" for part in TOP_PARTS}
+GINI = "Gini coefficient of pairs"
+ZERO = "pairs without traffic"
+ROWS = "source rows off their mean"
+ROWS_CHANCE = "source rows, by sampling alone"
+ROWS_ONE = "source rows of one micro-batch"
+MICRO = "micro-batches off their mean"
+MICRO_CHANCE = "micro-batches, by sampling alone"
+LAGGED = {lag: f"correlation, lag {lag}" for lag in (1, 10, 100)}  # by records
+
+
+def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
+    """Statistics of selections [iteration, layer, micro_batch, source, expert], in the order of a table.
+
+    Load, pairs and source rows: micro-batches added up, quantiles (`QUANTILES`) over iterations and layers; "pairs
+    without traffic", "... off their mean" (total variation of shares) and correlations are means. Left out: pairs
+    unless the experts divide over two or more sources (or not `pairs`), rows with one source, micro-batches with one,
+    lags longer than the recording, and what is not defined anywhere.
+    """
+    rows = source_rows(count)
+    load, ranks = rows.sum(axis=2), rows.shape[2]
+    moments = _quantiles(LOAD, max_over_mean(load)) | _quantiles(LOAD_GINI, gini(load))
+    if pairs and ranks > 1 and rows.shape[3] % ranks == 0:
+        traffic = pair_traffic(rank_matrix(rows))
+        for part, name in TOPS.items():
+            moments |= _quantiles(name, top_share(traffic, part))
+        moments |= _quantiles(GINI, gini(traffic)) | {ZERO: float((traffic == 0).mean())}
+    if ranks > 1:
+        moments[ROWS], moments[ROWS_CHANCE] = map(finite_mean, source_variation(rows))
+    if count.shape[2] > 1:
+        if ranks > 1:
+            moments[ROWS_ONE] = single_rows(count)[0]
+        batches = count.sum(axis=3, dtype=np.float64)
+        moments[MICRO], moments[MICRO_CHANCE] = map(finite_mean, source_variation(batches))
+    moments |= {name: finite_mean(correlation(load, lag)) for lag, name in LAGGED.items() if lag < len(load)}
+    return {name: value for name, value in moments.items() if value is not None}
+
+
+def single_rows(count: np.ndarray) -> tuple[float | None, float | None]:
+    """How far source rows of single micro-batches are off their mean, and by chance; of at most `MOST` records."""
+    off, chance = source_variation(count[:: -(-len(count) // MOST)].astype(np.float64))
+    return finite_mean(off), finite_mean(chance)
+
+
+def _quantiles(name: str, values: np.ndarray) -> dict[str, float | None]:
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return {}
+    quantiles = np.quantile(known, [*QUANTILES.values()])
+    return {f"{name}, {quantile}": float(value) for quantile, value in zip(QUANTILES, quantiles, strict=True)}
+
+
+# ------------------------------------------------------------------------------------- a whole recording, as table rows
+
+LAGS = (1, 2, 5, 10, 50, 100)  # records
+SERVER = 8  # GPUs of a server
+TITLES = {
+    "expert_max_over_mean": "hottest expert / mean",
+    "rank_max_over_mean": "hottest destination rank / mean",
+    "top10_pairs_share": "traffic of the top 10 % pairs",
+    "top20_pairs_share": "traffic of the top 20 % pairs",
+    "pairs_gini": "Gini coefficient of pairs",
+    "zero_pairs": "pairs without traffic",
+    "own_rank_share": "stays on its rank",
+    "server_share": "stays in its server",
+    "source_variation": "source rows off their mean (total variation)",
+    "source_variation_by_chance": "the same by sampling alone",
+}
+
+
+def statistics_by_layer(
+    recording: Recording, ranks: int | None = None, ranks_per_server: int | None = None
+) -> list[dict]:
+    """A row for every iteration and layer: the statistics in `TITLES`, None where they are not defined.
+
+    - `ranks`: EP ranks, default those recorded (if experts divide over them); neighbouring sources and experts are
+      added up. Without source ranks it only tells the load of destination ranks.
+    - `ranks_per_server`: default `ranks_in_server`, where that divides the ranks into several servers.
+    """
+    rows = source_rows(recording.tokens().count)
+    columns = _of_targets(recording, rows.sum(axis=2), ranks)
+    if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
+        columns |= _of_pairs(recording, rank_matrix(rows, ranks), ranks_per_server)
+    if recording.sources is not Sources.UNKNOWN and rows.shape[2] > 1:
+        columns["source_variation"], columns["source_variation_by_chance"] = source_variation(rows)
+    first = {"recording": recording.name} if recording.name else {}
+    total = rows.sum(axis=(2, 3))
+    return [
+        first
+        | {"iteration": int(recording.number[i]), "layer": layer, "selections": float(total[i, layer])}
+        | {name: finite_mean(columns[name][i, layer]) if name in columns else None for name in TITLES}
+        for i, layer in np.ndindex(total.shape)
+    ]
+
+
+def ranks_in_server(recording: Recording) -> int:
+    """EP ranks of a group on a server of 8 GPUs, by the layout of the job; without one every GPU counts as a rank."""
+    return SERVER if recording.layout is None else recording.layout.ranks_per_server(SERVER)
+
+
+def _of_targets(recording: Recording, load: np.ndarray, ranks: int | None) -> dict[str, np.ndarray]:
+    columns = {}
+    if recording.targets is Targets.EXPERTS:
+        columns["expert_max_over_mean"] = max_over_mean(load)
+    ranks = _ranks(recording) if ranks is None else whole("ranks", ranks)
+    if ranks is not None:
+        if load.shape[-1] % ranks:
+            raise InputError(f"ranks must divide the {load.shape[-1]} columns of {recording.path}, got {ranks}.")
+        columns["rank_max_over_mean"] = max_over_mean(load.reshape(*load.shape[:2], ranks, -1).sum(axis=-1))
+    return columns
+
+
+def _ranks(recording: Recording) -> int | None:
+    """How many EP ranks a recording has, where it tells."""
+    sources, targets = recording.count.shape[-2:]
+    if recording.targets is Targets.RANKS:
+        return targets
+    return sources if recording.sources is Sources.RANKS and targets % sources == 0 else None
+
+
+def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> dict[str, np.ndarray]:
+    ranks = matrix.shape[-1]
+    per_server = ranks_in_server(recording) if asked is None else asked
+    columns = {"own_rank_share": locality(matrix)}
+    if asked is not None or (ranks % per_server == 0 and ranks > per_server):
+        columns["server_share"] = locality(matrix, per_server)
+    if ranks > 1:
+        traffic = pair_traffic(matrix)
+        columns |= {f"top{round(100 * part)}_pairs_share": top_share(traffic, part) for part in TOP_PARTS}
+        columns |= {"pairs_gini": gini(traffic), "zero_pairs": (traffic == 0).mean(axis=-1)}
+    return columns
+
+
+def quantile_rows(rows: list[dict]) -> list[dict]:
+    """Quantiles over iterations and layers: a row for every one of `statistics_by_layer` that is defined somewhere."""
+    table = []
+    for name, title in TITLES.items():
+        values = [row[name] for row in rows if row[name] is not None]
+        if values:
+            quantiles = np.quantile(values, [*QUANTILES.values()])
+            table.append({"statistic": title} | dict(zip(QUANTILES, map(float, quantiles), strict=True)))
+    return table
+
+
+def drift_rows(recording: Recording) -> list[dict]:
+    """A row for every lag that the recording is long enough for: how alike loads are that many records apart.
+
+    `records` and `iterations` apart (None where records are not evenly spaced), mean `correlation` and
+    `total_variation` of the loads of targets, sources and micro-batches added up; `correlation_p10` and `_p90`: of the
+    means of single layers.
+    """
+    load = target_loads(recording)
+    step = np.unique(np.diff(recording.number))
+    rows = []
+    for lag in (lag for lag in LAGS if lag < len(load)):
+        alike = correlation(load, lag)
+        layers = [mean for layer in alike.T if (mean := finite_mean(layer)) is not None]
+        low, high = map(float, np.quantile(layers, (0.1, 0.9))) if layers else (None, None)
+        rows.append(
+            {
+                "records": lag,
+                "iterations": int(lag * step[0]) if len(step) == 1 else None,
+                "correlation": finite_mean(alike),
+                "correlation_p10": low,
+                "correlation_p90": high,
+                "total_variation": finite_mean(variation(load, lag)),
+            }
+        )
+    return rows
+
+
+def target_loads(recording: Recording) -> np.ndarray:
+    """[iteration, layer, target]: sources and micro-batches added up."""
+    return source_rows(recording.tokens().count).sum(axis=2)
+
+
+def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
+    """What rows and columns are, and [layer, row, column] selections of all records; None without sources.
+
+    From rank to rank where there are source ranks over which the experts divide, else from source to expert.
+    """
+    if recording.sources is Sources.UNKNOWN:
+        return None
+    rows = source_rows(recording.tokens().count).sum(axis=0)
+    if recording.sources is Sources.RANKS and (ranks or _ranks(recording)):
+        return recording.sources.value, Targets.RANKS.value, rank_matrix(rows, ranks)
+    return recording.sources.value, recording.targets.value, rows

@@ -1,0 +1,128 @@
+"""What is told of traffic that cannot be."""
+
+import lzma
+import pathlib
+import tempfile
+
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import traffic, workload
+from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
+from mfabric_jax.traffic.dispatch import inside_bytes
+from mfabric_jax.traffic.placement import Room, placed, placement_policy
+from mfabric_jax.traffic.predictor import hit_rate, total_variation
+from mfabric_jax.traffic.scenarios import error_of
+from mfabric_jax.traffic.training import (
+    expert_flows,
+    point_to_point,
+)
+from tests.traffic.jobs import job
+
+TWO = job(ep=2, experts=2)
+SIX = Tokens(np.ones((1, 1, 1, 1, 6)), "test")
+MADE = Recording(np.ones((3, 2, 1, 2, 4)), np.array([1, 11, 21]), "run", "made up", steady=(2011, 5001))
+ONES = np.ones((2, 3))
+PAST, NOW = np.ones((3, 2, 2)), np.ones((2, 2))
+
+
+def tokens(count):
+    """Tokens of these counts."""
+    return lambda: Tokens(np.asarray(count), "test")
+
+
+def chosen(records):
+    """Records of a recording with numbers 1, 11 and 21."""
+    return lambda: MADE.chosen(records)
+
+
+def gate_trace(numbers="1 11 21", data=None):
+    """A folder as SmartMoE's, of three iterations."""
+
+    def read():
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            np.save(folder / "kept.npy", np.ones((2, 4, 3, 2, 2)))
+            packed = lzma.compress((folder / "kept.npy").read_bytes()) if data is None else data
+            (folder / "counts_layer_expert_iter_rank_mb.npy.xz").write_bytes(packed)
+            (folder / "iterations.txt").write_text(numbers)
+            return traffic.open_trace(folder)
+
+    return read
+
+
+def knobs(**given):
+    """Traffic of 8 experts on 4 ranks with these knobs."""
+    return lambda: traffic.from_knobs(job(ep=4, experts=8), Knobs(**given), iterations=9)
+
+
+def knob_file(text):
+    """Knobs of a file with this text."""
+
+    def read():
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "knobs.json"
+            file.write_text(text)
+            return Knobs.read(file)
+
+    return read
+
+
+def sending(**given):
+    """A job that sends in this way."""
+    return lambda: workload.get("mixtral-8x7b", **{"dispatch": "per-server"} | given)
+
+
+def in_room(**changed):
+    """Tokens of 8 experts placed in another room."""
+    room = Room(2, 1, 8, 8)._replace(**changed)
+    return lambda: placed(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), room, placement_policy("hierarchical"))
+
+
+REFUSED = [
+    # tokens and recordings
+    (tokens(np.ones((2, 2))), "[iteration, layer, micro_batch, source_rank, expert], no axis empty, got shape (2, 2)"),
+    (tokens([[[[[1, -3]]]]]), "finite and not negative, got -3 at [iteration, ", "= (0, 0, 0, 0, 1)"),
+    (tokens([[[[[1, np.inf]]]]]), "finite and not negative, got inf"),
+    (tokens([[[[["many"]]]]]), "integers or reals, got dtype <U4"),
+    (lambda: SIX.fold_experts(4), "experts must divide the 6 experts of these tokens (test), got 4"),
+    (SIX.after_the_first, "tokens (test) must have an iteration before the first that is timed, got 1"),
+    (chosen(None), "records must overlap what run holds, 1 to 21, got 2011 to 5001."),
+    (chosen((1,)), "records must be a pair, the first and the last, got (1,)."),
+    (chosen((21, 11)), "records must be a pair, the first and the last, got (21, 11)."),
+    (gate_trace("1 11"), "2 iterations, as iterations.txt says, got shape (2, 4, 3, 2, 2)."),
+    (gate_trace("1 11 last"), "must hold one whole number per record."),
+    (gate_trace(data=b"torn"), "must be a readable NumPy file of numbers, got LZMAError."),
+    # knobs
+    (knobs(sparsity=1.0), "sparsity must be below 1, got 1.0."),
+    (knobs(row_shared=2.0), "row_shared must be at most 1, got 2.0."),
+    (knobs(sampled=1), "sampled must be true or false, got 1."),
+    (knobs(hot_share=0.5), "hot_share 0.5 needs hot_experts or hot_ranks of at least 1, got 0."),
+    (knobs(hot_experts=1, hot_ranks=2), "hot_ranks must be 0 beside hot_experts 1, got 2."),
+    (knobs(burst_every=2, burst_length=3), "burst_length must be at most burst_every 2, got 3."),
+    (knobs(sparsity=0.9, distinct=2), "sparsity 0.9 must leave at least 2 (distinct) of 8 experts, got 1."),
+    (knobs(pair_sparsity=0.9, distinct=2), "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
+    (knobs(hot_ranks=5, hot_share=0.5), "hot_ranks must be at most 4, got 5."),
+    (knob_file('{"skwe": 1}'), "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
+    (knob_file('{"schema_version": 9}'), "schema_version of knobs", "must be at most 1, got 9."),
+    # dispatch and placement
+    (sending(dispatch="per-expert", node_limit=1), "node_limit needs dispatch 'per-server'"),
+    (sending(node_limit="groups"), "node_limit (beside a number of servers) 'groups'"),
+    (sending(dispatch="per-expert", capacity_factor=0.5), "capacity_factor must be at least 1, got 0.5"),
+    (lambda: traffic.dispatched_bytes(sending()(), np.ones((8, 8))), "must have copies", "see traffic.sent_tokens."),
+    (in_room(slots=7), "slots must be a multiple of the 2 ranks, one for each of 8 experts at least, got 7."),
+    (in_room(groups=3), "placement_groups must divide the 8 experts, got 3."),
+    # predictors and scenarios
+    (lambda: predictor.get("transition", k=3), "'transition' has no setting 'k'; it has window, decay."),
+    (lambda: predictor.get("moving-average", decay=1.1), "decay must be at most 1, got 1.1."),
+    (lambda: predictor.get("uniform")(PAST, NOW[0]), "must be [T L E] and [L E]", "got [3, 2, 2] and [2]."),
+    (lambda: hit_rate(np.ones(3), np.ones(3), 4), "k must be at most the 3 experts, got 4."),
+    (lambda: total_variation(np.ones(3), np.ones(4)), "must be [... E]", "got [3] and [4]."),
+    (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past must be [H S S] as true is, got [2, 3, 3] and"),
+    # flows and demands
+    (lambda: point_to_point(0, 1, 5, label="PP").of("P"), "label 'P' is unknown (did you mean 'PP'?); allowed: PP."),
+    (lambda: expert_flows(job(4, 8), np.zeros((1, 2, 1, 3, 8))), "tokens must be [replica 2 M 4 8], got [1, 2, 1, 3"),
+    (lambda: traffic.rank_bytes(jnp.ones((4, 6)), 1), "experts a multiple of ranks, got shape (4, 6)"),
+    (lambda: traffic.server_bytes(jnp.ones((4, 3)), 1), "demand must be square, got shape (4, 3)"),
+    (lambda: inside_bytes(jnp.ones((4, 4)), 3), "ranks_per_server must divide the 4 ranks of the demand, got 3"),
+]
