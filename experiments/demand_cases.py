@@ -1,4 +1,4 @@
-"""Demands that belong together, for the experiments on many demands at once: drawn families and recordings.
+"""Demands for `many_demands`: drawn families and recordings.
 
 - Drawn: the families of `traffic.broad_families`, and those of `UNSEEN`, that nothing was trained on or chosen by:
   partners a power of two away, rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
@@ -110,7 +110,7 @@ class OnCases(Ports):
 
     def __post_init__(self):
         whole = {2: "servers", 0: "optical_degree electrical_nics seed"}
-        check(self, distinct="servers", known={"families": KIND}, positive="nic_gbps", whole=whole)
+        check(self, known={"families": KIND}, positive="nic_gbps", whole=whole)
         if not self.cases():
             wanted = " and ".join(f"{name!r} needs {NEEDS[name]}" for name in self.families)
             raise InputError(f"families {wanted}, and nothing else is left.")

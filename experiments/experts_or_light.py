@@ -21,8 +21,8 @@ from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
-from .pictures import Axis, Lines, Picture, looks
-from .rows import Row, Rows, grouped, picked, pivot, told
+from .pictures import lines
+from .rows import Row, Rows, grouped, picked, pivot, then, told
 from .script import FIRST, Found, Script, Verdict, cells, check, grid, of_gpu, spread
 
 BEST: dict[str, Any] = {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]
@@ -57,11 +57,8 @@ class Config:
     """What to vary, and the job."""
 
     skews: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)  # Popularity rank to the power -skew.
-    drifts: tuple[float, ...] = (
-        0.0,
-        0.1,
-        0.3,
-    )  # Of popularity from iteration to iteration, deviation of its logarithm.
+    drifts: tuple[float, ...] = (0.0, 0.1, 0.3)
+    """Of popularity from iteration to iteration, deviation of its logarithm."""
     designs: tuple[str, ...] = tuple(DESIGNS)  # Which, neither first.
     model: str = "deepseek-r1"  # Of the catalogue; eleven blocks of it, degrees as above.
     gpu: str = "H800-SXM"  # At half its peak.
@@ -71,8 +68,8 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"designs": DESIGNS}, distinct="skews drifts designs", not_negative="skews drifts")
-        check(self, whole={1: "iterations", 0: "seed"})
+        whole = {1: "iterations", 0: "seed"}
+        check(self, known={"designs": DESIGNS}, not_negative="skews drifts", whole=whole)
         self.setting(DESIGNS[BASE])
 
     def setting(self, design: Design) -> Case:
@@ -145,10 +142,6 @@ def _turns(row: Row) -> str:
     return "-" if row["switch_turns"] is None else f"{row['switch_turns']:.0f}"
 
 
-def _borders_told(rows: Rows) -> str:
-    return report.plain(borders(rows))
-
-
 table = told(
     "iteration time over that of neither",
     pivot(("drift", "skew"), "{design}", "{over_neither:.2f}"),
@@ -157,25 +150,10 @@ table = told(
     "busiest rank over the mean",
     pivot(("drift", "skew"), "{design}", "{rank_load_over_mean:.2f}"),
     "the skew from which on placing experts beats circuits alone",
-    _borders_told,
+    then(borders, report.plain),
 )
-PICTURE = Picture(
-    (
-        Lines(
-            Axis("skew", "skew of expert popularity"),
-            Axis("over_neither", "iteration time over neither's", low=0, lines=(1,)),
-            "design",
-            looks(list(DESIGNS)[1:]),
-            title="drift {drift:g}",
-            high=3.4,
-        ),
-    ),
-    across="drift",
-    shown=lambda rows: [row for row in rows if row["design"] != BASE],
-    share_y=True,
-    heading=lambda rows: "Circuits, placement, both or neither at one price of the network",
-    width=3.2,
-)
+AXES = ("skew", "skew of expert popularity"), ("over_neither", "iteration time over neither's")
+build = lines(*AXES, "{design}", panel="drift {drift:g}")
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

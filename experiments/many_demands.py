@@ -4,9 +4,7 @@ Policies see the truth times log-normal errors; their circuits then carry the tr
 "sample-average" plans for scenarios of the truth (`traffic.likely_demands`); how large errors are (sigma) is known, or
 estimated from earlier forecasts. Routes are adaptive (shares chosen for the true demand) or fixed (shares planned with
 the circuits, or for them, from what the policy sees; uniform circuits have shares for the scenarios). Without errors
-there is one scenario, and sample-average is joint. "clairvoyant" is joint that sees the truth. "cvar:0.25" and "worst"
-are sample-average for the worst quarter of the scenarios, and for the worst; with `fresh`, plans are also judged by
-scenarios of the same forecast for which nothing was planned.
+there is one scenario, and sample-average is joint. "clairvoyant" is joint that sees the truth.
 """
 
 import dataclasses
@@ -15,20 +13,18 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.learning.judging import times_over_bound
 from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, interval, plans_from, scenarios_of
 from mfabric_jax.policies.delivery import fixed, shares_of
-from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
-from mfabric_jax.report import style
+from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.routing import Plan
 
 from .demand_cases import KIND, OnCases, case_of
-from .pictures import Axis, Lines, Picture
-from .rows import Row, Rows, listed, measured, of, pivot, summed, then, told, where
+from .pictures import lines
+from .rows import Row, Rows, measured, of, pivot, summed, then, told, where
 from .script import Found, Script, cells, check
 
 ROUTES = {"adaptive": "relay", "fixed": PLANNED}
@@ -41,35 +37,20 @@ class Way(NamedTuple):
     """A policy of the registry, and what it knows of the truth.
 
     - `scenarios`: the field of the configuration that says how many.   - `estimated`: so is the size of errors.
-    - `risk`: what sample-average makes low.
     """
 
     policy: str
     scenarios: str = ""
     estimated: bool = False
-    look: style.Look = style.Look("", style.INK)
-    risk: str = "mean"
 
 
 WAYS = {
-    SAMPLED: Way(SAMPLED, "scenarios", False, style.Look("Sample average", "#D55E00", "o")),
-    "sigma-estimated": Way(SAMPLED, "scenarios", True, style.Look("Sample average, sigma estimated", "#7A2E00", "X")),
-    "few-scenarios": Way(SAMPLED, "few", False, style.Look("Sample average, few scenarios", "#E69F00", "s")),
-    "cvar:0.25": Way(SAMPLED, "scenarios", False, style.Look("For the worst quarter", "#F0A000", "s"), "cvar:0.25"),
-    "worst": Way(SAMPLED, "scenarios", False, style.Look("For the worst", "#3A1000", "X"), "worst"),
-    JOINT: Way(JOINT, look=style.Look("Joint on the forecast", "#0072B2", "D")),
-    "local-search": Way("local-search", look=style.Look("Local search", "#56B4E9", "v")),
-    "greedy": Way("greedy", look=style.Look("Greedy (printed)", "#CC79A7", "^")),
-    "index": Way("index", look=style.Look("Index", "#009E73", "P")),
-    "learned": Way("learned", look=style.Look("Learned", "#5B3A8C", "o")),
-    EVEN: Way(EVEN, look=style.Look("Uniform", "#7F7F7F", "s")),
-    CLAIRVOYANT: Way(JOINT, look=style.Look("Clairvoyant (joint on the truth)", style.INK, "")),
+    SAMPLED: Way(SAMPLED, "scenarios"),
+    "sigma-estimated": Way(SAMPLED, "scenarios", True),
+    "few-scenarios": Way(SAMPLED, "few"),
+    **{name: Way(name) for name in (JOINT, "local-search", "greedy", "index", "learned", EVEN)},
+    CLAIRVOYANT: Way(JOINT),
 }
-LOOKS = {name: way.look for name, way in WAYS.items()}
-USUAL = tuple(name for name, way in WAYS.items() if way.risk == "mean")
-TAIL = tail_of("cvar:0.25")
-FRESH_SEED = 1_000_003  # added to the seed: other scenarios than those planned for
-FRESH = ("fresh_mean", "fresh_tail", "fresh_worst")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,19 +58,18 @@ class Config(OnCases):
     """What to draw, how wrong forecasts are, and who plans from them."""
 
     sigmas: tuple[float, ...] = (0.0, 0.3, 0.6, 1.0)  # Standard deviations of the logarithms of forecasts.
-    policies: tuple[str, ...] = USUAL  # Who plans; also cvar:0.25 and worst.
+    policies: tuple[str, ...] = tuple(WAYS)  # Who plans.
     routes: tuple[str, ...] = tuple(ROUTES)  # Shares for the true demand, or planned: adaptive, fixed.
     demands: int = 24  # Of each family.
     scenarios: int = 64  # For which sample-average plans.
     few: int = 8  # For which "few-scenarios" does.
     past: int = 8  # Earlier forecasts, from whose errors sigma is estimated.
-    fresh: int = 0  # Further scenarios of every forecast, by which plans are judged.
     share_steps: int = 200  # Towards relay shares, at most.
 
     def __post_init__(self):
         super().__post_init__()
-        check(self, known={"policies": WAYS, "routes": ROUTES}, distinct="sigmas", not_negative="sigmas")
-        check(self, whole={1: "demands scenarios few past share_steps", 0: "fresh"})
+        check(self, known={"policies": WAYS, "routes": ROUTES}, not_negative="sigmas")
+        check(self, whole={1: "demands scenarios few past share_steps"})
 
 
 def run(config: Config) -> Found:
@@ -97,7 +77,6 @@ def run(config: Config) -> Found:
 
     - `over_bound`: mean time over the degree bound; `low`, `high`: its 95 % interval by bootstrap over demands; `p90`.
     - `sigma_used`: what sample-average takes errors to be, None for others.
-    - `fresh_mean`, `fresh_tail`, `fresh_worst`: of fresh scenarios, their worst quarter, and the worst of them.
     """
     for servers, family in cells(config, config.servers, config.cases()):
         place, region = {"servers": servers, "kind": KIND[family], "family": family}, config.region(servers)
@@ -114,18 +93,13 @@ def run(config: Config) -> Found:
                     forecast, planned = case.forecast(0.0), exact
                 for routes in config.routes:
                     plan = _plan(config, region, way, forecast, planned, routes)
-                    judged = functools.partial(_judged, config, region, plan, forecast, routes)
-                    row = place | {"sigma": sigma, "routes": routes, "policy": policy}
-                    row |= _summary(judged(case.true), config)
-                    row["sigma_used"] = forecast.sigma if way.policy == SAMPLED else None
-                    if config.fresh:
-                        fresh = scenarios_of(given, config.fresh, config.seed + FRESH_SEED)
-                        row |= _risks(np.stack([judged(fresh[:, at]) for at in range(config.fresh)], axis=1))
-                    yield row
+                    times = times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)
+                    row = place | {"sigma": sigma, "routes": routes, "policy": policy} | _summary(times, config)
+                    yield row | {"sigma_used": forecast.sigma if way.policy == SAMPLED else None}
 
 
 def _plans(forecast: Forecast, region: Region) -> Any:
-    """`plans_from` of a policy, a routing, a number of scenarios and a risk, once for each."""
+    """`plans_from` of a policy, a routing and a number of scenarios, once for each."""
     return functools.cache(functools.partial(plans_from, forecast, region))
 
 
@@ -134,23 +108,10 @@ def _plan(config: Config, region: Region, way: Way, forecast: Forecast, plans: A
     many = getattr(config, way.scenarios) if way.scenarios else 1
     sampled = way.policy == SAMPLED and forecast.sigma > 0
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
-    plan = plans(policy, decided_for(policy, ROUTES[routes]), many, way.risk)
+    plan = plans(policy, decided_for(policy, ROUTES[routes]), many)
     if way.policy == EVEN and routes == "fixed":
         plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
     return plan
-
-
-def _judged(config: Config, region: Region, plan: Plan, forecast: Forecast, routes: str, true: jax.Array) -> np.ndarray:
-    """Time over the degree bound of every demand [N]."""
-    return times_over_bound(region, plan, true, forecast.seen, ROUTES[routes], config.share_steps)
-
-
-def _risks(times: np.ndarray) -> Row:
-    """Of the times [N M] of fresh scenarios, means over the demands."""
-    weight = jnp.full(times.shape[1], 1 / times.shape[1], jnp.float32)
-    tails = jax.vmap(lambda each: risk_of(each, weight, TAIL))(jnp.asarray(times, jnp.float32))
-    risks = times.mean(), tails.mean(), times.max(axis=1).mean()
-    return {name: float(risk) for name, risk in zip(FRESH, risks, strict=True)}
 
 
 @eqx.filter_jit
@@ -199,24 +160,16 @@ def gaps(rows: Rows) -> list[Row]:
     return found
 
 
-LINE = ("servers", "routes", "kind", "sigma", "policy")
-risks = told(
-    "time over the degree bound of fresh scenarios: mean, worst quarter, worst",
-    then(by_place, summed(LINE, **{key: of(key) for key in FRESH}), listed(*LINE, *FRESH)),
-)
 table = told(
     "mean time over the degree bound, over families",
     then(means, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{mean:.3f}")),
     "part of the gap between joint on the forecast and joint on the truth that is closed",
     then(gaps, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{closed:.0%}")),
-    lambda rows: risks(rows) if "fresh_mean" in rows[0] else "",
 )
 
 everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))
-SIGMA = Axis("sigma", "sigma of the forecast")
-OVER = Axis("mean", "time over the degree bound")
-PANEL = Lines(SIGMA, OVER, "policy", LOOKS, title="{servers} servers, {routes} routes", high=4.2)
-PICTURE = Picture((PANEL,), "routes", "servers", shown=everywhere, share_y="row", width=5.4)
+AXES = ("sigma", "sigma of the forecast"), ("mean", "time over the degree bound")
+build = then(everywhere, lines(*AXES, "{policy}", panel="{servers} servers, {routes} routes"))
 
 # nothing is published
 CLAIM = "over the degree bound, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"

@@ -131,7 +131,6 @@ def test_matrices_and_locality(tmp_path):
     pairs = [row for row in rows if row["row"] == "cluster"]
     leaving = sum(row["bytes"] for row in pairs if not row["same_region"])
     assert leaving / sum(row["bytes"] for row in pairs) == pytest.approx(value["leaves_region"])
-    assert matrices_and_locality._edges(pairs, rows[0]["gpus"]) == list(range(16, 128, 16))
     assert words(matrices_and_locality, rows)[f"qwen-moe-ep16: {matrices_and_locality.STATISTICS['ep_in_region']}"]
     drawn(matrices_and_locality, rows, tmp_path)
 
