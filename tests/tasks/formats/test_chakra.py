@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats.chakra_messages import messages, read_stream, stream_of, value_of
+from mfabric_jax.tasks.formats.chakra import messages, read_stream, stream_of, value_of
 from mfabric_jax.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
