@@ -4,8 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from mfabric_jax.tasks.formats.registry import read_tasks, write_tasks
-from mfabric_jax.tasks.graph import TaskKind, Tasks
+from mfabric_jax.tasks.formats.registry import read_tasks
 from tests.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
 from tests.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.tasks.formats.test_goal import TWO
@@ -51,19 +50,6 @@ def one(**fields):
     return own(tasks=[{"kind": "compute", "rank": 0} | fields])
 
 
-def matrix(*rows, kind=TaskKind.SEND):
-    """Tasks written as a connection matrix."""
-
-    def write():
-        tasks = Tasks(2)
-        for row in rows:
-            tasks.add(kind, 0, **({"peer": 1, "bytes": 1.0} | row))
-        with tempfile.TemporaryDirectory() as folder:
-            write_tasks(tasks.graph(), Path(folder) / "a.cm")
-
-    return write
-
-
 def goal(old, new):
     return text("a.goal", TWO, old, new)
 
@@ -76,7 +62,6 @@ def simai(old, new, **given):
     return text("a.txt", HEAD + ROWS, old, new, **given)
 
 
-FLOWS = "2\n0 0 5 3 100 1000 0.25\n1 2 0 3 100 4000 1e-3\n"
 REFUSED = [
     (text("x.txt", "hello"), "is no file of tasks; formats that are read: Chakra, "),
     (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),
@@ -92,8 +77,6 @@ REFUSED = [
     (one(after=[1]), "from 0 to 0 for after, got '1'"),
     (one(name=1), "a text for name, got '1'"),
     (one(bytes=10**400), "a number from 0 to 1e+21 for bytes, got '1000"),
-    (text("flows.txt", FLOWS, ranks=4), "for dst, got '5'"),
-    (text("flows.txt", FLOWS, "2\n", "3\n"), "line 1 of", "says 3 flows, but 2 rows follow"),
     (goal("9b to 1 tag 4", "9b to 1 tag 5"), "line 14 of", "receives on rank 1 what no send", "as 1 of 3"),
     (goal("l2 requires l1", "l2 requires l9"), "line 6 of", "names 'l9', which rank 0 has not defined before."),
     (goal("9b to 1", "9b to 2"), "whole number from 0 to 1 for to, got '2'"),
@@ -113,11 +96,6 @@ REFUSED = [
     (htsim("trigger id 3 multishot", "trigger id 3 sometimes"), "line 12 of", "must be trigger id K"),
     (htsim("trigger id 3", "trigger id 2"), "line 12 of", "declares trigger 2 a second time"),
     (htsim("1->2", "1>2"), "line 5 of", "is no row of a connection matrix, got '1>2"),
-    (matrix({"bytes": 2.0**31}), "task 0 must be of at most 2147483647 bytes"),
-    (matrix({}, {"lag": 1.0}), "task 1 must be without a lag"),
-    (matrix({}, {"start": 1.0, "after": [0]}), "task 1 must be without a start beside"),
-    (matrix(*[{}] * 3, *({"after": [0, place][: 1 + place]} for place in range(3))), "waited for by two sets"),
-    (matrix({}, kind=TaskKind.COMPUTE), "task 0 must be a SEND"),
     (simai(HEAD.split()[0], "HYBRID_DLRM"), "line 1 of", "must have a policy of", "got 'HYBRID_DLRM'"),
     (simai("ga: 1", "colour: 1"), "line 1 of", "got 'colour'"),
     (simai("all_gpus: 16", "all_gpus: 18"), "whole groups of tp x ep, got 18"),

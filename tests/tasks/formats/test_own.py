@@ -1,10 +1,10 @@
-"""Our own files and flow sets: round trips, what is left out, and what is refused."""
+"""Our own files: round trips, what is left out, and what is refused."""
 
 import json
 
 import pytest
 
-from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
+from mfabric_jax.tasks.formats.registry import read_tasks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.mistakes import check_refused
 
@@ -54,13 +54,3 @@ def test_a_table_of_something_else_is_refused(tmp_path):
     check_refused("must say mfabric-tasks in its footer", read_tasks, path)
     path.write_bytes(b"PAR1")
     check_refused("must be a readable .parquet file", read_tasks, path)
-
-
-def test_flow_sets(tmp_path):
-    path = tmp_path / "flows.txt"
-    path.write_text("2\n0 0 5 3 100 1000 0.25\n1 2 0 3 100 4000 1e-3\n")
-    read, kind, remarks = read_with_remarks(path)
-    assert (kind, read.ranks, remarks) == ("m4 flow set", 6, ("as many hosts as the flows name: 6 (ranks).",))
-    assert (read.rank.tolist(), read.peer.tolist(), read.bytes.tolist()) == ([0, 2], [5, 0], [1000, 4000])
-    assert read.start.tolist() == [0.25, 1e-3]
-    assert read_tasks(path, ranks=8).ranks == 8
