@@ -4,7 +4,10 @@ import json
 import tempfile
 from pathlib import Path
 
+from mfabric_jax.tasks.collectives.registry import ALGORITHMS, choices_of
 from mfabric_jax.tasks.formats.registry import read_tasks
+from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.tasks.lowering import lowered
 from tests.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
 from tests.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.tasks.formats.test_goal import TWO
@@ -62,7 +65,59 @@ def simai(old, new, **given):
     return text("a.txt", HEAD + ROWS, old, new, **given)
 
 
+def task(kind, rank=0, **values):
+    """A graph of one task."""
+
+    def build():
+        tasks = Tasks(2, groups=((0, 1),))
+        tasks.add(kind, rank, "odd", **values)
+        return tasks.graph()
+
+    return build
+
+
+def pair(first, second, kind=TaskKind.COLLECTIVE):
+    """Two tasks of one match, as flows: members of an all-reduce of ranks 0 and 1, or a SEND and a RECV."""
+
+    def lower():
+        tasks = Tasks(3, groups=((0, 1), (0, 1, 2)))
+        usual = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 8.0} if kind == TaskKind.COLLECTIVE else {}
+        for rank, values in enumerate((first, second)):
+            row = {"kind": kind, "rank": rank, "match": 0} | usual | values
+            tasks.add(row.pop("kind"), row.pop("rank"), "ab"[rank], **row)
+        lowered(tasks.graph())
+
+    return lower
+
+
+def choice(words):
+    return lambda: choices_of(words)
+
+
+RECEIVED = {"kind": TaskKind.RECV, "peer": 2}
 REFUSED = [
+    (task(TaskKind.COMPUTE, seconds=-1.0), "seconds of task 0 ('odd') must be a number from 0 to 1e+09, got -1"),
+    (task(TaskKind.COMPUTE, seconds=float("nan")), "seconds of task 0"),
+    (task(TaskKind.SEND), "peer of task 0 ('odd') must be in 0..1, got -1."),
+    (task(TaskKind.COLLECTIVE, group=0), "op of task 0"),
+    (task(TaskKind.COLLECTIVE, op=Op.ALL_REDUCE, group=2), "must be one of groups, got 2."),
+    (task(TaskKind.COMPUTE, rank=2), "rank of task 0"),
+    (pair({}, {"op": Op.ALL_GATHER}), "op must be the same", "task 0 ('a') has 0 and task 1 ('b') has 2."),
+    (pair({}, {"group": 1}), "group must be the same"),
+    (pair({}, {"rank": 0}), "a collective must have one task of each rank, but", "are both of rank 0"),
+    (pair({}, {"rank": 2}), "rank of task 1 ('b') must be one of its group 0, got 2."),
+    (pair({}, {"bytes": 9.0}), "bytes must be the same for all members of a collective (ring),"),
+    (pair({"op": Op.REDUCE}, {"op": Op.REDUCE}), "peer of task 0 ('a') must be its root, a rank of group 0, got -1"),
+    (pair({"op": Op.REDUCE, "peer": 0}, {"op": Op.REDUCE, "peer": 1}), "peer must be the same"),
+    (pair({"peer": 1}, RECEIVED, TaskKind.SEND), "task 0 ('a') sends from rank 0 to 1, but", "waits for 2."),
+    (pair({"peer": 1}, {"peer": 2}, TaskKind.SEND), "one SEND and one RECV, but task 0 ('a') and task 1 ('b') share"),
+    (choice("all-reduce"), "OP=ALGORITHM"),
+    (choice("allreduce=ring"), "collective 'allreduce' is unknown (did you mean 'all-reduce'?)"),
+    (choice("all-reduce=pairwise"), "algorithm of all-reduce 'pairwise' is unknown", "allowed: ring, rings,"),
+    (choice("all-reduce:65536=ring"), "OP:<BYTES=ALGORITHM"),
+    (choice("all-reduce:<x=ring"), "'x' in 'all-reduce:<x=ring' must be a whole number"),
+    (choice("all-reduce=ring,all-reduce=direct"), "once, but 'all-reduce=direct' is the second"),
+    (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "as many members in each server, got 1 to 2."),
     (text("x.txt", "hello"), "is no file of tasks; formats that are read: Chakra, "),
     (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),
     (text("a.goal", TWO, ranks=3), "ranks cannot be given for", "(GOAL); it leaves out: nothing"),
