@@ -5,8 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.demand_cases import LOADS, UNSEEN, OnCases, case_of, demands_of, recorded_demand
-from experiments.many_demands import CLAIRVOYANT, EVEN, JOINT, SCRIPT, Config, gaps, run
+from experiments.many_demands import (
+    CLAIRVOYANT,
+    EVEN,
+    JOINT,
+    LOADS,
+    SCRIPT,
+    UNSEEN,
+    Config,
+    case_of,
+    demands_of,
+    gaps,
+    recorded_demand,
+    run,
+)
 from mfabric_jax import policies
 from mfabric_jax.learning.judging import over_bound, plan_over_bound
 from mfabric_jax.learning.planning import PLANNED, SAMPLED, plans_from
@@ -101,7 +113,7 @@ def test_unseen_families_are_what_their_words_say():
 
 
 def test_tables_are_demand_of_which_the_past_is_earlier():
-    config = OnCases(servers=(8,), families=("olmoe",))
+    config = Config(servers=(8,), families=("olmoe",))
     case = case_of(config, "olmoe", 8, 3, 2)
     everything = recorded_demand(config, "olmoe", 8)
     early, late = np.split(everything, 2)
@@ -112,7 +124,7 @@ def test_tables_are_demand_of_which_the_past_is_earlier():
 
 
 def test_recorded_loads_are_received_alike_from_every_source(shared_data):
-    config = OnCases(servers=(16,), laer=str(shared_data / "laer_moe"), trace=str(shared_data / "smartmoe_gate_trace"))
+    config = Config(servers=(16,), laer=str(shared_data / "laer_moe"), trace=str(shared_data / "smartmoe_gate_trace"))
     demand = recorded_demand(config, LOADS, 16)
     assert demand.shape == (30, 24, 1, 16, 16)
     received = demand.sum(3) / 15  # of each source, which are alike
@@ -123,4 +135,4 @@ def test_recorded_loads_are_received_alike_from_every_source(shared_data):
 
 def test_a_recording_that_is_not_there_is_left_out():
     assert Config(families=("smartmoe", "gate")).cases() == ["gate"]
-    assert jnp.isfinite(case_of(OnCases(), "gate", 4, 1, 1).true).all()
+    assert jnp.isfinite(case_of(Config(), "gate", 4, 1, 1).true).all()
