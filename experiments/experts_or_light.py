@@ -23,7 +23,7 @@ from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .pictures import lines
 from .rows import Row, Rows, grouped, picked, pivot, then, told
-from .script import FIRST, Found, Script, Verdict, cells, check, grid, of_gpu, spread
+from .script import FIRST, Found, Script, cells, check, grid, of_gpu
 
 BEST: dict[str, Any] = {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]
 TURNING: dict[str, Any] = {"circuits.policy": "greedy", "circuits.routing": "unsplit"} | FIRST["block"]
@@ -60,10 +60,6 @@ class Config:
     drifts: tuple[float, ...] = (0.0, 0.1, 0.3)
     """Of popularity from iteration to iteration, deviation of its logarithm."""
     designs: tuple[str, ...] = tuple(DESIGNS)  # Which, neither first.
-    model: str = "deepseek-r1"  # Of the catalogue; eleven blocks of it, degrees as above.
-    gpu: str = "H800-SXM"  # At half its peak.
-    circuits_gbps: float = 400.0  # NICs of mFabric.
-    packets_gbps: float = 200.0  # NICs of the fat-tree.
     iterations: int = 4  # Timed; experts are placed again as often.
     seed: int = 0  # Of the traffic.
 
@@ -74,7 +70,7 @@ class Config:
 
     def setting(self, design: Design) -> Case:
         """One design."""
-        changes = JOB | of_gpu(self.gpu) | {"model.name": self.model, "compute.efficiency": 0.5}
+        changes = JOB | of_gpu("H800-SXM") | {"model.name": "deepseek-r1", "compute.efficiency": 0.5}
         changes |= {"compute.experts": "received", "traffic.drawn": 1, "run.seed": self.seed}
         changes |= {"run.iterations": self.iterations, "placement.rule": design.placement}
         if design.placement != "contiguous":
@@ -83,9 +79,9 @@ class Config:
             changes |= {f"placement.{design.placement}.{name}": value for name, value in settings.items()}
         if design.circuits is None:
             changes |= {"network.fabric": "fat-tree", "network.nic_use": "pooled"}
-        gbps = self.packets_gbps if design.circuits is None else self.circuits_gbps
-        (one,) = grid(changes | (design.circuits or {}) | {"network.nic_gbps": gbps})
-        return one
+        gbps = 200.0 if design.circuits is None else 400.0
+        (case,) = grid(changes | (design.circuits or {}) | {"network.nic_gbps": gbps})
+        return case
 
 
 def run(config: Config) -> Found:
@@ -154,18 +150,6 @@ table = told(
 )
 AXES = ("skew", "skew of expert popularity"), ("over_neither", "iteration time over neither's")
 build = lines(*AXES, "{design}", panel="drift {drift:g}")
-
-
-def verdicts(rows: Rows) -> list[Verdict]:
-    """What each design saves, and prices."""
-    found = [
-        spread(f"iteration time over neither's, {name}", [row["over_neither"] for row in here])
-        for (name,), here in grouped(rows, "design").items()
-    ]
-    costs = {row["design"]: row["network_cost_usd"] for row in rows}
-    if LIGHT in costs:
-        found.append(Verdict("network of circuits over that of the fat-tree", f"{costs[LIGHT] / costs[BASE]:.3f}"))
-    return found
 
 
 SCRIPT = Script(Config, quick={"skews": (0.0, 0.6), "drifts": (0.1,), "iterations": 2})

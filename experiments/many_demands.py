@@ -50,7 +50,7 @@ from mfabric_jax.traffic.demand_families import (
 from mfabric_jax.traffic.scenarios import error_of
 
 from .pictures import lines
-from .rows import Row, Rows, measured, of, pivot, summed, then, told, where
+from .rows import Row, Rows, of, pivot, summed, then, told
 from .script import Found, Ports, Script, cells, check
 
 ROUTES = {"adaptive": "relay", "fixed": PLANNED}
@@ -359,19 +359,6 @@ table = told(
 everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))
 AXES = ("sigma", "sigma of the forecast"), ("mean", "time over the degree bound")
 build = then(everywhere, lines(*AXES, "{policy}", panel="{servers} servers, {routes} routes"))
-
-# nothing is published
-CLAIM = "over the degree bound, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"
-CLOSED = "gap closed, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"
-
-
-def verdicts(rows: Rows) -> list:
-    """What sample-average takes, and how much of the gap it closes."""
-    sampled = where(policy=SAMPLED)
-    closed = [row for row in sampled(gaps(rows)) if row["closed"] is not None]
-    means_of = measured(PLACE, CLAIM, of("mean"), "{:.3f}")(sampled(means(rows)))
-    return [*means_of, *measured(PLACE, CLOSED, of("closed"), "{:.0%}")(closed)]
-
 
 QUICK = {"servers": (8,), "families": ("near-permutation", "gate"), "sigmas": (0.3, 1.0), "routes": ("adaptive",)}
 QUICK |= {"policies": (SAMPLED, JOINT, "learned", EVEN, CLAIRVOYANT), "demands": 8, "scenarios": 16}

@@ -126,7 +126,7 @@ class Script:
     - `config`: a frozen dataclass with defaults, checked when it is made.
     - `quick`: fields of `config` that make it a matter of a minute or two on two cores, the same code.
     - `run`: its rows.   - `table`: of rows, a text.   - `draw`: writes their picture to a path.
-    - `verdicts`: of rows, a line for every claim.
+    - `verdicts`: of rows, a line for every claim; none where nothing is published.
     - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
 
     Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
@@ -148,6 +148,7 @@ class Script:
         file = vars(sys.modules[self.config.__module__])
         defaults = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
         defaults["draw"] = defaults["draw"] or ("build" in file and charts.saved(file["build"]))
+        defaults["verdicts"] = defaults["verdicts"] or (lambda rows: [])
         defaults["name"] = Path(inspect.getfile(self.config)).stem if not self.name else ""
         defaults["question"] = (file["__doc__"] or "").split("\n")[0]
         for field, default in defaults.items():
@@ -213,7 +214,8 @@ class Script:
         except InputError as mistake:
             print(f"{self.name}: {mistake}", file=sys.stderr)
             return 2
-        print(f"{text}\n\n{report.plain(verdict_rows(self.verdicts(rows)))}")
+        verdicts = verdict_rows(self.verdicts(rows))
+        print("\n\n".join([text, *([report.plain(verdicts)] if verdicts else [])]))
         return 0
 
     def start(self, module: str) -> None:

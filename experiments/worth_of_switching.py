@@ -30,8 +30,8 @@ from mfabric_jax.timing import Drift
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
 
 from .pictures import heat
-from .rows import Row, Rows, adding, duration, grouped, of, pivot, summed, then, told
-from .script import Found, Ports, Script, Verdict, cells, check, spread
+from .rows import Row, adding, duration, of, pivot, summed, then, told
+from .script import Found, Ports, Script, cells, check
 
 USUAL: dict[str, Any] = {"servers": 16, "optical_degree": 6, "skew": 1.0, "pairs": 0.5, "memory": 0.9, "sigma": 0.3}
 VARIED: dict[str, tuple] = {
@@ -238,13 +238,6 @@ build = then(
         number="{:.2f}",
     ),
 )
-
-
-def verdicts(rows: Rows) -> list[Verdict]:
-    """What switching gains, over all places; nothing is published."""
-    best = "static circuits' time over the best that switches, {routing}, decided in {decision}, {delay}"
-    groups = grouped(named(rows), "routing", "decision", "delay").values()
-    return [spread(best.format(**here[0]), [row["gain"] for row in here]) for here in groups]
 
 
 SCRIPT = Script(

@@ -84,10 +84,8 @@ def test_gaps_are_closed_between_joint_on_the_forecast_and_on_the_truth():
     assert gaps(made)[0]["closed"] is None
 
 
-def test_table_verdicts_and_figure(rows, tmp_path):
+def test_table_and_figure(rows, tmp_path):
     assert "broad 0.8" in SCRIPT.table(rows)
-    claims = [line.claim for line in SCRIPT.verdicts(rows)]
-    assert claims[0] == "over the degree bound, 4 servers, adaptive routes, sigma 0, broad"
     assert SCRIPT.draw(rows, tmp_path / "demands.png").stat().st_size > 10_000
 
 

@@ -104,7 +104,7 @@ def test_load_of_a_recording(tmp_path):
     assert expert_load.verdicts(rows)[0].word == "reproduced"
     assert expert_load.verdicts(rows[::-1])[0].word != "reproduced"
     drawn(expert_load, rows, tmp_path)
-    rows = list(expert_load.run(expert_load.Config(iterations=40, half_life=5.0, drift=0.0)))
+    rows = list(expert_load.run(expert_load.Config(iterations=150)))
     first = expert_load.verdicts(rows)[0]
     assert float(first.found) < 0.5
     assert first.word == "measured"  # that generated load evens out is no finding

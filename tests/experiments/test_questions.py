@@ -177,7 +177,7 @@ def test_designs_see_the_same_traffic(monkeypatch, tmp_path):
     (border,) = experts_or_light.borders(rows)
     assert 0 < border["placement, copies"] < 0.8
     assert border["placement"] is None
-    assert len(judged(experts_or_light, rows, tmp_path)) == len(designs) + 1
+    assert judged(experts_or_light, rows, tmp_path) == {}
     rule = config.setting(designs["both, copies"]).placement.rule
     assert (rule.name, rule.every, rule.redundant_experts) == ("hierarchical", 2, 64)
 
@@ -218,7 +218,7 @@ def test_what_switching_gains(monkeypatch, tmp_path):
     assert (rows[0]["best"], rows[-1]["best"]) == ("block", "static")
     assert rows[0]["gain"] == pytest.approx(2 / (1 + 1e-3 / 4), rel=1e-3)
     assert rows[-1]["gain"] < 1
-    assert len(judged(worth_of_switching, rows, tmp_path)) == 12
+    assert judged(worth_of_switching, rows, tmp_path) == {}
 
 
 def test_jobs_beside_published_gains(tmp_path):
