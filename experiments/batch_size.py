@@ -7,12 +7,16 @@ not looked at. Source: arXiv 2501.03905, sweep of the batch size, which has no n
 
 import dataclasses
 
+import numpy as np
+
 from mfabric_jax import units
 from mfabric_jax.case import Cases
+from mfabric_jax.simulation import rows_of
+from mfabric_jax.timing.all_to_alls import places
 
 from .pictures import beside, lines
-from .rows import Rows, grouped, listed
-from .script import FIRST, Found, Script, Sweep, Verdict, check, compared, over_tree
+from .rows import Row, Rows, grouped, listed
+from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, only, over_tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +41,27 @@ class Config(Sweep):
 def run(config: Config) -> Found:
     """A row for each model, size and rule: seconds on both fabrics, per sequence, and the hidden part of the delay.
 
-    `turns`: reconfigurations of the busiest region in an iteration; `hidden`: 1 - what is waited for them over their
+    `turns`: reconfigurations of the busiest stage in an iteration; `hidden`: 1 - what it waits for them over their
     delays, None where the switch never turns.
     """
-    sizes = sorted(config.micro_batch)
-    trees = {place: row for place, (row,) in compared(config, config.models, sizes, ["block"], ["fat-tree"])}
-    for (model, size, first), (here,) in compared(config, config.models, sizes, config.firsts):
-        delays_s = here["switch_turns"] * units.ms(config.delay_ms)
-        row = {"model": model, "micro_batch": size, "first": first}
-        row |= over_tree(here, trees[model, size, "block", "fat-tree"])
-        row |= {part: here[part] for part in ("compute_s", "ep_comm_s", "reconfig_s")}
-        row |= {"turns": here["switch_turns"], "hidden": 1 - here["reconfig_s"] / delays_s if delays_s else None}
-        yield row | {"s_per_sequence": here["iteration_s"] / size}
+    for model, size in cells(config, config.models, sorted(config.micro_batch)):
+        tree, _ = _simulated(config.setting(model, size, fabric="fat-tree"))
+        for first in config.firsts:
+            here, turns = _simulated(config.setting(model, size, first))
+            delays_s = turns * units.ms(config.delay_ms)
+            row = {"model": model, "micro_batch": size, "first": first} | over_tree(here, tree)
+            row |= {part: here[part] for part in ("compute_s", "ep_comm_s", "reconfig_s")}
+            row |= {"turns": turns, "hidden": 1 - here["reconfig_s"] / delays_s if turns else None}
+            yield row | {"s_per_sequence": here["iteration_s"] / size}
+
+
+def _simulated(setting: Cases) -> tuple[Row, int]:
+    """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
+    scenario, simulated = only(setting)
+    stage = int(np.asarray(simulated.times.stage)[0, 0])
+    moe = places(scenario.workload).layer >= 0
+    (row,) = rows_of(simulated)
+    return row, int((np.asarray(simulated.exchanges.switch)[0] & moe[..., None])[stage].sum())
 
 
 SECONDS = ("fat_tree_s", "fat-tree [s]"), ("mfabric_s", "mFabric [s]")
