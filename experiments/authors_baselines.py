@@ -21,7 +21,7 @@ from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.timing.passes import places
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar
-from .pictures import Axis, Dots, Picture
+from .pictures import dots
 from .rows import Row, Rows, adding, grouped, of, picked, pivots, then, told
 from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid, only
 
@@ -64,7 +64,7 @@ class Config:
     seed: int = 0  # Of paths and traffic.
 
     def __post_init__(self):
-        check(self, known={"models": PUBLISHED, "traffic": TRAFFIC}, distinct="nic_gbps", cases="traffic models")
+        check(self, known={"models": PUBLISHED, "traffic": TRAFFIC}, cases="traffic models")
 
     def setting(self, traffic: str, model: str, design: str = TREE, changes: Mapping[str, Any] = {}) -> Cases:
         """One model on one design."""
@@ -82,7 +82,7 @@ def run(config: Config) -> Found:
             _, simulated = only(config.setting(traffic, model, design, {"compute.efficiency": fitted}))
             same = {"design": design, "shares": traffic, "efficiency": fitted}
             rows += [same | _all_to_all(simulated, row) for row in rows_of(simulated)]
-        yield from (row | _beside(row, rows) for row in rows)
+        yield from (row | ratios_of(row, rows) for row in rows)
 
 
 def _all_to_all(simulated: Simulated, row: Row) -> Row:
@@ -92,7 +92,7 @@ def _all_to_all(simulated: Simulated, row: Row) -> Row:
     return row | {"all_to_all_s": float(np.median(load)) / simulated.scenario.rates(row["nic_gbps"]).nic_Bps}
 
 
-def _beside(row: Row, rows: Rows) -> dict[str, Any]:
+def ratios_of(row: Row, rows: Rows) -> dict[str, Any]:
     """Over the fat-tree, mFabric over it, and what packet level says."""
     at = {"nic_gbps": row["nic_gbps"]}
     (tree,), (best,) = picked(rows, design=TREE, **at), picked(rows, design=MFABRIC, **at)
@@ -126,9 +126,8 @@ table = told(
     ),
 )
 
-OVER = Axis("all_to_all_over_tree", "all-to-all over the fat-tree's", log=True, lines=(1,))
-PANEL = Dots(OVER, Axis("design"), "model", title="{shares}")
-PICTURE = Picture((PANEL,), "shares", shown=_first_bandwidth, width=6.4)
+OVER = "all_to_all_over_tree", "all-to-all over the fat-tree's"
+build = then(_first_bandwidth, dots(OVER, "{design}", "{model}", panel="{shares}"))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -144,43 +143,20 @@ def verdicts(rows: Rows) -> list[Verdict]:
         if row["at_packet_level"] is not None
     ]
     for (traffic,), here in grouped(rows, "shares").items():
-        found += _per_dollar(here, traffic) + _close(here, traffic) + _faster(here, traffic)
+        found += per_dollar(here, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
+        for design in (ALWAYS, APART):
+            over_tree = adding(design=lambda row: TREE, mfabric_per_dollar="per_dollar_over_tree")
+            claim = f"perf/$ of {design} over {{fabric}}, {{gbps:g}} Gbps, {traffic}"
+            found += per_dollar(over_tree(picked(here, design=design)), claim, by="design")
+        for design, row in product((MFABRIC, ALWAYS, APART), picked(here, nic_gbps=400.0)):
+            if row["design"] == design and row["model"] in CLOSE:
+                claim = f"time of {design} over fat-tree, {row['model']}, 400 Gbps, {traffic}"
+                found.append(against(claim, row["over_fat_tree"], None, CLOSE[row["model"]]))
+        for (model, mean), design in product(FASTER_THAN_TOPOOPT.items(), (MATCHINGS, RINGS, TOTIENT)):
+            if there := picked(here, design=design, model=model):
+                claim = f"speed over {design}, mean, {model}, {traffic}"
+                found.append(against(claim, of("mfabric_faster")(there), mean, allowed=ROUNDED / mean))
     return found
-
-
-def _per_dollar(rows: Rows, traffic: str) -> list[Verdict]:
-    """mFabric's over that of others; two other mFabrics' over the fat-tree's."""
-    lines = per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
-    for design in (ALWAYS, APART):
-        over_tree = adding(design=lambda row: TREE, mfabric_per_dollar="per_dollar_over_tree")
-        there = over_tree(picked(rows, design=design))
-        lines += per_dollar(there, f"perf/$ of {design} over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
-    return lines
-
-
-def _close(rows: Rows, traffic: str) -> list[Verdict]:
-    """Times of mFabrics over the fat-tree's."""
-    near = [row for row in picked(rows, nic_gbps=400.0) if row["model"] in CLOSE]
-    return [
-        against(
-            f"time of {design} over fat-tree, {row['model']}, 400 Gbps, {traffic}",
-            row["over_fat_tree"],
-            None,
-            CLOSE[row["model"]],
-        )
-        for design in (MFABRIC, ALWAYS, APART)
-        for row in picked(near, design=design)
-    ]
-
-
-def _faster(rows: Rows, traffic: str) -> list[Verdict]:
-    """mFabric's mean speed over TopoOpt's."""
-    lines = []
-    for (model, mean), design in product(FASTER_THAN_TOPOOPT.items(), (MATCHINGS, RINGS, TOTIENT)):
-        if here := picked(rows, design=design, model=model):
-            claim = f"speed over {design}, mean, {model}, {traffic}"
-            lines.append(against(claim, of("mfabric_faster")(here), mean, allowed=ROUNDED / mean))
-    return lines
 
 
 SCRIPT = Script(Config, quick={"models": ("llama-moe",), "traffic": ("authors",), "nic_gbps": (100.0, 400.0)})

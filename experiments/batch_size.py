@@ -6,7 +6,6 @@ not looked at. Source: arXiv 2501.03905, sweep of the batch size, which has no n
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -14,13 +13,10 @@ from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.simulation import rows_of
 from mfabric_jax.timing.passes import places
-from mfabric_jax.workload import NAMES
 
-from .pictures import Axis, Lines, Picture, looks
-from .rows import Rows, grouped, listed
-from .script import FIRST, Found, Script, Sweep, Verdict, beside, cells, check, only
-
-LOOKS = looks(("block", "reuse", "random"))
+from .pictures import beside, lines
+from .rows import Row, Rows, grouped, listed
+from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, only, over_tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +30,7 @@ class Config(Sweep):
     delay_ms: float = 25.0  # Reconfiguration delay.
 
     def __post_init__(self):
-        known = {"models": NAMES, "firsts": [first for first in FIRST if first in LOOKS]}
-        check(self, known=known, distinct="micro_batch", whole={1: "micro_batch"}, positive="delay_ms")
-        self.setting(self.models[0], self.micro_batch[0])
+        check(self, known={"firsts": ("block", "reuse", "random")}, positive="delay_ms", cases="models micro_batch")
 
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Cases:
         """One case."""
@@ -55,13 +49,13 @@ def run(config: Config) -> Found:
         for first in config.firsts:
             here, turns = _simulated(config.setting(model, size, first))
             delays_s = turns * units.ms(config.delay_ms)
-            row = {"model": model, "micro_batch": size, "first": first} | beside(here, tree)
+            row = {"model": model, "micro_batch": size, "first": first} | over_tree(here, tree)
             row |= {part: here[part] for part in ("compute_s", "ep_comm_s", "reconfig_s")}
             row |= {"turns": turns, "hidden": 1 - here["reconfig_s"] / delays_s if turns else None}
             yield row | {"s_per_sequence": here["iteration_s"] / size}
 
 
-def _simulated(setting: Cases) -> tuple[dict[str, Any], int]:
+def _simulated(setting: Cases) -> tuple[Row, int]:
     """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
     scenario, simulated = only(setting)
     stage = int(np.asarray(simulated.times.stage)[0, 0])
@@ -74,12 +68,11 @@ SECONDS = ("fat_tree_s", "fat-tree [s]"), ("mfabric_s", "mFabric [s]")
 RATIOS = ("over_fat_tree", "ratio"), ("per_dollar", "per dollar")
 table = listed("model", "first", ("micro_batch", "micro-batch"), *SECONDS, *RATIOS, "turns", ("hidden", None, True))
 
-SIZES = Axis("micro_batch", "sequences in a micro-batch", log=True, ticks=str)
-SAME = {"by": "first", "looks": LOOKS, "under": "block"}
-RATIO = Axis("over_fat_tree", "iteration time\nover the fat-tree's", lines=(1,))
-HIDDEN = Axis("hidden", "hidden part of the delay", percent=True, low=-0.04, high=1.06)
-PANELS = Lines(SIZES, RATIO, title="{model}", **SAME), Lines(SIZES, HIDDEN, empty="the switch never turns", **SAME)
-PICTURE = Picture(PANELS, across="model")
+SIZES = "micro_batch", "sequences in a micro-batch"
+build = beside(
+    lines(SIZES, ("over_fat_tree", "time over the fat-tree's"), "{first}", panel="{model}"),
+    lines(SIZES, ("hidden", "hidden part of the delay"), "{first}", panel="{model}"),
+)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

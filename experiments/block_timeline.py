@@ -18,7 +18,7 @@ from mfabric_jax.report.figures.timelines import build_block
 from mfabric_jax.simulation.timeline import walked_through
 from mfabric_jax.timing.passes import places
 from mfabric_jax.timing.trace import one_block, segments
-from mfabric_jax.workload import NAMES, Workload, get_gpu
+from mfabric_jax.workload import Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
 from .rows import Row, Rows, adding, grouped, listed, picked, values_of
@@ -44,8 +44,8 @@ class Config(Sweep):
     delay_ms: float = USUAL_MS  # Reconfiguration delay.
 
     def __post_init__(self):
-        known = {"models": NAMES, "firsts": [first for first in FIRST if first != "predict"]}
-        check(self, known=known, distinct="rates", positive="rates delay_ms", cases="models firsts rates")
+        known = {"firsts": [first for first in FIRST if first != "predict"]}
+        check(self, known=known, positive="rates delay_ms", cases="models firsts rates")
 
     def setting(self, model: str, first: str, rate: float) -> Cases:
         """One model on the measured cluster."""

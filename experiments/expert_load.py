@@ -5,28 +5,34 @@ popular experts that drift, and whose lead shrinks as a balancing loss acts; tha
 finding. Source: arXiv 2501.03905, load of experts over iterations: temporally dynamic, its variance shrinks.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import PowerNorm
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings import statistics
-from mfabric_jax.report.figures.trace import spread
+from mfabric_jax.report.figures.trace import build_load, spread
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.generator import Shape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
-from .pictures import Axis, Heat, Lines, Picture, Pictures
-from .rows import Row, Rows, grouped, of, pivot, then, told
+from .rows import Row, Rows, grouped, of, pivot, then, told, values_of
 from .script import Script, Verdict, check
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LAYERS = 4  # shown, spread evenly
 PART = 10  # the first and the last tenth are compared
+KNOBS = Knobs(  # the lead of popular experts shrinks to 0.3 of it, by half in 60 iterations
+    popularity=LOG_NORMAL, skew=1.0, phase_floor=0.3, half_life=60.0, drift=0.04, persistence=0.99, sampled=True
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +42,11 @@ class Config:
     trace: str | None = None  # A recording; without one load is generated.
     model: str = "qwen-moe"  # Generated: whose number of experts and selections.
     iterations: int = 500  # Generated.
-    skew: float = 1.0  # Generated: standard deviation of the logarithm of popularity at the start.
-    floor: float = 0.3  # Generated: part of the skew that is left in the end.
-    half_life: float = 60.0  # Generated: iterations in which half of the rest is gone.
-    drift: float = 0.04
-    """Generated: standard deviation of a step of the logarithm of popularity from one iteration to the next."""
-    persistence: float = 0.99  # Generated: part of the drift so far that remains at each step.
     seed: int = 0  # Of generated load.
 
     def __post_init__(self):
-        check(self, known={"model": workload.NAMES}, whole={1: "iterations"})
-        check(self, not_negative="skew floor drift", positive="half_life")
-        self.knobs()
-
-    def knobs(self) -> Knobs:
-        """Of what is generated."""
-        own = {field: getattr(self, field) for field in ("skew", "half_life", "drift", "persistence")}
-        return Knobs(popularity=LOG_NORMAL, sampled=True, phase_floor=self.floor, **own)
+        workload.get(self.model)
+        check(self, whole={1: "iterations"})
 
 
 def run(config: Config) -> list[Row]:
@@ -66,7 +60,6 @@ def run(config: Config) -> list[Row]:
         load = statistics.target_loads(recording)
     if len(load) < 2:
         raise InputError(f"a recording must hold at least 2 records to be compared, got {len(load)} of {source}.")
-    layers = spread(load.shape[1])
     mean = load.mean(axis=-1, keepdims=True)
     relative = np.divide(load, mean, out=np.ones_like(load), where=mean > 0)
     return [
@@ -74,7 +67,7 @@ def run(config: Config) -> list[Row]:
         | {"max_over_mean": float(relative[at, layer].max()), "deviation": float(relative[at, layer].std())}
         | {f"expert_{expert}": round(float(value), 5) for expert, value in enumerate(relative[at, layer])}
         for at in range(len(load))
-        for layer in layers
+        for layer in spread(load.shape[1])
     ]
 
 
@@ -82,7 +75,7 @@ def _generated(config: Config) -> np.ndarray:
     """Loads [record layer expert]."""
     job = workload.get(config.model)
     shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
-    count = drawn(shape, config.knobs(), config.seed, np.arange(config.iterations))
+    count = drawn(shape, KNOBS, config.seed, np.arange(config.iterations))
     return statistics.source_rows(count).sum(axis=2)
 
 
@@ -92,14 +85,14 @@ def _starts(rows: Rows) -> list[Row]:
         {"layer": layer, "of": f"{name}, {when}", "mean": of(key)(part)}
         for key, name in {"max_over_mean": "max / mean", "deviation": "deviation"}.items()
         for (layer,), here in grouped(rows, "layer").items()
-        for when, part in _ends(here).items()
+        for when, part in zip(("first", "last"), _ends(here), strict=True)
     ]
 
 
-def _ends(rows: Sequence) -> dict[str, Sequence]:
+def _ends(rows: Rows) -> tuple[Rows, Rows]:
     """The first and the last tenth."""
     size = max(1, len(rows) // PART)
-    return {"first": rows[:size], "last": rows[-size:]}
+    return rows[:size], rows[-size:]
 
 
 table = told(
@@ -108,32 +101,11 @@ table = told(
 )
 
 
-def _loads(rows: Rows) -> list[Row]:
-    """A row for each expert."""
-    experts = [key for key in rows[0] if key.startswith("expert_")]
-    return [
-        {"iteration": row["iteration"], "layer": row["layer"], "expert": expert, "load": row[key]}
-        for row in rows
-        for expert, key in enumerate(experts)
-    ]
-
-
-ITERATION, LAYER = Axis("iteration", "iteration"), {"by": "layer", "named": "layer {}"}
-HEAT = Heat(
-    ITERATION,
-    Axis("expert", "expert"),
-    "load",
-    norm=lambda loads: PowerNorm(0.5, 0.0, max(*loads, 1.0)),
-    title="layer {layer}",
-    high=2.3,
-)
-HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
-OVER_MEAN = {"max_over_mean": "hottest expert over the mean", "deviation": "standard deviation over the mean"}
-MEASURES = [
-    Picture((Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER),), width=3.6, key=False)
-    for key, label in OVER_MEAN.items()
-]
-PICTURE = Pictures((HEATS, Pictures((*MEASURES,))), over=True, heading=lambda rows: rows[0]["source"])
+def build(rows: Rows) -> Figure:
+    """Load of every expert by iteration, in each layer."""
+    experts, numbers = [key for key in rows[0] if key.startswith("expert_")], values_of(rows, "iteration")
+    load = np.array([[row[key] for key in experts] for row in rows]).reshape(len(numbers), -1, len(experts))
+    return build_load(load, numbers, rows[0]["source"])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -145,12 +117,12 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return [*found, Verdict("hottest expert over the mean, median", f"{hottest:.2f}")]
 
 
-def _shrunk(rows: Sequence) -> float:
+def _shrunk(rows: Rows) -> float:
     """Variance of the last tenth over that of the first."""
-    ends = {when: float(np.mean([row["deviation"] ** 2 for row in part])) for when, part in _ends(rows).items()}
-    if ends["first"]:
-        return ends["last"] / ends["first"]
-    return float("inf") if ends["last"] else 1.0
+    first, last = (float(np.mean([row["deviation"] ** 2 for row in part])) for part in _ends(rows))
+    if first:
+        return last / first
+    return float("inf") if last else 1.0
 
 
 SCRIPT = Script(Config, quick={"iterations": 200})

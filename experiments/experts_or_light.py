@@ -21,9 +21,9 @@ from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
-from .pictures import Axis, Lines, Picture, looks
-from .rows import Row, Rows, grouped, picked, pivot, told
-from .script import FIRST, Found, Script, Verdict, cells, check, grid, of_gpu, spread
+from .pictures import lines
+from .rows import Row, Rows, grouped, picked, pivot, then, told
+from .script import FIRST, Found, Script, cells, check, grid, of_gpu
 
 BEST: dict[str, Any] = {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]
 TURNING: dict[str, Any] = {"circuits.policy": "greedy", "circuits.routing": "unsplit"} | FIRST["block"]
@@ -57,27 +57,20 @@ class Config:
     """What to vary, and the job."""
 
     skews: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)  # Popularity rank to the power -skew.
-    drifts: tuple[float, ...] = (
-        0.0,
-        0.1,
-        0.3,
-    )  # Of popularity from iteration to iteration, deviation of its logarithm.
+    drifts: tuple[float, ...] = (0.0, 0.1, 0.3)
+    """Of popularity from iteration to iteration, deviation of its logarithm."""
     designs: tuple[str, ...] = tuple(DESIGNS)  # Which, neither first.
-    model: str = "deepseek-r1"  # Of the catalogue; eleven blocks of it, degrees as above.
-    gpu: str = "H800-SXM"  # At half its peak.
-    circuits_gbps: float = 400.0  # NICs of mFabric.
-    packets_gbps: float = 200.0  # NICs of the fat-tree.
     iterations: int = 4  # Timed; experts are placed again as often.
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"designs": DESIGNS}, distinct="skews drifts designs", not_negative="skews drifts")
-        check(self, whole={1: "iterations", 0: "seed"})
+        whole = {1: "iterations", 0: "seed"}
+        check(self, known={"designs": DESIGNS}, not_negative="skews drifts", whole=whole)
         self.setting(DESIGNS[BASE])
 
     def setting(self, design: Design) -> Case:
         """One design."""
-        changes = JOB | of_gpu(self.gpu) | {"model.name": self.model, "compute.efficiency": 0.5}
+        changes = JOB | of_gpu("H800-SXM") | {"model.name": "deepseek-r1", "compute.efficiency": 0.5}
         changes |= {"compute.experts": "received", "traffic.drawn": 1, "run.seed": self.seed}
         changes |= {"run.iterations": self.iterations, "placement.rule": design.placement}
         if design.placement != "contiguous":
@@ -86,9 +79,9 @@ class Config:
             changes |= {f"placement.{design.placement}.{name}": value for name, value in settings.items()}
         if design.circuits is None:
             changes |= {"network.fabric": "fat-tree", "network.nic_use": "pooled"}
-        gbps = self.packets_gbps if design.circuits is None else self.circuits_gbps
-        (one,) = grid(changes | (design.circuits or {}) | {"network.nic_gbps": gbps})
-        return one
+        gbps = 200.0 if design.circuits is None else 400.0
+        (case,) = grid(changes | (design.circuits or {}) | {"network.nic_gbps": gbps})
+        return case
 
 
 def run(config: Config) -> Found:
@@ -145,10 +138,6 @@ def _turns(row: Row) -> str:
     return "-" if row["switch_turns"] is None else f"{row['switch_turns']:.0f}"
 
 
-def _borders_told(rows: Rows) -> str:
-    return report.plain(borders(rows))
-
-
 table = told(
     "iteration time over that of neither",
     pivot(("drift", "skew"), "{design}", "{over_neither:.2f}"),
@@ -157,37 +146,10 @@ table = told(
     "busiest rank over the mean",
     pivot(("drift", "skew"), "{design}", "{rank_load_over_mean:.2f}"),
     "the skew from which on placing experts beats circuits alone",
-    _borders_told,
+    then(borders, report.plain),
 )
-PICTURE = Picture(
-    (
-        Lines(
-            Axis("skew", "skew of expert popularity"),
-            Axis("over_neither", "iteration time over neither's", low=0, lines=(1,)),
-            "design",
-            looks(list(DESIGNS)[1:]),
-            title="drift {drift:g}",
-            high=3.4,
-        ),
-    ),
-    across="drift",
-    shown=lambda rows: [row for row in rows if row["design"] != BASE],
-    share_y=True,
-    heading=lambda rows: "Circuits, placement, both or neither at one price of the network",
-    width=3.2,
-)
-
-
-def verdicts(rows: Rows) -> list[Verdict]:
-    """What each design saves, and prices."""
-    found = [
-        spread(f"iteration time over neither's, {name}", [row["over_neither"] for row in here])
-        for (name,), here in grouped(rows, "design").items()
-    ]
-    costs = {row["design"]: row["network_cost_usd"] for row in rows}
-    if LIGHT in costs:
-        found.append(Verdict("network of circuits over that of the fat-tree", f"{costs[LIGHT] / costs[BASE]:.3f}"))
-    return found
+AXES = ("skew", "skew of expert popularity"), ("over_neither", "iteration time over neither's")
+build = lines(*AXES, "{design}", panel="drift {drift:g}")
 
 
 SCRIPT = Script(Config, quick={"skews": (0.0, 0.6), "drifts": (0.1,), "iterations": 2})

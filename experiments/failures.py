@@ -29,12 +29,12 @@ class Config(Sweep):
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays; the first one is drawn.
 
     def __post_init__(self):
-        check(self, known={"kinds": KINDS}, distinct="delays_ms", not_negative="delays_ms", cases="models delays_ms")
+        check(self, known={"kinds": KINDS}, not_negative="delays_ms", cases="models delays_ms")
 
     def setting(self, model: str, delay_ms: float) -> Case:
         """All failures of one model."""
-        (one,) = self.case(model, "mfabric", {"circuits.delay_s": units.ms(delay_ms)})
-        return one.with_({"failures.kinds": self.kinds})
+        (case,) = self.case(model, "mfabric", {"circuits.delay_s": units.ms(delay_ms)})
+        return case.with_({"failures.kinds": self.kinds})
 
 
 def run(config: Config) -> Found:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.report import style
 from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, simulate
 
-from .pictures import Axis, Lines, Picture
+from .pictures import lines
 from .rows import Row, Rows, adding, grouped, listed, of, picked, pivot, then, told
 from .script import PRESETS, Script, Verdict, against, cells, check, grid
 
@@ -58,10 +57,10 @@ def run(config: Config) -> list[Row]:
         fitted = calibrate(next(iter(config.setting(preset, model))), (model,))[model].efficiency
         calibrated = config.setting(preset, model, {"compute.efficiency": fitted})
         rows += [{"preset": preset, "efficiency": fitted} | row for row in simulate(calibrated).rows()]
-    return [row | _beside(row, rows) for row in rows]
+    return [row | ratios_of(row, rows) for row in rows]
 
 
-def _beside(row: Row, rows: Rows) -> dict[str, Any]:
+def ratios_of(row: Row, rows: Rows) -> dict[str, Any]:
     """Its time over that of the fat-tree and at 800 Gbps, and mFabric's over its own."""
 
     def cell(fabric: str, gbps: float) -> Row:
@@ -95,16 +94,18 @@ table = told(
 
 
 def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
+    """Times over that of the fat-tree at 800 Gbps; what is published of the fat-tree is a curve of its own."""
     tree = grouped(picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1]), "preset", "model")
     seconds = {place: here[0]["iteration_s"] for place, here in tree.items()}
-    return adding(over_tree=lambda row: row["iteration_s"] / seconds[row["preset"], row["model"]])(rows)
+    published = adding(fabric=lambda row: "published, fat-tree", over_tree="published_over_800")
+    return [
+        *adding(over_tree=lambda row: row["iteration_s"] / seconds[row["preset"], row["model"]])(rows),
+        *published([row for row in rows if row["published_over_800"]]),
+    ]
 
 
-GBPS = Axis("nic_gbps", "NIC bandwidth [Gbps]", log=True, ticks="{:g}".format)
-TIME, PUBLISHED_TIME = Axis("over_tree", "time over fat-tree's at 800", low=0), "published, fat-tree"
-SAME = {"under": "fat-tree", "published": ("published_over_800", PUBLISHED_TIME), "title": "{model}, {preset}"}
-PANEL = Lines(GBPS, TIME, "fabric", style.FABRICS, **SAME)
-PICTURE = Picture((PANEL,), "preset", "model", shown=_over_fat_tree_at_800, width=3.1)
+GBPS, TIME = ("nic_gbps", "NIC bandwidth [Gbps]"), ("over_tree", "time over the fat-tree's at 800")
+build = then(_over_fat_tree_at_800, lines(GBPS, TIME, "{fabric}", panel="{model}, {preset}"))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -7,28 +7,22 @@ ranks, and locality.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.colors import PowerNorm
 
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.recordings import statistics
-from mfabric_jax.report import style
 from mfabric_jax.traffic import Flows, Tokens
 from mfabric_jax.traffic.training import ring_all_reduce, together
 from mfabric_jax.workload import Workload, place
 
-from .pictures import Axis, Heat, Picture
+from .pictures import heat
 from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
 from .script import Found, Script, Verdict, against, check
 
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
-COLOURS = {"Tensor": "Purples", "Expert": "Reds", "Data": "YlOrBr", "Pipeline": "Greens"}
 STATISTICS = {
     "ep_in_region": "all-to-all bytes that stay in their region",
     "leaves_region": "bytes of all parallelisms that leave a region",
@@ -139,71 +133,17 @@ named = then(where(row="statistic"), adding(statistic=lambda row: STATISTICS[row
 table = told(then(named, pivot(["statistic"], "{model}", "value")), then(where(row="cluster"), _sums, report.plain))
 
 
-def build(rows: Rows) -> Figure:
-    """Four all-to-alls and the whole cluster of every model."""
-    models = grouped(rows, "model")
-    figure = style.blank(11.6, 5.6 * len(models))
-    parts = np.ravel(np.asarray(figure.subfigures(len(models), 1)))
-    for part, ((model,), here) in zip(parts, models.items(), strict=True):
-        left, right = np.asarray(part.subfigures(1, 2, width_ratios=[1, 1.05]))
-        ALL_TO_ALLS.fill(left, here)
-        _cluster(right, picked(here, row="cluster"), here[0]["gpus"])
-        left.suptitle(f"{model}: dispatch, rank to rank", fontweight="bold")
-        right.suptitle("One iteration, GPU to GPU: what moves most", fontweight="bold")
-    return figure
+def _drawn(rows: Rows) -> list[Row]:
+    """Bytes over the largest of their panel: dispatches from rank to rank, and each parallelism from GPU to GPU."""
+    pairs = [row for row in rows if row["row"] != "statistic" and row["source"] != row["destination"]]
+    titles = {"all-to-all": "layer {layer}, micro-batch {micro_batch}", "cluster": "{parallelism}, GPU to GPU"}
+    named = adding(panel=lambda row: f"{row['model']}: {titles[row['row']].format(**row)}")(pairs)
+    most = {panel: max(row["bytes"] for row in here) for (panel,), here in grouped(named, "panel").items()}
+    return adding(part=lambda row: row["bytes"] / most[row["panel"]])(named)
 
 
-def _cells(rows: Rows) -> list[Row]:
-    """Bytes from rank to rank, in two lines of two all-to-alls."""
-    all_to_alls = grouped(picked(rows, row="all-to-all"), "layer", "micro_batch").values()
-    return [
-        row | {"line": rank // 2, "column": rank % 2, "GB": units.to_gigabytes(row["bytes"])}
-        for rank, here in enumerate(all_to_alls)
-        for row in here
-        if row["source"] != row["destination"]
-    ]
-
-
-TARGET, SOURCE = Axis("destination", "destination rank"), Axis("source", "source rank")
-PANEL = Heat(
-    TARGET,
-    SOURCE,
-    "GB",
-    norm=lambda sizes: Normalize(0, max(sizes)),
-    down=True,
-    title="layer {layer}, micro-batch {micro_batch}",
-)
-ALL_TO_ALLS = Picture((PANEL,), "line", "column", shown=_cells, scale="GB (what stays on its rank is left out)")
-
-
-def _cluster(figure: Any, rows: Rows, gpus: int) -> None:
-    """Every pair in the colour of the parallelism that moves most, the darker the more (logarithms); lines between
-    regions."""
-    axes, picture = figure.subplots(), np.ones((gpus, gpus, 3))
-    size = np.log([row["bytes"] for row in rows])
-    depth = 0.3 + 0.7 * ((size - size.min()) / np.ptp(size) if np.ptp(size) else 1 + 0 * size)
-    seen: dict[tuple[int, int], str] = {}
-    for rank in np.argsort(size, kind="stable"):  # the heaviest of a pair is seen
-        pair, kind = (rows[rank]["source"], rows[rank]["destination"]), rows[rank]["parallelism"]
-        seen[pair], picture[pair] = kind, colormaps[COLOURS[kind]](depth[rank])[:3]
-    axes.imshow(picture, interpolation="nearest")
-    for line in (axes.axhline, axes.axvline):
-        for edge in _edges(rows, gpus):
-            line(edge - 0.5, color=style.FAINT, linewidth=0.6)
-    axes.set(xlabel="destination GPU", ylabel="source GPU")
-    axes.locator_params(nbins=5, integer=True)
-    axes.spines[:].set_visible(False)
-    kinds = [kind for kind in COLOURS if kind in seen.values()]
-    handles = [Patch(color=colormaps[COLOURS[kind]](0.75), label=kind) for kind in kinds]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-
-
-def _edges(rows: Rows, gpus: int) -> list[int]:
-    """Where regions begin: nobody before talks to anybody behind inside a region."""
-    reach = np.arange(gpus)
-    for row in picked(rows, same_region=True):
-        reach[row["source"]] = max(reach[row["source"]], row["destination"])
-    return [gpu + 1 for gpu in range(gpus - 1) if reach[: gpu + 1].max() == gpu]
+ENDS = ("destination", "destination"), ("source", "source")
+build = then(_drawn, heat(*ENDS, ("part", "bytes over the most of a pair"), PowerNorm(0.5, 0, 1), panel="{panel}"))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -20,10 +20,9 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.simulation import evaluate, iteration_of
-from mfabric_jax.workload import NAMES
 
-from .pictures import Axis, Heat, Picture
-from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
+from .pictures import heat
+from .rows import Row, Rows, adding, grouped, listed, pivot, then, told
 from .script import Found, Script, Sweep, Verdict, cells, check
 
 USUAL = 6, 2
@@ -41,16 +40,15 @@ class Config(Sweep):
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays.
 
     def __post_init__(self):
-        whole, lists = {0: "optical", 1: "electrical"}, "optical electrical delays_ms"
-        check(self, known={"models": NAMES}, distinct=lists, whole=whole, not_negative="delays_ms", cases="models")
+        check(self, whole={0: "optical", 1: "electrical"}, not_negative="delays_ms", cases="models")
         if USUAL[0] not in self.optical or USUAL[1] not in self.electrical:
             given = f"{list(self.optical)} and {list(self.electrical)}"
             raise InputError(f"optical and electrical must hold the default, {USUAL[0]} and {USUAL[1]}, got {given}.")
 
     def setting(self, model: str) -> Case:
         """One model on mFabric."""
-        (one,) = self.case(model, "mfabric")
-        return one
+        (case,) = self.case(model, "mfabric")
+        return case
 
     def splits(self) -> dict[tuple[int, int], float]:
         """Bandwidth of every split that has the price of the default."""
@@ -105,18 +103,14 @@ def _timed(case: Case, nics: int, some: Sequence[tuple], splits: Mapping[tuple, 
 named = adding(split="{optical} + {electrical}", Gbps=lambda row: round(row["nic_gbps"]), **{"delay [ms]": "delay_ms"})
 
 
-def _best(rows: Sequence) -> Any:
-    return min(rows, key=lambda row: row["iteration_s"])
-
-
 def _eight(rows: Rows) -> list[Row]:
     """Where a server has as many NICs as by default."""
     return [row for row in rows if row["optical"] + row["electrical"] == sum(USUAL)]
 
 
-def _bests(rows: Rows) -> list[Row]:
+def _bests(rows: Rows) -> list[Any]:
     """The best of all splits of every model and delay."""
-    return [_best(here) for here in grouped(rows, "model", "delay_ms").values()]
+    return [min(here, key=lambda row: row["iteration_s"]) for here in grouped(rows, "model", "delay_ms").values()]
 
 
 table = told(
@@ -124,18 +118,15 @@ table = told(
     then(named, _eight, pivot(("split", "Gbps"), "{model} {delay_ms:g} ms", "{over_default:.3f}")),
     then(named, _bests, listed("model", "delay [ms]", ("split", "best split"), "Gbps", ("over_default", "over 6 + 2"))),
 )
-
-
-def _frames(rows: Rows) -> Row:
-    return {"--": picked(rows, optical=USUAL[0], electrical=USUAL[1])[0], "-": _best(rows)}
-
-
-OPTICAL, ELECTRICAL = Axis("optical", "optical NICs of a server"), Axis("electrical", "electrical NICs")
-LOOK = {"norm": lambda ratios: TwoSlopeNorm(1.0, 0.6, 1.8), "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
-PANEL = Heat(OPTICAL, ELECTRICAL, "over_default", **LOOK, title="{model}, {delay_ms:g} ms")
-SCALE = "iteration time over that of 6 + 2, same price"
-LEGEND = "dashed: the default 6 + 2; framed: the fastest;\ngrey: would need a bandwidth without a price"
-PICTURE = Picture((PANEL,), "delay_ms", "model", share_y=True, scale=SCALE, heading=lambda rows: LEGEND)
+build = heat(
+    ("optical", "optical NICs of a server"),
+    ("electrical", "electrical NICs"),
+    ("over_default", "iteration time over that of 6 + 2, same price (grey: no price)"),
+    TwoSlopeNorm(1.0, 0.6, 1.8),
+    panel="{model}, {delay_ms:g} ms",
+    colours="RdBu_r",
+    number="{:.2f}",
+)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

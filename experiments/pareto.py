@@ -6,7 +6,7 @@ Computation is calibrated to fat-tree times where these are published. Published
 """
 
 import dataclasses
-import functools
+from pathlib import Path
 
 from mfabric_jax import report
 from mfabric_jax.case import Cases
@@ -92,9 +92,11 @@ def _on_front(rows: Rows) -> Verdict:
     return Verdict(claim, f"{len(values_of(ahead, 'model'))} of {len(values_of(rows, 'model'))}{where}")
 
 
-SCRIPT = Script(
-    Config,
-    draw=functools.partial(compared_picture, "pareto"),
-    quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
-)
+def draw(rows: Rows, path: str | Path) -> Path:
+    """Cost against time; returns the path written."""
+    return compared_picture("pareto", rows, path)
+
+
+QUICK = {"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")}
+SCRIPT = Script(Config, quick=QUICK)
 SCRIPT.start(__name__)

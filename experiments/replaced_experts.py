@@ -25,7 +25,7 @@ from mfabric_jax.traffic import Room, Tokens, placed, placement_policy
 from mfabric_jax.workload import Workload, block_seconds, get_gpu
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
-from .pictures import Axis, Lines, Picture
+from .pictures import lines
 from .rows import Row, Rows, adding, picked, then, told
 from .script import Found, Script, Verdict
 
@@ -167,12 +167,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-RATIOS = Axis("measured", "measured"), Axis("predicted", "predicted", lines=(1,))
-PICTURE = Picture(
-    (Lines(*RATIOS, "of", markers="osD"),),
-    shown=_beside,
-    heading=lambda rows: "Static placement's time over re-placed: predicted, by what was measured",
-    width=5.0,
-)
+AXES = ("measured", "static over re-placed, measured"), ("predicted", "predicted")
+build = then(_beside, lines(*AXES, "{of}"))
 SCRIPT = Script(Config)
 SCRIPT.start(__name__)

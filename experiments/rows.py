@@ -19,7 +19,7 @@ from mfabric_jax.report.grid import values_of as values_of
 
 from .pictures import Row as Row
 from .pictures import Rows as Rows
-from .script import Verdict, reach
+from .script import Verdict
 
 Value = str | Callable[[Any], Any]  # of a row
 
@@ -98,16 +98,6 @@ def listed(*columns: Any) -> Callable[[Rows], str]:
 def of(key: str, function: Callable[[list], Any] = np.mean) -> Callable[[Rows], float]:
     """A function of a column, such as its mean, as one of rows."""
     return lambda rows: float(function([row[key] for row in rows]))
-
-
-def p90(values: Sequence[float]) -> float:
-    """The 90th percentile."""
-    return float(np.quantile(values, 0.9))
-
-
-def ends(key: str, form: str) -> Callable[[Rows], str]:
-    """A column from the least to the most."""
-    return lambda rows: reach(min(row[key] for row in rows), max(row[key] for row in rows), form)
 
 
 def summed(by: Sequence[str], **columns: Callable[[Rows], Any]) -> Callable[[Rows], list[Row]]:

@@ -12,12 +12,11 @@ from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.registry import PRICED
-from mfabric_jax.report import style
-from mfabric_jax.workload import NAMES
+from mfabric_jax.simulation import resolve
 
-from .pictures import Axis, Lines, Picture
+from .pictures import beside, lines
 from .rows import Rows, grouped, picked, pivots
-from .script import Found, Script, Sweep, Verdict, beside, cells, check, replica_gpus, reusing
+from .script import Found, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -35,14 +34,15 @@ class Config(Sweep):
     link_delay_us: float = 1.0  # Propagation of a link.
 
     def __post_init__(self):
-        check(self, known={"models": NAMES, "fabrics": PRICED}, distinct="gpus", whole={1: "gpus"})
+        check(self, known={"fabrics": PRICED}, whole={1: "gpus"})
         if REFERENCE not in self.fabrics:
             raise InputError(f"fabrics must name the {REFERENCE}, with which others are compared, got {self.fabrics}.")
         check(self, cases="models gpus")
 
     def setting(self, model: str, gpus: int) -> Cases:
         """One model on a cluster of a size."""
-        replica = replica_gpus(model)
+        job = resolve(paper().with_({"model.name": model})).job
+        replica = job.gpus // job.dp
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
         own = {"job.parallel.gpus": gpus, "network.link_delay_s": units.us(self.link_delay_us)}
@@ -56,7 +56,7 @@ def run(config: Config) -> Found:
         rows = reusing(config.setting(model, gpus), solved[model])
         (tree,) = picked(rows, fabric=REFERENCE)
         for row in rows:
-            ratios = beside(row, tree)
+            ratios = over_tree(row, tree)
             over = {"time_over_tree": ratios["over_fat_tree"], "per_dollar_over_tree": ratios["per_dollar"]}
             yield {name: row[name] for name in KEPT} | over
 
@@ -66,15 +66,11 @@ TITLES |= {"per_dollar_over_tree": "performance per dollar over the fat-tree's, 
 table = pivots(("model", "fabric"), "{gpus:,}", TITLES, ".3f")
 
 
-def _thousands(gpus: int) -> str:
-    return f"{gpus // 1024}K" if gpus % 1024 == 0 else f"{gpus:,}"
-
-
-GPUS = Axis("gpus", "GPUs", log=True, ticks=_thousands)
-PER_DOLLAR = Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0)
-SAME = {"by": "fabric", "looks": style.FABRICS, "under": REFERENCE}
-TIMES = Lines(GPUS, Axis("iteration_s", "iteration time [s]", low=0), title="{model}", **SAME)
-PICTURE = Picture((TIMES, Lines(GPUS, PER_DOLLAR, **SAME)), across="model", width=3.6)
+GPUS, PANEL = ("gpus", "GPUs"), {"by": "{fabric}", "panel": "{model}"}
+build = beside(
+    lines(GPUS, ("iteration_s", "iteration time [s]"), **PANEL),
+    lines(GPUS, ("per_dollar_over_tree", "performance per dollar over the fat-tree's"), **PANEL),
+)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 
-from .pictures import Axis, Lines, Picture
-from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
+from .pictures import lines
+from .rows import Rows, adding, grouped, listed, picked, pivot, then, told, values_of
 from .script import Found, Script, Sweep, Verdict, against, check, of_gpu, reusing, spread
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
@@ -35,7 +35,7 @@ class Config(Sweep):
     micro_batches: int | None = None  # Micro-batches of an iteration (None: the model's own, 240).
 
     def __post_init__(self):
-        check(self, distinct="gpu_tbps efficiency", positive="gpu_tbps efficiency", cases="gpu_tbps efficiency")
+        check(self, positive="gpu_tbps efficiency", cases="gpu_tbps efficiency")
 
     def setting(self, tbps: float, efficiency: float) -> Cases:
         """The comparison at one bandwidth of a GPU and one rate."""
@@ -67,23 +67,13 @@ SECONDS = "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"
 RATIOS = ("speed_up", None, False, 3), ("published", None, False, 3)
 SPEED_UPS = pivot(["gpu_tbps"], "{efficiency:.0%}", "speed_up")
 TITLE = "speed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s"
-table = told(
-    then(_at_half, listed("gpu_tbps", "fabric", *SECONDS, *RATIOS)), lambda rows: f"{TITLE}\n{SPEED_UPS(rows)}"
-)
+table = told(then(_at_half, listed("gpu_tbps", "fabric", *SECONDS, *RATIOS)), TITLE, SPEED_UPS)
 
 
-def _speeds(rows: Rows) -> list[Row]:
-    known = [row for row in rows if row["published"] is not None]
-    return [*rows, *adding(speed_up="published", as_published=lambda row: True)(known)]
-
-
-RATE = Axis("efficiency", "achieved over peak FLOP/s of the GPU", percent=True)
-SPEED = Axis("speed_up", "NVL72's time over mFabric's", lines=(1,))
-PICTURE = Picture(
-    (Lines(RATE, SPEED, "gpu_tbps", named="{:g} Tbps a GPU", dashed=("as_published", "published")),),
-    shown=_speeds,
-    width=4.6,
-)
+RATE, SPEED = ("efficiency", "achieved over peak FLOP/s of the GPU"), ("speed_up", "NVL72's time over mFabric's")
+published = adding(series="{gpu_tbps:g} Tbps a GPU, published", speed_up="published")
+speeds = adding(series="{gpu_tbps:g} Tbps a GPU")
+build = then(lambda rows: speeds(rows) + published(rows), lines(RATE, SPEED, "{series}"))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

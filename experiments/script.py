@@ -1,8 +1,7 @@
-"""What every experiment is: a frozen configuration, rows, a table, a figure, and how they stand to what is published.
+"""What every experiment is: a frozen configuration, rows, a table, a picture, and how they stand to what is published.
 
 `mfabric reproduce` and `python -m experiments.NAME` both go through `Script`. A mistake is one sentence and status 2.
-Experiments share checks (`check`) and loops (`cells`, `compared`), and what they make of rows (`rows.py`); pictures are
-described by `pictures.py`.
+`check`, `cells` and `compared` are what configurations and loops share; `rows.py` makes tables, `pictures.py` pictures.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import hashlib
 import inspect
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -31,7 +29,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
-from mfabric_jax.report import style
+from mfabric_jax.report import charts, style
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
 from mfabric_jax.simulation.results import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
@@ -54,7 +52,6 @@ FIRST: dict[str, dict[str, Any]] = {  # which circuits the first all-to-all of a
     "pays": {"circuits.turn": "pays"},
 }
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
-EVERY_S = 30.0  # rows of a run that goes on are written
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,14 +126,12 @@ class Script:
 
     - `config`: a frozen dataclass with defaults, checked when it is made.
     - `quick`: fields of `config` that make it a matter of a minute or two on two cores, the same code.
-    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
-    - `table`: of rows, a text.   - `draw`: writes their picture.   - `verdicts`: of rows, a line for every claim.
-    - `more`: text that follows the table; may write further files into the folder.
-    - `resolved`: what fields stand for, such as the prices in a file; goes into the effective configuration.
+    - `run`: its rows.   - `table`: of rows, a text.   - `draw`: writes their picture to a path.
+    - `verdicts`: of rows, a line for every claim; none where nothing is published.
     - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
 
     Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
-    `config`; a picture that is described by data is called `PICTURE` there, and `build` makes the figure of any other.
+    `config`; a function `build` there makes the picture as a chart or a figure.
     """
 
     config: type
@@ -147,44 +142,41 @@ class Script:
     draw: Callable[[Rows, Path], Path] = None  # pyright: ignore
     verdicts: Callable[[Rows], list[Verdict]] = None  # pyright: ignore
     dtype: str = "float32"
-    more: Callable[[Any, Path], str] | None = None
-    resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     name: str = ""
     question: str = ""
 
     def __post_init__(self):
         file = vars(sys.modules[self.config.__module__])
-        own = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
-        own["draw"] = own["draw"] or getattr(file.get("PICTURE"), "draw", None)
-        if build := file.get("build"):
-            own["draw"] = lambda rows, path: style.save(lambda: build(rows), path)
-        own |= {"name": self.name or _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
-        for field, default in own.items():
+        defaults = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
+        defaults["draw"] = defaults["draw"] or ("build" in file and charts.saved(file["build"]))
+        defaults["verdicts"] = defaults["verdicts"] or (lambda rows: [])
+        defaults["name"] = Path(inspect.getfile(self.config)).stem if not self.name else ""
+        defaults["question"] = (file["__doc__"] or "").split("\n")[0]
+        for field, default in defaults.items():
             object.__setattr__(self, field, getattr(self, field) or default)
 
     def answer(self, config: Any, folder: str | Path) -> tuple[list[Row], str]:
-        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and text."""
+        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and table.
+
+        Rows of a run that was stopped are written, too, and marked as not complete.
+        """
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
-        table, picture = self.files(folder)
+        file, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
             style.check_picture(picture)
         rows: list[Row] = []
-        complete, effective = False, self.effective(config)
-        written = time.monotonic()
+        complete, effective = False, self.asked(config) | provenance(self.dtype)
         try:
             for row in self.run(config):
                 rows.append(row)
-                if time.monotonic() - written > EVERY_S:  # for a run that is killed
-                    report.write_rows(rows, table, effective | {COMPLETE: complete})
-                    written = time.monotonic()
             self.draw(rows, picture)
-            told = [self.table(rows), *([self.more(config, Path(folder))] if self.more else [])]
+            text = self.table(rows)
             complete = True
         finally:
             if rows:
-                report.write_rows(rows, table, effective | {COMPLETE: complete})
-        return rows, "\n\n".join(filter(None, told))
+                report.write_rows(rows, file, effective | {COMPLETE: complete})
+        return rows, text
 
     def files(self, folder: str | Path) -> tuple[Path, Path]:
         """Where rows and picture go."""
@@ -192,19 +184,15 @@ class Script:
 
     def asked(self, config: Any) -> dict[str, Any]:
         """What decides the rows: the configuration and the code."""
-        return dataclasses.asdict(config) | dict(self.resolved(config)) | {"source": source(), "dtype": self.dtype}
-
-    def effective(self, config: Any) -> dict[str, Any]:
-        """That, and where the result comes from."""
-        return self.asked(config) | provenance(self.dtype)
+        return dataclasses.asdict(config) | {"source": source(), "dtype": self.dtype}
 
     def kept(self, config: Any, folder: str | Path) -> list[Row] | None:
         """The rows of this configuration and code that the folder has with their picture, whole; else None."""
-        table, picture = self.files(folder)
-        if not (table.is_file() and picture.is_file()):
+        file, picture = self.files(folder)
+        if not (file.is_file() and picture.is_file()):
             return None
         try:
-            rows, stored = report.read_rows(table)
+            rows, stored = report.read_rows(file)
         except InputError:
             return None
         code = {"version": mfabric_jax.__version__, "commit": commit(), "jax": jax.__version__, COMPLETE: True}
@@ -220,14 +208,15 @@ class Script:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run it from the shell; returns the exit status."""
         try:
-            asked = self._options(argv)
+            options = self._options(argv)
             fields = [field.name for field in dataclasses.fields(self.config)]
-            config = self.chosen(asked.quick, **{name: getattr(asked, name) for name in fields})
-            rows, told = self.answer(config, asked.out)
+            config = self.chosen(options.quick, **{name: getattr(options, name) for name in fields})
+            rows, text = self.answer(config, options.out)
         except InputError as mistake:
             print(f"{self.name}: {mistake}", file=sys.stderr)
             return 2
-        print(f"{told}\n\n{report.plain(verdict_rows(self.verdicts(rows)))}")
+        verdicts = verdict_rows(self.verdicts(rows))
+        print("\n\n".join([text, *([report.plain(verdicts)] if verdicts else [])]))
         return 0
 
     def start(self, module: str) -> None:
@@ -245,10 +234,6 @@ class Script:
             print(help.of_options(self.name, options))
             raise SystemExit(0)
         return words.parse(options, given, self.name)
-
-
-def _stem(config: type) -> str:
-    return Path(inspect.getfile(config)).stem
 
 
 @functools.cache
@@ -275,23 +260,22 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[Row]:
 def check(
     config: Any,
     *,
-    distinct: str = "",
     positive: str = "",
     not_negative: str = "",
     whole: Mapping[int, str] = {},
     known: Mapping[str, Iterable[str]] = {},
     cases: str = "",
 ) -> None:
-    """Check fields, named in words, each value of a list.
+    """Check fields, named in words, each value of a list; a list has at least one value and none twice.
 
     - `whole`: whole numbers, by the least that is allowed.   - `known`: names, by field.
     - `cases`: fields of whose values each combination makes a `config.setting`, which checks the rest.
     """
     for field, allowed in known.items():
-        names = getattr(config, field)
-        (checks.one_of if isinstance(names, str) else checks.names)(field, names, allowed)
-    for field in distinct.split():
-        checks.distinct(field, getattr(config, field))
+        checks.names(field, getattr(config, field), allowed)
+    for field in dataclasses.fields(config):
+        if isinstance(values := getattr(config, field.name), tuple):
+            checks.distinct(field.name, values)
     for least, fields in whole.items():
         for field in fields.split():
             values = getattr(config, field)
@@ -308,7 +292,8 @@ def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
     """The cross product of the axes, with a bar of progress."""
     from tqdm import tqdm
 
-    return iter(tqdm(list(product(*axes)), desc=_stem(type(config)), unit="case", file=sys.stderr, disable=None))
+    name = Path(inspect.getfile(type(config))).stem
+    return iter(tqdm(list(product(*axes)), desc=name, unit="case", file=sys.stderr, disable=None))
 
 
 def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:
@@ -336,12 +321,6 @@ def paper() -> Case:
     case = load(preset="paper")
     assert isinstance(case, Case)
     return case
-
-
-def replica_gpus(model: str) -> int:
-    """GPUs of one data-parallel replica of a model in the paper's degrees."""
-    job = resolve(paper().with_({"model.name": model})).job
-    return job.gpus // job.dp
 
 
 def of_gpu(name: str) -> dict[str, Any]:
@@ -398,7 +377,7 @@ def reusing(asked: Cases, solved: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def beside(here: Row, tree: Row) -> Row:
+def over_tree(here: Row, tree: Row) -> Row:
     """Seconds on mFabric and on the fat-tree, their ratio, and that of the performance per dollar."""
     seconds = {"fat_tree_s": tree["iteration_s"], "mfabric_s": here["iteration_s"]}
     ratios = {"over_fat_tree": here["iteration_s"] / tree["iteration_s"]}

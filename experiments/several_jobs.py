@@ -19,7 +19,7 @@ from mfabric_jax.jobs.compared import JobsCompared, compare_jobs
 from mfabric_jax.jobs.jobs_file import SharedJobs, jobs_of
 from mfabric_jax.jobs.ways import JobsStudy
 
-from .pictures import Axis, Dots, Picture, looks
+from .pictures import beside, dots
 from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told
 from .script import Found, Script, Verdict, against, check, spread
 
@@ -51,7 +51,7 @@ class Config:
 
     def __post_init__(self):
         whole = {2: "jobs servers most_servers iterations", 1: "draws pieces", 0: "skip seed placements"}
-        check(self, distinct="jobs", whole=whole, positive="load", not_negative="jitter")
+        check(self, whole=whole, positive="load", not_negative="jitter")
         if self.load > 1 or self.skip >= self.iterations:
             raise InputError("load must be at most 1 and skip below iterations; the jobs would never fit, or count.")
 
@@ -146,19 +146,9 @@ table = told(
     then(_means, listed(*GROUP, *SHOWN.items())),
 )
 
-LOOKS = looks({"fair": "fair sharing", "cassini": "CASSINI", "mltcp": "MLTCP", "best": "best shifts found"}, "o")
-PANELS = tuple(
-    Dots(Axis(key, "over running alone", lines=(1,)), Axis("of"), "way", LOOKS, dodge=True, each=0.5, title=title)
-    for key, title in (("slowdown", "Mean iteration"), ("p99_slowdown", "99th percentile of iterations"))
-)
-
-
-def _named(rows: Rows) -> list[Row]:
-    """Means of every case, named as on the axis."""
-    return adding(of=lambda row: f"{row['jobs']} jobs, {row['case']}" if row["jobs"] else row["case"])(_means(rows))
-
-
-PICTURE = Picture(PANELS, shown=_named, width=6.4, share_x=False)
+named = adding(of=lambda row: f"{row['jobs']} jobs, {row['case']}" if row["jobs"] else row["case"])
+MEAN, TAIL = ("slowdown", "mean iteration over running alone"), ("p99_slowdown", "99th percentile over running alone")
+build = then(_means, named, beside(dots(MEAN, "{of}", "{way}"), dots(TAIL, "{of}", "{way}")))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -6,25 +6,16 @@ arXiv 2501.03905, traffic by parallelism.
 """
 
 import dataclasses
-from collections.abc import Iterator
 
 from mfabric_jax import units, workload
-from mfabric_jax.report import style
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import MEASURED_SHARES
 
-from .pictures import Axis, Bars, Picture
-from .rows import Row, Rows, adding, grouped, listed, then
+from .pictures import dots
+from .rows import Row, Rows, adding, listed, then
 from .script import Found, Script, Verdict, against, check, reach
 
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
-LOOKS = {
-    "TP": style.Look("Tensor", style.PARTS["tp_comm_s"].colour),
-    "EP": style.Look("Expert", style.PARTS["ep_comm_s"].colour),
-    "PP": style.Look("Pipeline", "#44AA99"),
-    "DP": style.Look("Data", style.PARTS["dp_comm_s"].colour),
-    "PP+DP": style.Look("Pipeline and data", "#999933"),
-}
 ROUNDED = 0.05  # shares are published in tens of per cent
 
 
@@ -74,22 +65,15 @@ SIZES = ("gigabytes", "GB, all GPUs"), ("share", None, True), "measured"
 table = then(gigabytes, listed("model", "set_up", "gpus", "parallelism", *SIZES))
 
 
-def _bars(rows: Rows) -> Iterator[Row]:
-    """Set-ups in blocks of models; below them what was measured, of a range its lower end."""
-    for (model,), here in grouped(rows, "model").items():
-        for row in here:
-            if row["parallelism"] != "PP+DP":
-                line = f"{model}, {row['set_up']}"
-                yield dict(row) | {"line": line, "hatched": False, "text": f"{row['share']:.1%}"}
-        for row in (row for row in grouped(here, "set_up").popitem()[1] if row["measured_low"] is not None):
-            low, high = row["measured_low"], row["measured_high"]
-            text = f"{low:.0%}" if low == high else f"{low:.0%} or more" if low else f"< {high:.0%}"
-            yield dict(row) | {"line": "measured", "hatched": True, "text": text, "share": low or high}
+def _drawn(rows: Rows) -> list[Row]:
+    """Counted shares, and below them what was measured: of a range its lower end, or else its upper one."""
+    known = [row for row in rows if row["measured_high"] is not None]
+    measured = adding(set_up=lambda row: "measured", share=lambda row: row["measured_low"] or row["measured_high"])
+    return [row for row in rows if row["parallelism"] != "PP+DP"] + measured(known)
 
 
-SHARE = Axis("share", "bytes of one iteration, all GPUs (hatched: measured)", percent=True, low=0, high=1)
-STACK = {"stacked": True, "inside": "text", "hatched": "hatched", "each": 0.42}
-PICTURE = Picture((Bars(SHARE, Axis("line"), "parallelism", LOOKS, block="model", **STACK),), shown=_bars, width=6.6)
+SHARE = "share", "share of the bytes of one iteration"
+build = then(_drawn, dots(SHARE, "{set_up}", "{parallelism}", panel="{model}"))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -15,9 +15,9 @@ from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .pictures import Axis, Dots, Picture, looks
+from .pictures import dots
 from .rows import Rows, grouped, picked, pivots
-from .script import FIRST, Found, Script, Sweep, Verdict, against, beside, check, compared, of_gpu, paper
+from .script import FIRST, Found, Script, Sweep, Verdict, against, check, compared, of_gpu, over_tree, paper
 
 BASE = "the paper's set-up"
 TOGETHER = "together"
@@ -93,7 +93,7 @@ def run(config: Config) -> Found:
     """A row for each change and model: times on the fabrics, mFabric's over the fat-tree's, performance per dollar."""
     for (model, change), found in compared(config, config.models, config.changes):
         tree, rails, here = (picked(found, fabric=fabric)[0] for fabric in FABRICS)
-        row = {"change": change, "model": model} | beside(here, tree) | {"rails_s": rails["iteration_s"]}
+        row = {"change": change, "model": model} | over_tree(here, tree) | {"rails_s": rails["iteration_s"]}
         yield row | {key: here[key] for key in ("reconfig_s", "ep_share", "compute_s", "bubble_share")}
 
 
@@ -106,9 +106,7 @@ TITLES = {
 }
 table = pivots(["change"], "{model}", TITLES, ".3g")
 
-RATIO = Axis("over_fat_tree", "mFabric's time over\nthe fat-tree's (dashed: the base)", lines=(1,))
-PANEL = Dots(RATIO, Axis("change"), "model", looks({model: model for model in MODELS}, "o"), base=BASE, title="{model}")
-PICTURE = Picture((PANEL,), across="model", width=2.2, share_x=False)
+build = dots(("over_fat_tree", "mFabric's time over the fat-tree's"), "{change}", "{model}", panel="{model}")
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -13,13 +13,14 @@ by nothing. The border is the delay up to which switching ends the all-to-alls e
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from matplotlib.colors import LogNorm
 
 from mfabric_jax import policies, report
 from mfabric_jax.fabric import Circuits, Region
@@ -28,8 +29,8 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.timing import Drift
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
 
-from .pictures import Axis, Heat, Picture
-from .rows import Row, adding, duration, ends, measured, of, pivot, summed, then, told
+from .pictures import heat
+from .rows import Row, adding, duration, of, pivot, summed, then, told
 from .script import Found, Ports, Script, cells, check
 
 USUAL: dict[str, Any] = {"servers": 16, "optical_degree": 6, "skew": 1.0, "pairs": 0.5, "memory": 0.9, "sigma": 0.3}
@@ -64,14 +65,8 @@ class Config(Ports):
     def __post_init__(self):
         known = {"varied": VARIED, "routings": ("relay", "split", "unsplit")}
         least = {1: "micro_batches iterations electrical_nics", 0: "optical_degree seed"}
-        check(
-            self,
-            known=known,
-            distinct="delays_s decisions_s",
-            positive="delays_s nic_gbps",
-            not_negative="decisions_s hidden_s",
-            whole=least,
-        )
+        numbers = {"positive": "delays_s nic_gbps", "not_negative": "decisions_s hidden_s"}
+        check(self, known=known, whole=least, **numbers)
 
 
 class Times(NamedTuple):
@@ -203,11 +198,8 @@ def _named(varied: str, value: float | None) -> str:
     return varied if value is None else f"{varied.replace('_', ' ')} {value:g}"
 
 
-PLACES = [_named(name, value) for name, values in VARIED.items() for value in values]
 named = adding(
     place=lambda row: _named(row["varied"], row["value"]),
-    rank=lambda row: PLACES.index(_named(row["varied"], row["value"])),
-    power=lambda row: round(np.log10(row["delay_s"])),
     delay=lambda row: duration(row["delay_s"]),
     decision=lambda row: duration(row["decision_s"]),
 )
@@ -234,30 +226,19 @@ table = then(
 )
 
 
-def _even(values: Sequence[float]) -> Any:
-    from matplotlib.colors import LogNorm
-
-    return LogNorm(0.5, 2, clip=True)
-
-
-TICKS: dict[float, str] = {power: duration(10.0**power) for power in range(-6, 1)}
-NAMES: dict[float, str] = dict(enumerate(PLACES))
-ROWS = Axis("rank", ticks=NAMES)
-GAIN = Heat(
-    Axis("power", "reconfiguration delay", ticks=TICKS),
-    ROWS,
-    "gain",
-    norm=_even,
-    colours="RdBu",
-    number="{:.2f}",
-    title="{routing}, decided in {decision}",
-    high=4.6,
+build = then(
+    named,
+    heat(
+        ("delay", "reconfiguration delay"),
+        ("place", ""),
+        ("gain", "static circuits' time over the best that switches (above 1: switching pays)"),
+        LogNorm(0.5, 2, clip=True),
+        panel="{routing}, decided in {decision}",
+        colours="RdBu",
+        number="{:.2f}",
+    ),
 )
-HEADING = "Static circuits' time over the best that switches (above 1: switching pays)"
-PICTURE = Picture((GAIN,), "decision", "routing", shown=named, heading=lambda rows: HEADING, width=5.4)
 
-BEST = "static circuits' time over the best that switches, {routing}, decided in {decision}, {delay}"
-verdicts = then(named, measured(("routing", "decision", "delay"), BEST, ends("gain", ".2f")))
 
 SCRIPT = Script(
     Config,

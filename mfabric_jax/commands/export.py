@@ -7,7 +7,6 @@ from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
 ENDS = {"server": "server", "rank": "expert-parallel rank", "gpu": "GPU"}
-NO_COMPUTATIONS = ".cm"  # a format that has none
 SAME = 1e-6  # relative
 
 
@@ -43,7 +42,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
 
     if options.out is not None:
-        check_file("out", options.out, tuple(ending for ending in WRITERS if ending != NO_COMPUTATIONS))
+        check_file("out", options.out, tuple(WRITERS))
     if options.contention is not None:
         check_timed(case, options.ends, collectives=options.collectives)
     asked = {"barriers": options.barriers, "collectives": options.collectives}

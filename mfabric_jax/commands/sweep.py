@@ -73,7 +73,12 @@ def run(cases: Cases, options: Options) -> int:
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax.sweep.case_space import CaseSpace
 
-    return run_space(CaseSpace(cases), options, shard)
+    space = CaseSpace(cases)
+    if space.left_out:
+        first, *more = space.left_out
+        rows, others = sum(space.left_out.values()), f"; {len(more)} further reasons beside" if more else ""
+        print(f"sweep: {rows:,} configurations cannot be and are left out{others}: {first}", file=sys.stderr)
+    return run_space(space, options, shard)
 
 
 def run_no_cases(words: Sequence[str]) -> int | None:
@@ -94,10 +99,6 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     """Rows of a design space to its folder; returns the exit status."""
     from mfabric_jax.sweep import sweep
 
-    if config.left_out:
-        first, *more = config.left_out
-        rows, others = sum(config.left_out.values()), f"; {len(more)} further reasons beside" if more else ""
-        print(f"sweep: {rows:,} configurations cannot be and are left out{others}: {first}", file=sys.stderr)
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:

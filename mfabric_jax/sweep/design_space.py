@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.case.grid import IMPOSSIBLE, LEAVE_OUT, REFUSE
-from mfabric_jax.checks import InputError, Misfit, one_of, whole
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.policies import is_function
 from mfabric_jax.simulation.results import provenance
@@ -52,8 +51,6 @@ class Sweep:
     - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
       (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
     - `rows_per_shard`: of a file; None: 8,192 all-to-alls.
-    - `impossible`: configurations that cannot be, such as more optical NICs than a switch has ports: "refuse" the
-      sweep, or "leave-out" those (`left_out` says why); every combination is then tried before any compute.
     """
 
     evaluate: str = "all-to-all"
@@ -65,10 +62,8 @@ class Sweep:
     draw_seed: int = 0
     rows_per_shard: int | None = None
     dtype: str = "float32"
-    impossible: str = REFUSE
 
     def __post_init__(self):
-        one_of("impossible", self.impossible, IMPOSSIBLE)
         one_of("evaluate", self.evaluate, KINDS)
         one_of("dtype", self.dtype, DTYPES)
         if whole("draws", self.draws) > 1 and not self.random:
@@ -83,9 +78,6 @@ class Sweep:
         if len({len(values) for values in self.list.values()}) > 1:
             got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
             raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
-        if not self.groups:
-            why, rows = next(iter(self.left_out.items()))
-            raise InputError(f"impossible is 'leave-out', and no configuration is left; {rows} of them: {why}")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
 
@@ -119,7 +111,7 @@ class Sweep:
 
     @property
     def count(self) -> int:
-        """Configurations, without those that are left out."""
+        """Configurations."""
         return sum(len(group.rows) for group in self.groups)
 
     @functools.cached_property
@@ -166,40 +158,7 @@ class Sweep:
 
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
-        """The configurations by what is code, in order of first appearance, without those that are left out."""
-        out = list(self._left_out.values())
-        kept = (group._replace(rows=group.rows[~np.isin(group.rows, np.concatenate(out))]) for group in self._every)
-        return tuple(group for group in kept if len(group.rows)) if out else self._every
-
-    @functools.cached_property
-    def left_out(self) -> dict[str, int]:
-        """How many configurations are left out, by the sentence that says why."""
-        return {why: len(rows) for why, rows in self._left_out.items()}
-
-    @functools.cached_property
-    def _left_out(self) -> dict[str, np.ndarray]:
-        """Those [N], by the sentence that says why."""
-        found: dict[str, list[int]] = {}
-        for group in self._every if self.impossible == LEAVE_OUT else ():
-            data = self.data(group.rows)
-            said: dict[tuple, str | None] = {}
-            for row, *values in zip(group.rows.tolist(), *(column.tolist() for column in data.values()), strict=True):
-                if tuple(values) not in said:
-                    said[tuple(values)] = self._fault(group.code, dict(zip(data, values, strict=True)))
-                if fault := said[tuple(values)]:
-                    found.setdefault(fault, []).append(row)
-        return {fault: np.asarray(rows) for fault, rows in found.items()}
-
-    def _fault(self, code: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-        """Why a configuration cannot be; `InputError` for values that none can have."""
-        try:
-            self.kind(code, data, self.dtype).check({name: np.asarray([value]) for name, value in data.items()})
-        except Misfit as error:
-            return str(error)
-        return None
-
-    @functools.cached_property
-    def _every(self) -> tuple[CodeGroup, ...]:
+        """The configurations by what is code, in order of first appearance."""
         code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
         varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
         if not varied:

@@ -15,8 +15,6 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.flows.dependencies import cycle_of, run_order
 from mfabric_jax.flows.flows import Flows, Latency, flows_of
-from mfabric_jax.tasks._lanes import held_up, lane_waits, one_for_each_collective
-from mfabric_jax.tasks._members import Collectives, check_all_there, collectives_of, messages_of
 from mfabric_jax.tasks.collectives.pattern import Template, in_chunks
 from mfabric_jax.tasks.collectives.registry import (
     ALGORITHMS,
@@ -28,6 +26,8 @@ from mfabric_jax.tasks.collectives.registry import (
     which_choice,
 )
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
+from mfabric_jax.tasks.lanes import held_up, lane_waits, one_for_each_collective
+from mfabric_jax.tasks.members import Collectives, check_all_there, collectives_of, messages_of
 
 # Which collectives have one pattern.
 

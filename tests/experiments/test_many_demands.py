@@ -1,18 +1,26 @@
 """Circuits for scenarios of a forecast that errs: rows say what direct calls say; looks were judged by eye."""
 
-import dataclasses
-from itertools import pairwise
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.demand_cases import LOADS, UNSEEN, OnCases, case_of, demands_of, recorded_demand
-from experiments.many_demands import CLAIRVOYANT, EVEN, FRESH, FRESH_SEED, JOINT, SCRIPT, Config, gaps, run
+from experiments.many_demands import (
+    CLAIRVOYANT,
+    EVEN,
+    JOINT,
+    LOADS,
+    SCRIPT,
+    UNSEEN,
+    Config,
+    case_of,
+    demands_of,
+    gaps,
+    recorded_demand,
+    run,
+)
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError
-from mfabric_jax.learning.judging import PLANNED, SAMPLED, over_bound, plan_over_bound, plans_from, scenarios_of
+from mfabric_jax.learning.judging import PLANNED, SAMPLED, over_bound, plan_over_bound, plans_from
 from mfabric_jax.routing import Plan, relay_shares
 from tests.small import only
 
@@ -65,28 +73,6 @@ def test_without_errors_all_that_search_jointly_are_one_and_errors_are_found_out
     assert only(rows, sigma=0.8, routes="fixed", policy=SAMPLED)["sigma_used"] == 0.8
 
 
-def test_fresh_scenarios_are_others_and_their_risks_are_in_order():
-    config = Config(
-        **SMALL | {"sigmas": (0.8,), "policies": (SAMPLED, "worst", EVEN), "routes": ("adaptive",)}, fresh=3
-    )
-    config = dataclasses.replace(config, optical_degree=2, electrical_nics=1)
-    found = list(run(config))
-    assert [row["policy"] for row in found] == [SAMPLED, "worst", EVEN]
-    for row in found:
-        risks = [row[name] for name in FRESH]
-        assert all(low <= high * (1 + 1e-5) for low, high in pairwise([1, *risks]))
-        assert row["fresh_tail"] == pytest.approx(row["fresh_worst"])  # the worst quarter of three is the worst
-    forecast, region = case_of(config, "gate", 4, 2, 2).forecast(0.8), config.region(4)
-    planned, fresh = (np.asarray(scenarios_of(forecast, 3, seed)) for seed in (0, FRESH_SEED))
-    assert not (planned == fresh)[fresh > 0].any()
-    circuits = policies.get("uniform")(None, region).circuits
-    times = [[float(over_bound(region, circuits, one, "relay", STEPS)) for one in each] for each in fresh]
-    row = only(found, policy=EVEN)
-    assert row["fresh_mean"] == pytest.approx(np.mean(times), rel=5e-3)
-    assert row["fresh_worst"] == pytest.approx(np.max(times, axis=1).mean(), rel=5e-3)
-    assert "fresh scenarios" in SCRIPT.table(found)
-
-
 def test_gaps_are_closed_between_joint_on_the_forecast_and_on_the_truth():
     place = {"servers": 8, "routes": "fixed", "kind": "broad", "sigma": 1.0}
     means = {SAMPLED: (1.2, 1.4), JOINT: (2.0, 1.6), CLAIRVOYANT: (1.0, 1.0)}
@@ -97,10 +83,8 @@ def test_gaps_are_closed_between_joint_on_the_forecast_and_on_the_truth():
     assert gaps(made)[0]["closed"] is None
 
 
-def test_table_verdicts_and_figure(rows, tmp_path):
+def test_table_and_figure(rows, tmp_path):
     assert "broad 0.8" in SCRIPT.table(rows)
-    claims = [line.claim for line in SCRIPT.verdicts(rows)]
-    assert claims[0] == "over the degree bound, 4 servers, adaptive routes, sigma 0, broad"
     assert SCRIPT.draw(rows, tmp_path / "demands.png").stat().st_size > 10_000
 
 
@@ -126,7 +110,7 @@ def test_unseen_families_are_what_their_words_say():
 
 
 def test_tables_are_demand_of_which_the_past_is_earlier():
-    config = OnCases(servers=(8,), families=("olmoe",))
+    config = Config(servers=(8,), families=("olmoe",))
     case = case_of(config, "olmoe", 8, 3, 2)
     everything = recorded_demand(config, "olmoe", 8)
     early, late = np.split(everything, 2)
@@ -137,7 +121,7 @@ def test_tables_are_demand_of_which_the_past_is_earlier():
 
 
 def test_recorded_loads_are_received_alike_from_every_source(shared_data):
-    config = OnCases(servers=(16,), laer=str(shared_data / "laer_moe"), trace=str(shared_data / "smartmoe_gate_trace"))
+    config = Config(servers=(16,), laer=str(shared_data / "laer_moe"), trace=str(shared_data / "smartmoe_gate_trace"))
     demand = recorded_demand(config, LOADS, 16)
     assert demand.shape == (30, 24, 1, 16, 16)
     received = demand.sum(3) / 15  # of each source, which are alike
@@ -148,8 +132,4 @@ def test_recorded_loads_are_received_alike_from_every_source(shared_data):
 
 def test_a_recording_that_is_not_there_is_left_out():
     assert Config(families=("smartmoe", "gate")).cases() == ["gate"]
-    with pytest.raises(InputError, match="families 'smartmoe' needs trace, and nothing else is left"):
-        Config(families=("smartmoe",))
-    with pytest.raises(InputError, match="servers must divide the 16 ranks of 'olmoe', got 5"):
-        Config(servers=(5,))
-    assert jnp.isfinite(case_of(OnCases(), "gate", 4, 1, 1).true).all()
+    assert jnp.isfinite(case_of(Config(), "gate", 4, 1, 1).true).all()

@@ -104,7 +104,7 @@ def test_load_of_a_recording(tmp_path):
     assert expert_load.verdicts(rows)[0].word == "reproduced"
     assert expert_load.verdicts(rows[::-1])[0].word != "reproduced"
     drawn(expert_load, rows, tmp_path)
-    rows = list(expert_load.run(expert_load.Config(iterations=40, half_life=5.0, drift=0.0)))
+    rows = list(expert_load.run(expert_load.Config(iterations=150)))
     first = expert_load.verdicts(rows)[0]
     assert float(first.found) < 0.5
     assert first.word == "measured"  # that generated load evens out is no finding
@@ -131,7 +131,6 @@ def test_matrices_and_locality(tmp_path):
     pairs = [row for row in rows if row["row"] == "cluster"]
     leaving = sum(row["bytes"] for row in pairs if not row["same_region"])
     assert leaving / sum(row["bytes"] for row in pairs) == pytest.approx(value["leaves_region"])
-    assert matrices_and_locality._edges(pairs, rows[0]["gpus"]) == list(range(16, 128, 16))
     assert words(matrices_and_locality, rows)[f"qwen-moe-ep16: {matrices_and_locality.STATISTICS['ep_in_region']}"]
     drawn(matrices_and_locality, rows, tmp_path)
 

@@ -7,34 +7,31 @@ import pytest
 
 from experiments.predictor_on_traces import (
     HITS,
-    ITERATIONS,
     KNOBS,
     MODEL,
-    PICTURE,
     SCRIPT,
     Config,
-    resolved,
     run,
     summary,
 )
-from mfabric_jax import all_to_all_time, report, traffic, workload
+from mfabric_jax import all_to_all_time, traffic, workload
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.report import style
+from mfabric_jax.traffic.predictor import DECAY, WINDOW
 from tests.mistakes import check_refused
 
 RANKS, EXPERTS = 16, 32
 NAMES = ("previous-layer", "previous-iteration", "moving-average", "uniform")
-SMALL = {"samples": 4, "servers": (4,), "window": 3, "predictors": NAMES, "optical_degree": 2, "electrical_nics": 1}
+SMALL = {"samples": 4, "servers": (4,), "predictors": NAMES, "optical_degree": 2, "electrical_nics": 1}
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Eight records of two layers: popular experts that drift, on which ranks hardly agree."""
+    """Twenty records of two layers: popular experts that drift, on which ranks hardly agree."""
     path = tmp_path_factory.mktemp("trace") / "tokens.npy"
     rng = np.random.default_rng(0)
-    popular = rng.dirichlet(np.full(EXPERTS, 0.3), (1, 2, 1, 1)) + 0.01 * rng.uniform(size=(8, 2, 1, 1, EXPERTS))
-    np.save(path, np.round(4096 * (0.7 * popular + 0.3 * rng.dirichlet(np.full(EXPERTS, 0.3), (8, 2, 1, RANKS)))))
+    popular = rng.dirichlet(np.full(EXPERTS, 0.3), (1, 2, 1, 1)) + 0.01 * rng.uniform(size=(20, 2, 1, 1, EXPERTS))
+    np.save(path, np.round(4096 * (0.7 * popular + 0.3 * rng.dirichlet(np.full(EXPERTS, 0.3), (20, 2, 1, RANKS)))))
     return path
 
 
@@ -59,7 +56,7 @@ def test_rows_equal_direct_calls(trace, rows):
     recorded = np.load(trace)
     recorded /= recorded.sum(-1, keepdims=True)  # every rank's row is scaled to the same
     where = Region(4, 400.0, 2, 1)
-    drawn = Config(str(trace), **SMALL).drawn((8, 24, 1), (3, 1, 0))
+    drawn = Config(str(trace), **SMALL).drawn((20, 24, 1), (WINDOW, 1, 0))
     for name in NAMES:
         places = [(row["record"], row["layer"], row["micro_batch"]) for row in rows if row["predictor"] == name]
         assert places == [tuple(place) for place in drawn]
@@ -69,7 +66,7 @@ def test_rows_equal_direct_calls(trace, rows):
         load = {
             "previous-layer": recorded[record, 1 - layer, 0].sum(0),
             "previous-iteration": recorded[record - 1, layer, 0].sum(0),
-            "moving-average": np.array([0.81, 0.9, 1]) @ recorded[record - 3 : record, layer, 0].sum(1),
+            "moving-average": DECAY ** np.arange(WINDOW)[::-1] @ recorded[record - WINDOW : record, layer, 0].sum(1),
             "uniform": np.ones(EXPERTS),
         }[row["predictor"]]
         guess = np.tile(load / load.sum(), (RANKS, 1))
@@ -84,30 +81,21 @@ def test_rows_equal_direct_calls(trace, rows):
                 assert row[f"top_{k}"] == len(hit) / k
 
 
-def test_main_names_the_recording_and_too_few_records_are_refused(trace, tmp_path, capsys):
-    words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "4", "--servers", "4", "--window", "3"]
-    assert SCRIPT.main([*words, "--predictors", "uniform,moving-average"]) == 0
-    rows, config = report.read_rows(tmp_path / "predictor_on_traces.csv")
-    assert [row["predictor"] for row in rows] == 4 * ["uniform"] + 4 * ["moving-average"]
-    assert (config["samples"], config["window"], config["dtype"]) == (4, 3, "float64")
-    assert "(recorded)" in capsys.readouterr().out
-    check_refused(r"window must be less than the 8 records, got 8\.", run, Config(str(trace), **SMALL | {"window": 8}))
+def test_too_few_records_are_refused(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.ones((8, 2, 1, RANKS, EXPERTS)))
+    check_refused("predictors need more than 16 records, got 8", run, Config(str(tmp_path / "tokens.npy"), **SMALL))
 
 
-def test_the_summary_and_the_figure_show_means(rows):
+def test_the_summary_and_the_picture_show_means(rows, tmp_path):
     more = [row | {"servers": 8, "over_exact": row["over_exact"] + 1} for row in rows]
-    with style.look():
-        hits, variation, left, right = PICTURE.build([*rows, *more]).axes
-    titles = [axes.get_title(loc="left") for axes in (left, right)]
-    assert titles == ["Time over exact, 4 servers", "Time over exact, 8 servers"]
-    place = [label.get_text() for label in hits.get_yticklabels()].index("Moving average")
-    mine = [row for row in rows if row["predictor"] == "moving-average"]
-    for axes, key, extra in ((variation, "variation", 0), (left, "over_exact", 0), (right, "over_exact", 1)):
-        assert axes.texts[place].get_text() == f"{np.mean([row[key] for row in mine]) + extra:.3f}"
     lines = [line for line in summary([*rows, *more]) if line["predictor"] == "moving-average"]
     assert [line["servers"] for line in lines] == [4, 8]
+    mine = [row for row in rows if row["predictor"] == "moving-average"]
     for name, key in (("top 2", "top_2"), ("TV", "variation"), ("time", "over_exact")):
         assert lines[0][name] == pytest.approx(np.mean([row[key] for row in mine]))
+    assert SCRIPT.draw([*rows, *more], tmp_path / "a.svg").stat().st_size > 5000
+    assert "moving-average" in SCRIPT.table(rows)
+    assert "(recorded)" in SCRIPT.verdicts(rows)[0].claim
 
 
 def test_the_draw_is_seeded_and_takes_nothing_twice():
@@ -121,21 +109,11 @@ def test_the_draw_is_seeded_and_takes_nothing_twice():
         assert len(Config(samples=100).drawn(shape, first)) == np.prod(np.subtract(shape, first))
 
 
-def test_a_recording_is_read_as_it_is_and_without_one_traffic_is_generated(tmp_path):
-    job, trace, few = workload.get(MODEL), str(tmp_path / "tokens.npy"), {"window": 1}
-    np.save(trace, np.random.default_rng(0).integers(1, 9, (5, 2, 1, 16, 32)))
-    share = np.load(trace) / np.load(trace).sum(-1, keepdims=True)
-    for records, iterations, first, last in ((None, None, 0, 5), ((1, 3), None, 1, 4), (None, 2, 0, 2)):
-        source = Config(trace, records, iterations, **few)
-        count = source.tokens().count
-        np.testing.assert_allclose(count[:, :2] / job.selections, share[first:last], rtol=1e-12)
-        assert resolved(source) == {"traffic": "recorded"}
-    source = Config(iterations=2, seed=1, **few)
-    count = source.tokens().count
-    assert count.shape == (2, job.moe_layers, 4, job.ep, job.architecture.experts)
-    np.testing.assert_array_equal(count, traffic.from_knobs(job, KNOBS, 2, 4, 1).count)
-    assert resolved(source) == {"traffic": "generated", "knobs": KNOBS.turned, "iterations": 2}
-    assert resolved(Config())["iterations"] == ITERATIONS
+def test_without_a_recording_traffic_is_generated():
+    job = workload.get(MODEL)
+    count = Config(iterations=WINDOW + 1, seed=1).tokens().count
+    assert count.shape == (WINDOW + 1, job.moe_layers, 4, job.ep, job.architecture.experts)
+    np.testing.assert_array_equal(count, traffic.from_knobs(job, KNOBS, WINDOW + 1, 4, 1).count)
 
 
 @pytest.mark.slow
@@ -143,7 +121,7 @@ def test_the_recording(shared_data):
     # Where popularity drifts slowly, averages over iterations are closer than the last one, and both than a guess.
     names = ("moving-average", "previous-iteration", "uniform")
     folder = str(shared_data / "smartmoe_gate_trace")
-    rows = run(Config(folder, records=(4701, 5001), samples=100, servers=(8,), predictors=names))
+    rows = run(Config(folder, samples=100, servers=(8,), predictors=names))
     average, last, blind = (line["TV"] for line in summary(rows))
     assert average < 0.9 * last < 0.1 * blind
     average, last, blind = (line["time"] for line in summary(rows))

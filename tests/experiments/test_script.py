@@ -88,15 +88,13 @@ def test_quick_settings_give_way_to_what_is_asked_for(tmp_path):
     assert (len(rows), config["sizes"], config["complete"]) == (1, [1], True)
 
 
-def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys):
-    script = dataclasses.replace(SCRIPT, more=lambda config, folder: f"of {config.name} in {folder.name}")
-    assert script.main(["--out", str(tmp_path), "--sizes", "1,2"]) == 0
-    table, more, verdicts = capsys.readouterr().out.split("\n\n")
+def test_main_prints_table_and_verdicts_or_one_sentence(tmp_path, capsys):
+    assert SCRIPT.main(["--out", str(tmp_path), "--sizes", "1,2"]) == 0
+    table, verdicts = capsys.readouterr().out.split("\n\n")
     assert table == report.plain([{"size": 1, "name": "usual"}, {"size": 2, "name": "usual"}])
-    assert more == f"of usual in {tmp_path.name}"
     assert "differs by -33%" in verdicts
     assert SCRIPT.main(["--sizes", "0"]) == 2
-    assert capsys.readouterr().err == "made_up: sizes must be above 0, got 0.\n"
+    assert capsys.readouterr() == ("", "made_up: sizes must be above 0, got 0.\n")
     with pytest.raises(SystemExit) as end:
         SCRIPT.main(["--help"])
     assert end.value.code == 0
@@ -110,7 +108,6 @@ def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
     rows, _ = SCRIPT.answer(config, tmp_path)
     assert SCRIPT.kept(config, tmp_path) == rows
     assert SCRIPT.kept(Config(name="other"), tmp_path) is None
-    assert dataclasses.replace(SCRIPT, resolved=lambda config: {"price": 1}).kept(config, tmp_path) is None
     stored = tmp_path / "made_up.config.json"
     text = stored.read_text()
     for field in ("version", "commit", "source", "jax"):
@@ -121,37 +118,17 @@ def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
     assert SCRIPT.kept(config, tmp_path) is None
 
 
-def test_rows_of_a_run_that_was_stopped_or_has_no_more_to_tell_stay_but_are_not_kept(tmp_path):
-    def refuse(config, folder):
-        raise InputError("there is no more.")
-
+def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
     def stopped(config):
         yield {"size": 1, "name": "first"}
         raise KeyboardInterrupt
 
-    script = dataclasses.replace(SCRIPT, more=refuse)
-    assert script.main(["--out", str(tmp_path)]) == 2
-    assert len(report.read_rows(tmp_path / "made_up.csv")[0]) == 3
-    assert script.kept(Config(), tmp_path) is None
     SCRIPT.answer(Config(), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         dataclasses.replace(SCRIPT, run=stopped).answer(Config(), tmp_path)
     rows, config = report.read_rows(tmp_path / "made_up.csv")
     assert ([row["name"] for row in rows], config["complete"]) == (["first"], False)
     assert SCRIPT.kept(Config(), tmp_path) is None
-
-
-def test_rows_are_written_while_a_run_goes_on(tmp_path, monkeypatch):
-    there = []
-
-    def slow(config):
-        for row in counted(config):
-            yield row
-            there.append(len(report.read_rows(tmp_path / "made_up.csv")[0]))
-
-    monkeypatch.setattr("experiments.script.EVERY_S", -1.0)
-    dataclasses.replace(SCRIPT, run=slow).answer(Config(), tmp_path)
-    assert there == [1, 2, 3]
 
 
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():

@@ -198,44 +198,6 @@ def test_what_cannot_be_is_left_out_where_asked_for():
         space({GBPS: [400.0, 1600.0]}, impossible="leave-out").check()
 
 
-MISTAKES = [
-    ({"network": {"nic_gbp": [100]}}, r"network.nic_gbp is unknown \(did you mean network.nic_gbps\?\)"),
-    ({GBPS: []}, r"network.nic_gbps must have at least one value"),
-    ({GBPS: [100, 100.0]}, r"network.nic_gbps must not repeat a value"),
-    ({GBPS: ["fast"]}, r"network.nic_gbps must be a number above 0, got 'fast'"),
-    ({DELAY: [0.1, float("nan")]}, r"circuits.delay_s must be .*, got nan"),
-    ({"network.goodput": float("inf")}, r"network.goodput must be .*, got inf"),
-    ({DEGREE: [2**31 - 1]}, r"optical_degree must be from 1e-30 to 4096, got 2.147"),
-    ({DEGREE: [2.5]}, r"network.mfabric.optical_degree must be a whole number.*, got 2.5"),
-    ({"random": {GBPS: [100, 200]}}, r"random.network.nic_gbps must be \{ of = \[...\] \} or \{ low"),
-    ({"random": {GBPS: {"low": 100, "high": 200, "size": 3}}}, r"random.network.nic_gbps must be \{ of"),
-    ({"random": {GBPS: {"low": "slow", "high": 1}}}, r"network.nic_gbps must be a number above 0, got 'slow'"),
-    ({"random": {GBPS: {"low": 10**400, "high": 1}}}, r"network.nic_gbps must be"),
-    ({"random": {GBPS: {"low": 400, "high": 100}}}, r"low must be at most high \(100.0\), got 400.0"),
-    ({"random": {DELAY: {"low": 0, "high": 1, "scale": "log"}}}, r"delay_s.low must be above 0 and at most high"),
-    ({"random": {DELAY: {"low": 1, "high": 2, "scale": "cubic"}}}, r"delay_s.scale 'cubic' is unknown"),
-    ({"random": {DELAY: {"low": 1, "high": 2, "whole": 3}}}, r"delay_s.whole must be true or false, got 3"),
-    ({"random": {DELAY: {"low": 1.5, "high": 2, "whole": True}}}, r"low and high must be whole numbers below 2\^31"),
-    ({"random": {DEGREE: {"low": 1.5, "high": 4}}}, r"network.mfabric.optical_degree must be a whole number"),
-    ({"random": {"model.name": {"low": "a", "high": "b"}}}, r"random.model.name.low must be a number"),
-    ({"random": {"network.nic": {"low": 1, "high": 2}}}, r"random: network.nic is unknown|random: network.nic.low"),
-    ({"random": {"run.seed": {"low": 0, "high": 2**70}}}, r"run.seed|whole numbers below 2\^31"),
-    ({"random": {GBPS: {"of": [100, 100]}}}, r"network.nic_gbps must not repeat a value"),
-    ({"random": {GBPS: {"of": [100]}}, "sweep": {"draws": 10**12}}, r"draws must be at most|at most 67,108,864 cases"),
-    ({GBPS: [1.0 + at for at in range(9000)], DELAY: [at / 9 for at in range(9000)]}, r"at most 67,108,864 cases"),
-    ({"sweep": {"draws": 3}}, r"sweep.draws is how often .* \[random\] are drawn, but there is none"),
-    ({"sweep": {"rows_per_file": 0}}, r"sweep.rows_per_file must be a whole number of at least 1, got 0"),
-    ({"sweep": {"impossible": "skip"}}, r"sweep.impossible 'skip' is unknown"),
-    ({"sweep": {"shards": 3}}, r"setting of \[sweep\] 'shards' is unknown"),
-    ({"sweep": 3}, r"sweep must be a table, got 3"),
-]
-
-
-@pytest.mark.parametrize(("file", "sentence"), MISTAKES)
-def test_mistakes_of_a_file_are_sentences(file, sentence):
-    check_refused(sentence, said, file)
-
-
 @pytest.mark.parametrize("changes", [{"model.name": "mixtral"}, {"circuits.policy": "gredy"}, {DEGREE: 9}])
 def test_cases_that_cannot_be_are_sentences_before_any_compute(changes, tmp_path):
     asked = CaseSpace(cases(Case(), {path: [value] for path, value in changes.items()}))

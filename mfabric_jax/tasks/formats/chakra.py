@@ -6,35 +6,311 @@ send or collective and one memory access run at a time, and receives at any time
 time (1 ns there), a broadcast is sent (there it takes its recorded time), and a node that waits for itself, for a node
 that is not there, or in a cycle does not (there it never runs). Sources: Workload.cc, HardwareResource.cc, feeder_v3 of
 github.com/astra-sim/astra-sim; src/feeder/JSONNode.cpp of github.com/mlcommons/chakra.
+
+A file is, gzipped or not, a GlobalMetadata and then Nodes, each behind its length as a varint. Field numbers are those
+of schema/protobuf/et_def.proto of github.com/mlcommons/chakra, as it has been since May 2024 (its "0.0.4").
 """
 
+import io
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.extras import extra
+from mfabric_jax.flows.dependencies import cycle_of
 from mfabric_jax.tasks.collectives.registry import ROOTED
 from mfabric_jax.tasks.formats import files
-from mfabric_jax.tasks.formats.chakra_messages import read_stream, value_of
-from mfabric_jax.tasks.formats.chakra_nodes import (
-    Communicators,
-    Groups,
-    Node,
-    NodeType,
-    groups_in,
-    of_json,
-    of_message,
-    read_groups,
-    waits_of,
-)
 from mfabric_jax.tasks.formats.files import LeftOut, Messages, Reading, Spot
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
 from mfabric_jax.text_files import mapping_in
 
-# The nodes of all ranks of a Chakra trace, put together: collectives and messages matched, waits resolved.
+# -- the protobuf messages, made when they are needed, and the stream of them
+
+SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
+SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
+FIRST_SCALAR = 3  # field number of AttributeProto: then its list, then the next scalar
+MESSAGES = {
+    "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
+    "GlobalMetadata": (("version", 1, "string", 0), ("attr", 2, "AttributeProto", 1)),
+    "Node": (
+        *(("id", 1, "uint64", 0), ("name", 2, "string", 0), ("type", 3, "int32", 0)),
+        *(("ctrl_deps", 4, "uint64", 1), ("data_deps", 5, "uint64", 1)),
+        *(("start_time_micros", 6, "uint64", 0), ("duration_micros", 7, "uint64", 0)),
+        *(("inputs", 8, "IOInfo", 0), ("outputs", 9, "IOInfo", 0), ("attr", 10, "AttributeProto", 1)),
+    ),
+}
+
+
+@cache
+def messages() -> SimpleNamespace:
+    """The classes GlobalMetadata, Node and AttributeProto. `InputError` without the extra `formats`."""
+    with extra("formats", "a Chakra trace"):
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+
+    def add(message: Any, name: str, number: int, kind: str, repeated: bool = False, **more: int) -> None:
+        known = {"type": getattr(field, f"TYPE_{kind.upper()}")} if kind in SCALARS else {}
+        inside = {} if known else {"type": field.TYPE_MESSAGE, "type_name": f".ChakraProtoMsg.{kind}"}
+        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, label=label, **known, **inside, **more)
+
+    attribute = file.message_type.add(name="AttributeProto")
+    add(attribute, "name", 1, "string")
+    add(attribute, "doc_string", 2, "string")
+    attribute.oneof_decl.add(name="value")
+    for order, kind in enumerate(SCALARS):
+        values = file.message_type.add(name=f"{kind.capitalize()}List")
+        add(values, "values", 1, kind, repeated=True)
+        add(attribute, f"{kind}_val", FIRST_SCALAR + 2 * order, kind, oneof_index=0)
+        add(attribute, f"{kind}_list", FIRST_SCALAR + 2 * order + 1, f"{kind.capitalize()}List", oneof_index=0)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for part, number, kind, repeated in fields:
+            add(message, part, number, kind, bool(repeated))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("GlobalMetadata", "Node", "AttributeProto")
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
+
+
+def read_stream(path: Path) -> tuple[Any, list[Any]]:
+    """The GlobalMetadata and the Nodes of a file. `InputError` for bytes that are none, with the node's place."""
+    kinds, found = messages(), []
+    from google.protobuf import proto
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    stream = io.BytesIO(files.unpacked(path))
+    try:
+        while part := proto.parse_length_prefixed(kinds.Node if found else kinds.GlobalMetadata, stream):
+            found.append(part)
+    except (DecodeError, EOFError, ValueError, OverflowError) as error:
+        node = max(len(found), 1)
+        raise InputError(
+            f"node {node} (counted from 1) of {str(path)!r} is cut off, or no Chakra node of schema 0.0.4."
+        ) from error
+    if not found:
+        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, it is empty.")
+    metadata, *nodes = found
+    if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
+        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
+    return metadata, nodes
+
+
+def stream_of(parts: Iterable[Any]) -> bytes:
+    """The bytes of a file with these messages."""
+    from google.protobuf import proto
+
+    stream = io.BytesIO()
+    for message in parts:
+        proto.serialize_length_prefixed(message, stream)
+    return stream.getvalue()
+
+
+def value_of(attribute: Any) -> Any:
+    """What an attribute says: one value, a list, or None."""
+    kind = attribute.WhichOneof("value")
+    if kind is None:
+        return None
+    value = getattr(attribute, kind)
+    return list(value.values) if kind.endswith("_list") else value
+
+
+# -- one node, from protobuf or from the JSON of the feeder, and what it waits for
+
+
+class NodeType(IntEnum):
+    """Of the schema."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class Node(NamedTuple):
+    """`data`, `control`: ids waited for. `micros`: its duration. `inputs`: text, with PyTorch's communicators."""
+
+    place: Spot
+    number: int
+    name: str
+    kind: NodeType
+    data: tuple[int, ...]
+    control: tuple[int, ...]
+    micros: int
+    attributes: dict[str, Any]
+    inputs: str = ""
+
+    def whole(self, name: str) -> int | None:
+        """An attribute that is a whole number of any kind; None if it is not there."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
+
+    def number_of(self, name: str) -> float | None:
+        """An attribute that is a number of any kind; None if it is not there."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.number(name, value)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is an operation of the CPU; where nothing is said, it is not."""
+        return bool(self.attributes.get("is_cpu_op"))
+
+
+def of_message(message: Any, path: str) -> Node:
+    """A node of the protobuf schema."""
+    place = Spot(f"node {message.id} of {path!r}")
+    if not 0 <= message.type < len(NodeType):
+        place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
+    attributes = {one.name: value_of(one) for one in message.attr}
+    waits = (tuple(message.data_deps), tuple(message.ctrl_deps))
+    kind, micros = NodeType(message.type), message.duration_micros
+    return Node(place, message.id, message.name, kind, *waits, micros, attributes, message.inputs.values)
+
+
+def of_json(said: Any, order: int, path: str) -> Node:
+    """A node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
+    place = Spot(f"node {order} (counted from 0) of {path!r}")
+    if not isinstance(said, dict):
+        place.refuse("must be an object")
+    number, kind = (place.whole(field, said.get(field, "")) for field in ("Id", "NodeType"))
+    place = Spot(f"node {number} of {path!r}")
+    if kind > max(NodeType):
+        place.refuse(f"must have a NodeType from 0 to {max(NodeType)}, got {kind}")
+    waits: dict[str, tuple[int, ...]] = {}
+    for field in ("data_deps", "ctrlDeps"):
+        listed = said.get(field) or []
+        if not isinstance(listed, list):
+            place.refuse(f"must have a list for {field}, got {str(listed)[:40]!r}")
+        waits[field] = tuple(place.whole(field, one) for one in listed)
+    micros = place.whole("runtime", said.get("runtime", 0))
+    return Node(
+        place, number, str(said.get("Name", "")), NodeType(kind), waits["data_deps"], waits["ctrlDeps"], micros, said
+    )
+
+
+def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
+    """(id waited for, id that waits) of one rank's nodes, without what could never be: counted in `dropped`.
+
+    Left out: a node's wait for itself, and for nodes that are not there; in a cycle the control waits, which PyTorch's
+    recorder takes from who called whom; and where there still is one, every wait in it for a node of a higher id.
+    """
+    there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
+    data = {(first, node.number) for node in nodes for first in node.data}
+    control = {(first, node.number) for node in nodes for first in node.control} - data
+    dropped["self"] += sum(first == then for first, then in data | control)
+    dropped["missing"] += sum(first not in there for first, _ in data | control)
+    pairs = sorted((first, then) for first, then in data | control if first != then and first in there)
+    for leaves in (lambda pair: pair in control, lambda pair: pair[0] > pair[1]):
+        after = np.array([(there[first], there[then]) for first, then in pairs], np.int64).reshape(-1, 2)
+        if not cycle_of(after, len(there)):
+            break
+        circle = _components(after, len(there))
+        inside = [circle[first] == circle[then] for first, then in after.tolist()]
+        kept = [pair for pair, both in zip(pairs, inside, strict=True) if not (both and leaves(pair))]
+        dropped["cycle"] += len(pairs) - len(kept)
+        pairs = kept
+    return pairs
+
+
+def _components(after: np.ndarray, count: int) -> np.ndarray:
+    """[count] the strongly connected component of each node: nodes of one wait for each other."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    waits = csr_array((np.ones(len(after), np.int8), after.T), (count, count))
+    return connected_components(waits, connection="strong")[1]
+
+
+# -- communicators of a set: the JSON beside it, or the METADATA nodes that PyTorch's recorder writes
+
+ALL = ("", "0")  # names of the communicator of all ranks, where nothing else is said of them
+LISTED = re.compile(r"\[\s*\{.*\}\s*\]", re.S)
+
+Groups = dict[str, tuple[int, ...]]
+
+
+def read_groups(path: Path) -> Groups:
+    """`{"id": [ranks], ...}`."""
+    said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
+    return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
+
+
+def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
+    """A list of ranks, each once."""
+    if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
+        place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
+    return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
+
+
+def groups_in(nodes: list[Node]) -> Groups:
+    """Those that METADATA nodes say, `[{"pg_name": ..., "ranks": [...]}, ...]` as text; no ranks: all of them."""
+    found: Groups = {}
+    for node in nodes:
+        text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
+        if text and '"pg_name"' in text[0]:
+            try:
+                said = json.loads(text[0])
+                found |= {str(one["pg_name"]): ranks_of(node.place, one["ranks"]) for one in said}
+            except (ValueError, KeyError, TypeError, RecursionError):
+                node.place.refuse("must list communicators as JSON, each with pg_name and ranks")
+    return found
+
+
+class Communicators:
+    """Which ranks a rank's communicator has, by name, and its number among all of them, `groups`."""
+
+    def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
+        self._shared, self._of_rank = shared, of_rank
+        self.everyone = tuple(range(ranks))
+        self.groups: list[tuple[int, ...]] = []
+        self._number: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._found: dict[tuple[int, str], int] = {}
+        for name, members in shared.items():
+            self._number_of(name, members or self.everyone)
+
+    def _number_of(self, name: str, members: tuple[int, ...]) -> int:
+        number = self._number.setdefault((name, members), len(self.groups))
+        if number == len(self.groups):
+            self.groups.append(members)
+        return number
+
+    def of(self, node: Node, rank: int) -> int:
+        """The number of a node's communicator; refused if its name is unknown or the rank is none of its members."""
+        name = str(node.attributes.get("pg_name") or "")
+        if (rank, name) not in self._found:
+            self._found[rank, name] = self._find(node, rank, name)
+        return self._found[rank, name]
+
+    def _find(self, node: Node, rank: int, name: str) -> int:
+        said = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
+        if said is None and name not in ALL:
+            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node says")
+        members = said or self.everyone
+        if rank not in members:
+            node.place.refuse(
+                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not have rank {rank}"
+            )
+        return self._number_of("" if said is None else name, members)
+
+
+# -- the nodes of all ranks put together: collectives and messages matched, waits resolved
 
 CPU, GPU, COMM, MEMORY = range(4)  # lanes: one at a time of each, on each rank
 OURS = "mfabric_"  # attributes that hold exactly what Chakra's own cannot
@@ -260,6 +536,8 @@ SAID = {
 def _remarks(noted: Counter) -> tuple[str, ...]:
     return tuple(f"{files.so_many(noted[key], *words)}." for key, words in SAID.items() if noted[key])
 
+
+# -- the files of a set
 
 ONE = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,8})\.(?P<kind>et|json)(\.(gz|xz))?")
 BY_ID = "mfabric_ids_over_all_ranks"  # attribute of the GlobalMetadata: ids order the tasks of all ranks

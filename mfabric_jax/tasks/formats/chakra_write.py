@@ -17,9 +17,19 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.tasks.collectives.registry import ROOTED
-from mfabric_jax.tasks.formats.chakra import BY_ID, COMM, CPU, EMPTY, EXACT, GPU, ONE, OURS
-from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
-from mfabric_jax.tasks.formats.chakra_nodes import NodeType
+from mfabric_jax.tasks.formats.chakra import (
+    BY_ID,
+    COMM,
+    CPU,
+    EMPTY,
+    EXACT,
+    GPU,
+    ONE,
+    OURS,
+    NodeType,
+    messages,
+    stream_of,
+)
 from mfabric_jax.tasks.formats.files import so_many
 from mfabric_jax.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, Tasks, numbered
 

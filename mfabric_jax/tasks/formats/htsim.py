@@ -9,20 +9,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from mfabric_jax import units
-from mfabric_jax.atomic import replacing
-from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.checks import COUNTS
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
-from mfabric_jax.tasks.graph import TaskGraph, TaskKind, Tasks
+from mfabric_jax.tasks.graph import TaskKind, Tasks
 
 COUNTED = {"Nodes": "nodes", "Connections": "connections", "Triggers": "triggers", "Failures": "failures"}
 PAIR = re.compile(r"(\d+)->(\d+)")
 NUMBERS = ("id", "trigger", "size", "prio", "send_done_trigger", "recv_done_trigger")
 TRIGGERS = ("oneshot", "multishot", "barrier")
-LARGEST_SIZE = (1 << 31) - 1  # bytes: htsim holds them in a signed int
 
 
 class _Trigger(NamedTuple):
@@ -150,75 +146,3 @@ def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], give
     if rows["Failures"]:
         remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: say them of the fabric.")
     return tuple(remarks)
-
-
-def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    """A connection for every task, which must all be SENDs; what waits for others is released by a barrier.
-
-    Returns what is lost: names, lanes, parts of bytes and of picoseconds. `InputError` where htsim cannot say it: other
-    kinds of tasks, sizes above 2 GiB, both a start and something to wait for, a lag, or a task that three sets of
-    others wait for (a connection fires two triggers).
-    """
-    before, triggers = _triggers(graph)
-    fires: dict[int, list[int]] = defaultdict(list)
-    for number, firing in enumerate(triggers, start=1):
-        for task in firing:
-            fires[task].append(number)
-    rows = []
-    for task in range(graph.tasks):
-        said = [f"{graph.rank[task]}->{graph.peer[task]} id {task + 1}"]
-        if before[task]:
-            said.append(f"trigger {triggers[before[task]]}")
-        else:
-            said.append(f"start {round(units.to_ps(float(graph.start[task])))}")
-        said.append(f"size {round(float(graph.bytes[task]))}")
-        said += [
-            f"{done} {key}" for done, key in zip(("send_done_trigger", "recv_done_trigger"), fires[task], strict=False)
-        ]
-        if len(fires[task]) > 2:
-            raise InputError(
-                f"task {task} must be waited for by two sets of tasks at most in a .cm, got {len(fires[task])}."
-            )
-        rows.append(" ".join(said))
-    rows += [f"trigger id {number} barrier count {len(firing)}" for firing, number in triggers.items()]
-    head = [f"Nodes {graph.ranks}", f"Connections {graph.tasks}"] + [f"Triggers {len(triggers)}"] * bool(triggers)
-    with replacing(path) as (beside,):
-        beside.write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
-    return _lost(graph)
-
-
-def _lost(graph: TaskGraph) -> tuple[str, ...]:
-    """What rows of a matrix do not say."""
-    starts = [units.ps(round(units.to_ps(start))) for start in graph.start.tolist()]
-    pairs = [f"{rank}->{peer}" for rank, peer in zip(graph.rank.tolist(), graph.peer.tolist(), strict=True)]
-    names = [bool(name) and name != pair for name, pair in zip(graph.name, pairs, strict=True)]
-    counts = {
-        ("task has a name, which is lost", "tasks have names, which are lost"): sum(names),
-        ("task has a lane, which is lost", "tasks have lanes, which are lost"): int((graph.lane >= 0).sum()),
-        ("size is rounded to bytes", "sizes are rounded to bytes"): int((graph.bytes != np.round(graph.bytes)).sum()),
-        ("start is rounded to picoseconds", "starts are rounded to picoseconds"): int((graph.start != starts).sum()),
-    }
-    return tuple(f"{files.so_many(count, *words)}." for words, count in counts.items() if count)
-
-
-def _triggers(graph: TaskGraph) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
-    """What each task waits for, and the number of the trigger of each such set."""
-    before: list[list[int]] = [[] for _ in range(graph.tasks)]
-    for first, then in graph.after.tolist():
-        before[then].append(first)
-    waits = [tuple(sorted(set(others))) for others in before]
-    started = np.array([bool(others) for others in waits], bool)
-    wrong = {
-        "a SEND": graph.kind != TaskKind.SEND,
-        f"of at most {LARGEST_SIZE} bytes": graph.bytes > LARGEST_SIZE,
-        "of a byte or more": np.round(graph.bytes) == 0,
-        "without a lag": graph.lag > 0,
-        "without a start beside what it waits for": started & (graph.start > 0),
-    }
-    for allowed, tasks in wrong.items():
-        if tasks.any():
-            raise InputError(f"task {int(np.argmax(tasks))} must be {allowed} to stand in a .cm file.")
-    triggers: dict[tuple[int, ...], int] = {}
-    for others in filter(None, waits):
-        triggers.setdefault(others, len(triggers) + 1)
-    return waits, triggers

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.atomic import check_file
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, m4, own, simai
+from mfabric_jax.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, simai
 from mfabric_jax.tasks.formats.files import LeftOut, Reading
 from mfabric_jax.tasks.graph import TaskGraph
 
@@ -31,7 +31,6 @@ READERS = {
     "GOAL": _Format(".goal", goal.read, goal.tells),
     "htsim connection matrix": _Format(".cm", htsim.read, htsim.tells, ("unbounded_bytes",)),
     "SimAI workload": _Format("", simai.read, simai.tells, ("ranks",)),
-    "m4 flow set": _Format("", m4.read, m4.tells, ("ranks",)),
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
@@ -43,7 +42,6 @@ NO_TASKS = {  # what lies beside such files, by what is in it, and what it is
 }
 WRITERS: dict[str, Callable[[TaskGraph, Path], tuple[str, ...]]] = {
     ".et": chakra_write.write,
-    ".cm": htsim.write,
     ".json": own.write_json,
     ".parquet": own.write_parquet,
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks.formats.chakra_messages import messages, read_stream, stream_of, value_of
+from mfabric_jax.tasks.formats.chakra import messages, read_stream, stream_of, value_of
 from mfabric_jax.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
@@ -156,32 +156,6 @@ def test_the_feeder_s_json(tmp_path):
     graph, _, remarks = read_with_remarks(tmp_path / "trace.0.json", ranks=2)
     assert (graph.tasks, graph.after.tolist(), graph.lane.tolist()) == (4, [[0, 1], [2, 3]], [0, 2, 0, 2])
     assert remarks[1] == "2 waits for nodes that are not there are left out."
-    for broken, said in [
-        ({"Id": "x"}, "for Id, got 'x'"),
-        ({"Id": 1, "NodeType": 9}, "NodeType from 0 to 7"),
-        (3, "an object"),
-    ]:
-        (tmp_path / "trace.0.json").write_text(json.dumps({"workload_graph": [broken]}))
-        check_refused(said, read_tasks, tmp_path / "trace.0.json")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "said"),
-    [
-        ([node(1, 8, x=1)], "^node 1 of .* must have a type from 0 to 7, got 8"),
-        ([node(1, COMP, x=1), node(1, COMP)], "^node 1 of .* has the id of another node"),
-        ([node(1, SEND, comm_size=8)], "^node 1 of .* must say comm_dst and comm_size"),
-        ([node(1, SEND, comm_dst=2, comm_size=8)], "from 0 to 1 for comm_dst, got '2'"),
-        ([node(1, SEND, comm_dst=1, comm_size=-8)], "for comm_size, got '-8'"),
-        ([node(1, SEND, comm_dst=1, comm_size=8, comm_src=1)], "must have its own rank, 0, for comm_src, got 1"),
-        ([node(1, RECV, comm_src=1, comm_size=8)], "^node 1 of .* receives from rank 1, which does not send it"),
-        ([node(1, COLL, comm_type=7, comm_size=8)], "as many collectives on all its ranks, got 1 on rank 0 and 0 on"),
-        ([node(1, COLL, comm_type=10, comm_size=8)], "comm_type from 0 to 9, got 10"),
-        ([node(1, COLL)], "none of its nodes has"),
-    ],
-)
-def test_what_is_broken_is_named_with_its_node(tmp_path, nodes, said):
-    check_refused(said, read_tasks, put(tmp_path, nodes, [node(5, COMP, micros=1, x=1)]))
 
 
 def test_collectives_that_differ_and_gaps_are_refused(tmp_path):

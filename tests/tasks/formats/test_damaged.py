@@ -11,8 +11,7 @@ from tests.tasks.formats.test_htsim import MATRIX
 from tests.tasks.formats.test_own import graph
 from tests.tasks.formats.test_simai import HEAD, LISTS, ROWS
 
-FLOWS = "2\n0 0 5 3 100 1000 0.25\n1 2 0 3 100 4000 1e-3\n"
-TEXTS = {"a.goal": TWO, "a.cm": MATRIX, "simai.txt": HEAD + LISTS + ROWS, "flows.txt": FLOWS}
+TEXTS = {"a.goal": TWO, "a.cm": MATRIX, "simai.txt": HEAD + LISTS + ROWS}
 STRANGE = [*b'-1 0 1e400 nan { } null " 3.5 [['.split(), b"9" * 25, b"", b"\xff", b"\0", b" ", b"\n"]
 
 

@@ -150,22 +150,6 @@ def test_mixnet_s_weights(tmp_path, info, back, turned):
     check_refused("for which weights must be as many, got 1", read_with_remarks, path, weights=tmp_path / "w.txt")
 
 
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        (topoopt(1, 7), "^task 0 .* type from 0 to 6, got 7"),
-        (topoopt(1, 0, 5), "runs on device 5, which is not there"),
-        (topoopt(1, 5, 90), "must have a connection of two nodes for its device, got 90"),
-        (topoopt(1, 6, 0, size=4, follows=[4]), "for its nodes, got '4'"),
-        (topoopt(1, 6, 0, size=4, follows=[1, 1]), "must have nodes, none twice"),
-        (topoopt(1, 0, 90, follows=[7]), "is followed by task 7, which is not there"),
-        (topoopt(1, 0, 90, float("nan")), "for runtime, got 'nan'"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_task(tmp_path, task, said):
-    check_refused(said, read_with_remarks, graph_of(tmp_path / "a.fbuf", [task], GPUS))
-
-
 def test_damaged_bytes_get_a_sentence(tmp_path):
     path = graph_of(
         tmp_path / "a.fbuf", [topoopt(1, 0, 90, 1.0, follows=[2]), topoopt(2, 6, size=4, follows=[0, 1])], GPUS

@@ -189,8 +189,3 @@ def test_what_was_read_is_the_same_after_writing(folder, reading, tmp_path):
         graph = reading(name).graph
         write_tasks(graph, tmp_path / f"set{number}.et")
         assert read_tasks(tmp_path / f"set{number}").equals(graph), name
-    for path in sorted((folder / "htsim_cm").glob("*.cm")):
-        if f"htsim_cm/{path.name}" not in REFUSED and path.name != "permutation.cm":
-            graph = read_tasks(path)
-            write_tasks(graph, tmp_path / "b.cm")
-            assert read_tasks(tmp_path / "b.cm").equals(graph), path

@@ -1,9 +1,7 @@
 """SimAI's text workloads: what waits for what, who is in which group, and lines that are wrong."""
 
 import numpy as np
-import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import Op, TaskKind
 from tests.tasks.formats.contents import bytes_by_kind
@@ -87,9 +85,6 @@ def test_fewer_ranks_cut_data_parallel_groups(tmp_path):
     graph, _, remarks = read(tmp_path, HEAD + ROWS, ranks=4)
     assert graph.ranks == 4
     assert remarks[0] == "4 of the 8 ranks of a stage: data-parallel groups are cut from 4 to 2 ranks (ranks)."
-    for ranks in (3, 12):
-        with pytest.raises(InputError, match=rf"needs a multiple of tp x ep, 4, for ranks, .* \(8\), got {ranks}\.$"):
-            read(tmp_path, HEAD + ROWS, ranks=ranks)
 
 
 def test_other_policies(tmp_path):
@@ -100,22 +95,3 @@ def test_other_policies(tmp_path):
     graph = read(tmp_path, "DATA" + ROWS, ranks=2).graph
     assert bytes_by_kind(graph) == {"ALL_REDUCE": 64, "ALL_GATHER": 256}
     np.testing.assert_allclose(graph.seconds[graph.rank == 0].sum(), 130e-9)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (HEAD.split()[0], "HYBRID_DLRM", "^line 1 of '.*' must have a policy of .*, got 'HYBRID_DLRM'"),
-        ("pp: 2", "pp: two", "^line 1 of .* for pp, got 'two'"),
-        ("ga: 1", "colour: 1", "^line 1 of .* got 'colour'"),
-        ("all_gpus: 16", "all_gpus: 18", "^line 1 of .* whole groups of tp x ep, got 18"),
-        ("\n2\n", "\n3\n", "^line 2 of .* says 3 rows, but 2 follow"),
-        ("ALLTOALL_EP", "ALLREDUCEALLTOALL", "^line 4 of .* got 'ALLREDUCEALLTOALL'"),
-        ("128 2", "128", "^line 4 of .* must have 12 fields, got 11"),
-        (" all_gpus: 16", " all_gpus: 16 checkpoints: 1 2", "^line 1 of .* for a checkpoint, got '2'"),
-        (" all_gpus: 16", " checkpoints: 3 0", "^line 1 of .* says 3 for checkpoints, but 1 follow"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, said):
-    with pytest.raises(InputError, match=said):
-        read(tmp_path, (HEAD + ROWS).replace(old, new, 1))
