@@ -109,7 +109,7 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
     """One table of all rows (columns that a file lacks are empty in its rows), and the first configuration."""
     with extra("store", "a query"):
         import pyarrow
-    tables, configs = [], []
+    tables, configs, runs = [], [], set()
     for file, sweep in _files(paths):
         if file.suffix == ".parquet" and file.exists():
             table, config = read_table(file, sweep)
@@ -118,7 +118,9 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
             table = pyarrow.Table.from_pylist(rows)
         tables.append((str(file), table))
         configs.append(config)
-    several = len({_run_of(config) for config in configs if config}) > 1
+        if config:
+            runs.add(sweep or _run_of(config))
+    several = len(runs) > 1
     try:
         named = [_with_file(*table) if several else table[1] for table in tables]
         whole = pyarrow.concat_tables(named, promote_options="permissive")
@@ -128,7 +130,7 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
 
 
 def _run_of(config: Mapping[str, Any]) -> str:
-    """The settings of the run that wrote a file, or of the sweep that it is a part of."""
+    """The settings of the run that wrote a file."""
     if config.get("command") == "sweep" or "sweep" in config:
         return repr([config.get(part) for part in ("sweep", "stated", "varied")])
     settings = config.get("resolved", config)

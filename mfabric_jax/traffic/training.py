@@ -41,8 +41,9 @@ def all_to_all(members: np.ndarray, size: ArrayLike, *, label: str = "all-to-all
 
 
 def ring_all_reduce(members: np.ndarray, size: ArrayLike, *, label: str = "all-reduce") -> Flows:
-    """A reduce-scatter and an all-gather around the ring of members [G n], in their order, of so many bytes."""
-    return point_to_point(members, onward(members, axis=1), ring_bytes(size, members.shape[1]), label=label)
+    """A reduce-scatter and an all-gather of `size` bytes (a number, or one for each ring [G]) around rings [G n]."""
+    sent = np.reshape(ring_bytes(size, members.shape[1]), (-1, 1))
+    return point_to_point(members, onward(members, axis=1), sent, label=label)
 
 
 def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "all-reduce") -> Flows:

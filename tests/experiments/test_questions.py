@@ -20,10 +20,10 @@ from experiments import (
 )
 from experiments.authors_baselines import DESIGNS, MFABRIC, RAILS, RINGS
 from experiments.rows import picked
+from experiments.script import COMPARED
 from mfabric_jax import load, resolve
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.fabric import cluster_cost
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user, only
 
@@ -110,7 +110,7 @@ def test_delays(tmp_path):
 def test_costs_equal_direct_calls_and_only_trees_with_room_fit(tmp_path):
     rows = list(cost_by_cluster_size.run(cost_by_cluster_size.Config(servers=(128, 512), nic_gbps=(100.0, 400.0))))
     assert len(rows) == (4 * 2 + 2) * 2 * 2
-    assert {row["fabric"] for row in rows} == set(PRICED) - {"torus"}
+    assert {row["fabric"] for row in rows} == set(COMPARED)
     for row in rows:
         cost = cluster_cost(row["fabric"], row["servers"], row["nic_gbps"], tiers=row["tiers"] or 3)
         assert (row["network_cost_usd"], row["usd_per_gpu"]) == (cost, cost / row["gpus"])
