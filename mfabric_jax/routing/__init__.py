@@ -1,4 +1,4 @@
-"""Demand on a fabric: who uses which links, and when an all-to-all is through."""
+"""Routing: which links carry a demand, and when an all-to-all completes."""
 
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.region import all_to_all_time, degree_bound, fluid_lower_bound

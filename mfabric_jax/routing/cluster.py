@@ -1,9 +1,9 @@
-"""Flows between the GPUs of a cluster -> the links they cross.
+"""The links that flows between the GPUs of a cluster cross.
 
-Inside a server: the NVSwitch. Between servers: a direct circuit if the pair has one, else the NICs on the tree, else
-circuits of other servers, which forward. Where a GPU does not hold the NIC that its data leaves or enters by, the data
-crosses the NVSwitch to (or from) the delegate that does: gather and scatter are links like all others, spread evenly
-over the delegates of a pair. Source: arXiv 2501.03905, topology-aware routing.
+Flows inside a server cross the NVSwitch. Between servers, a flow uses a direct circuit if the pair has one, else the
+NICs on the tree, else circuits of other servers, which forward. Where a GPU does not own the NIC its data uses, the
+data crosses the NVSwitch to (or from) the delegate GPU that does, spread evenly over the pair's delegates. Source:
+arXiv 2501.03905, topology-aware routing.
 """
 
 import numpy as np
@@ -16,23 +16,23 @@ from mfabric_jax.routing.mesh import mesh_routes
 from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stacked
 
 PATHS = ("spray", "ecmp", "least-loaded")
-AT_ONCE = 1 << 16  # flows whose rows are worked out together
-ROUNDED = 1e-12  # of a flow: what sums of shares may differ by
+AT_ONCE = 1 << 16  # flows routed per batch
+ROUNDED = 1e-12  # tolerance on the sum of a flow's shares
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:
-    """The network whose links the routes name: pooled for spraying, else every link by itself."""
+    """The network whose link numbers the routes use: parallel links pooled for "spray", every link separate otherwise."""
     return cluster.sprayed if one_of("routing", routing, PATHS) == "spray" else cluster.network
 
 
 def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: int = 0, size=None) -> Routes:
     """The links of `links_of(cluster, routing)` that each flow from GPU `src` to GPU `dst` [F] crosses.
 
-    - `routing` on the tree: "spray": evenly over all shortest paths; "ecmp": one each, by a hash with `seed`;
-      "least-loaded": one each, chosen in falling order of `size` [F bytes]. Direct circuits are the same in all; where
-      servers forward, "spray" divides over all shortest ways, the others take one by a hash.
+    - `routing` on the tree: "spray" divides evenly over all shortest paths; "ecmp" picks one path per flow by a hash
+      with `seed`; "least-loaded" picks one path per flow, in falling order of `size` [F bytes]. Where servers forward,
+      "spray" divides over all shortest paths and the others pick one by hash.
 
-    A flow from a GPU to itself crosses nothing. `InputError` where two servers have no way to each other.
+    A flow from a GPU to itself crosses no link. Raises `InputError` if two servers have no path to each other.
     """
     one_of("routing", routing, PATHS)
     src, dst = _gpus("src", src, cluster), _gpus("dst", dst, cluster)
@@ -57,7 +57,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
             parts.append((one, _over_circuits(cluster, src[one], dst[one], ways[some], share[some], first)))
     elif cluster.tree is not None and len(flow):
         ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
-        path = None  # aggregation switch and core [F] of every flow; of sprayed ones all
+        path = None  # aggregation switch and core [F] of every flow; None: sprayed over all
         if routing == "ecmp":
             path = ecmp(cluster.tree, ends.out[0], ends.into[0], seed)
         elif routing == "least-loaded":
@@ -81,18 +81,16 @@ def _chunks(mask: np.ndarray):
 
 
 def _row(*blocks) -> Routes:
-    """Blocks of (hops, share) side by side."""
     hops, share = (np.hstack([block[column] for block in blocks]) for column in (0, 1))
     return compact(hops, share)
 
 
 def _at(cluster: Cluster, gpu: np.ndarray) -> np.ndarray:
-    """Everything at one GPU of its server [F G]."""
     return (np.arange(cluster.gpus_per_server) == (gpu % cluster.gpus_per_server)[:, None]).astype(float)
 
 
 def _across(cluster: Cluster, server: np.ndarray, have: np.ndarray, need: np.ndarray):
-    """NVSwitch links that bring what GPUs `have` [F G] to those that `need` it: hops and shares [F 2G]."""
+    """NVSwitch links from the GPUs that `have` the data [F G] to those that `need` it: hops and shares [F 2G]."""
     gpu = server[:, None] * cluster.gpus_per_server + np.arange(cluster.gpus_per_server)
     moved = have - need
     moved = np.where(np.abs(moved) < ROUNDED, 0, moved)
@@ -104,7 +102,7 @@ def _inside(cluster: Cluster, src, dst) -> Routes:
 
 
 class _Ends:
-    """The NICs on the tree that each flow leaves and enters by: hosts [U F] of the tree, GPUs [U F] that hold them."""
+    """NICs on the tree by which each flow leaves and enters: tree hosts [U F], and the GPUs that own them [U F]."""
 
     def __init__(self, cluster: Cluster, src, dst, routing: str, seed: int):
         per_server = cluster.gpus_per_server
@@ -145,7 +143,6 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
 
 
 def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:
-    """Over circuits `row` [F H] (-1 pads), shares [F H]: the direct one, or several that servers forward between."""
     table, per_server = cluster.circuits, cluster.gpus_per_server
     here, there = src // per_server, dst // per_server
     back = table.find(table.dst, table.src)
@@ -166,7 +163,7 @@ def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes
 
 
 def _held(cluster: Cluster) -> np.ndarray:
-    """Part of each circuit row's traffic that each GPU of its source server sends [C G]."""
+    """Fraction of each circuit row's traffic that each GPU of its source server sends [C G]."""
     gpu = cluster.circuits.gpu
     held = np.zeros((len(gpu), cluster.gpus_per_server))
     row, copy = np.nonzero(gpu >= 0)
@@ -175,14 +172,13 @@ def _held(cluster: Cluster) -> np.ndarray:
 
 
 def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of circuits [F H] and shares along the shortest ways between servers."""
     routes = mesh_routes(cluster.forwarding, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
     return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)
 
 
 # -------------------------------------------------------------------------------------------- single paths over a tree
 def hashed(*keys) -> np.ndarray:
-    """A 64-bit hash of some whole numbers, element by element."""
+    """64-bit hash of integers, element by element."""
     value = np.uint64(0)
     with np.errstate(over="ignore"):
         for key in keys:
@@ -191,14 +187,14 @@ def hashed(*keys) -> np.ndarray:
 
 
 def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Aggregation switch and core of every flow, by a hash of its number, its hosts and the seed."""
+    """Aggregation switch and core of every flow, by a hash of flow number, hosts and seed."""
     draw = hashed(seed, np.arange(len(src)), src, dst) % np.uint64(tree.paths)
     return np.divmod(draw.astype(np.int64), tree.pod_ports[UP])
 
 
 def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Aggregation switch and core of every flow: flows in falling order of size, each on the path whose fullest link
-    is emptiest (then the one with least on all its links, then by a hash)."""
+    """Aggregation switch and core of every flow: flows in falling order of size, each on the path whose fullest link is
+    emptiest (ties: least total load, then a hash)."""
     if size is None:
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]

@@ -1,8 +1,7 @@
-"""All-to-alls on links that do not change: packet switches, direct links whose servers forward, NVSwitches.
+"""Time of all-to-alls on links that do not change: packet switches, direct links with forwarding, NVSwitches.
 
-Bytes are spread over all shortest paths, or (`single_paths`) every flow takes one at random, drawn once from a seed, as
-packet simulators without spraying run them. A flow joins one GPU to one GPU: for every pair of ranks one for each
-tensor-parallel slice.
+Bytes spread over all shortest paths, or (`single_paths`) each flow takes one random path, drawn once from a seed, as in
+packet simulators without spraying. A flow joins two GPUs: each pair of ranks has one flow per tensor-parallel slice.
 """
 
 import dataclasses
@@ -27,15 +26,13 @@ from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
 from mfabric_jax.traffic.dispatch import by_server, server_bytes
 
-MOST_CIRCUITS = 64  # of a pair, for which draws are kept
+MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
 
 @functools.singledispatch
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
-    """Exact fluid completion of one all-to-all between ranks of different servers [s].
-
-    - `group`: `Electrical` ports, under spraying; the `Star` of ports that a failure leaves of them; or `DirectLinks`.
-    """
+    """Exact fluid completion time of one all-to-all between ranks of different servers [s]. `group`: `Electrical` ports
+    under spraying, the `Star` of ports left by a failure, or `DirectLinks`."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
@@ -56,10 +53,8 @@ def _(group: DirectLinks, demand, ranks_per_server: int):
 
 
 def wired(fabric: DirectLinks, count=None) -> DirectLinks:
-    """The fabric with every pair's ways over its links, or over circuits `count` [W W] in their place.
-
-    Host side. W / S groups share these circuits. `InputError` where the links do not join all servers.
-    """
+    """The fabric with every pair's paths over its links, or over circuits `count` [W W]. Runs on the host; raises
+    `InputError` if the links do not connect all servers."""
     mesh, servers, groups = fabric.mesh, fabric.servers, fabric.groups
     if count is not None:
         mesh, groups = mesh_of(count), len(np.asarray(count)) // servers
@@ -77,7 +72,6 @@ def wired(fabric: DirectLinks, count=None) -> DirectLinks:
 
 
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
-    """`ring_nics` and `stage_nics`, where the fabric leaves them to its links."""
     rates, stage = {}, fabric.stage
     if fabric.ring_nics is None:
         src, dst = (x.ravel() for x in np.mgrid[:stage, :stage])
@@ -91,10 +85,8 @@ def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
 
 
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Exact fluid completion of one all-to-all between servers [s]; forwarding costs nothing but bandwidth.
-
-    - `demand` [S S] bytes of every group that shares the links; the diagonal is ignored. Of several groups the mean.
-    """
+    """Exact fluid completion time of one all-to-all of `demand` [S S] bytes per group [s]; the mean over groups.
+    Forwarding costs only bandwidth."""
     if fabric.mesh is None or not fabric.joined:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
@@ -105,7 +97,6 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
 @functools.partial(jax.jit, static_argnames="groups")
 def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Array, ""]:
-    """When the last flow of a group ends, the mean over groups; links of so many NICs."""
     capacity = nics.astype(size.dtype) * jnp.asarray(nic_Bps, size.dtype)
     finish = completion_times(FlowProblem(capacity, hops, share.astype(size.dtype)), size).finish
     return finish.reshape(groups, -1).max(axis=1, initial=0).mean()
@@ -115,14 +106,9 @@ def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Arra
 @fixed_time.register(Electrical)
 @functools.partial(jax.jit, static_argnames="ranks_per_server")
 def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
-    """Exact fluid completion of one all-to-all between ranks of different servers [s].
-
-    - `demand` [R R]: bytes from rank to rank; pairs inside a server are ignored (`inside_time` has them).
-
-    Every rank owns the NICs of its GPUs (a tensor-parallel group's slices are equal, so its NICs pool exactly), or a
-    server's ranks pool all of its NICs. An edge switch's uplinks and downlinks are shared by its server's ranks. With
-    pxn the NICs of a server send what its ranks have for their rank elsewhere, as one message per destination.
-    """
+    """Exact fluid completion time of one all-to-all of `demand` [R R] bytes between ranks under spraying [s]. Pairs
+    inside a server are ignored. Each rank owns the NICs of its GPUs, or a server's ranks pool them; with pxn, bytes
+    leave by the NIC of the destination's rank."""
     ranks = demand.shape[0]
     servers = ranks // ranks_per_server
     between = away_from_server(demand, ranks_per_server)
@@ -138,13 +124,13 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
 
 
 def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
-    """The demand, 0 between ranks of one server."""
+    """The demand with pairs inside one server set to 0."""
     server = jnp.arange(demand.shape[0]) // ranks_per_server
     return jnp.where(server[:, None] == server[None, :], 0, demand)
 
 
 def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
-    """What the NICs send each other with pxn: all bytes of a server for rank g elsewhere leave by its own g-th NICs."""
+    """Bytes between NICs under pxn: a server's bytes for rank g elsewhere leave by its own g-th NICs."""
     rail = jnp.eye(ranks_per_server, dtype=between.dtype)
     return jnp.einsum("stg,hg->shtg", by_server(between, ranks_per_server).sum(1), rail).reshape(between.shape)
 
@@ -153,13 +139,9 @@ def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array,
 def delegated(
     fabric: Electrical | Region | DirectLinks, demand: Float[Array, "R R"], ranks_per_server: int
 ) -> Float[Array, "S g g"]:
-    """Bytes that cross the NVSwitch of each server on their way to or from the NICs that carry them [S g g].
-
-    By the group's `handover`: "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination;
-    "levelled": NICs carry all alike and reach every other, so only what a rank has above its part moves; "spread": a
-    circuit ends at one GPU, so bytes go to (or come from) all ranks alike. Moves between the GPUs of one rank are left
-    out.
-    """
+    """Bytes that cross each server's NVSwitch to or from the NICs that carry them [S g g], by the group's `handover`.
+    "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination; "levelled": only a
+    rank's excess above the mean moves; "spread": bytes go to all ranks equally."""
     blocks = by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     gather, scatter = fabric.handover
     if gather in ("none", "to the rail"):
@@ -170,12 +152,10 @@ def delegated(
 
 
 def _spread(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
-    """Every rank's bytes to all ranks of its server alike."""
     return jnp.broadcast_to(load[:, :, None] / load.shape[1], (*load.shape, load.shape[1]))
 
 
 def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
-    """What ranks above the mean of their server hand to those below it."""
     above = load - load.mean(axis=1, keepdims=True)
     over, under = jnp.maximum(above, 0), jnp.maximum(-above, 0)
     total = under.sum(axis=1)[:, None, None]
@@ -185,10 +165,7 @@ def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
 
 @jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
-    """The all-to-alls inside each server on its NVSwitch, side by side: the slowest [s].
-
-    - `demand` [S G G]: bytes between the G ranks of each server.   - `gpu_Bps`: a rank's NVSwitch rate [bytes/s].
-    """
+    """Time of the slowest all-to-all inside a server [s], for `demand` [S G G] bytes and `gpu_Bps` bytes/s per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
     other = jnp.where(jnp.eye(demand.shape[1], dtype=bool), 0, 1).astype(demand.dtype)
@@ -198,12 +175,8 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
 
 # ------------------------------------------------------------------------------------------------ one path a flow
 class SinglePaths(eqx.Module):
-    """The path of every flow of expert-parallel groups whose all-to-alls, all alike, share links that do not change.
-
-    - `source`, `target` [F]: ranks, of one group after the other; each flow carries 1 / `slices` of what they exchange.
-    - `hops`, `share` [F H]: the links of its path.   - `capacity` [L]: of the links, over that of a NIC.
-    - `groups` (static): as many flows each.
-    """
+    """One fixed path per flow, for equal expert-parallel groups on shared links; capacity [L] is relative to one NIC.
+    Each flow carries 1 / `slices` of the bytes between its `source` and `target` rank."""
 
     source: Int[Array, "F"]
     target: Int[Array, "F"]
@@ -214,20 +187,15 @@ class SinglePaths(eqx.Module):
     groups: int = eqx.field(static=True, default=1)
 
     def time(self, fabric: Electrical | DirectLinks, demand: Float[Array, "R R"]) -> Float[Array, ""]:
-        """Exact fluid completion of one all-to-all between ranks [s]; of several groups the mean of theirs."""
+        """Exact fluid completion time of one all-to-all between ranks [s]; the mean over groups."""
         size = demand[self.source, self.target] / self.slices
         return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
 
 def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, seed: int = 0) -> SinglePaths:
-    """Draw the path of every flow between the servers of groups of `ranks`, each of `slices` GPUs. Host side.
-
-    - `cluster`: the servers of these groups, at any bandwidth; nothing else is on the fabric, and NVSwitches should not
-      limit there (what crosses them is timed apart).
-
-    Of several groups those are kept that share links with the first, directly or through others: the rest cannot change
-    when it is done.
-    """
+    """Draw the path of every flow between the servers of `groups` groups of `ranks`, each rank of `slices` GPUs.
+    `cluster` holds these groups' servers only. Keeps the groups that share links with the first, directly or through
+    others."""
     src, dst = _leaving(cluster.gpus_per_server, groups, ranks, slices)
     routes = cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
     return _first_and_its_neighbours(
@@ -236,7 +204,7 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
-    """`single_paths` over circuits alone, where servers forward: one shortest way each, all groups that share links."""
+    """`single_paths` for circuits with forwarding only: one shortest path per flow, for all groups that share links."""
     if links.mesh is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
     network = links.mesh.network
@@ -246,8 +214,7 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
 
 
 def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
-    """GPUs [F] that send and receive: of every pair of ranks of a group as many as a rank has; groups follow each
-    other. Without those of one server."""
+    """Sending and receiving GPUs [F], group after group: `slices` flows for each pair of ranks on different servers."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server
@@ -255,7 +222,7 @@ def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tupl
 
 
 def _first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
-    """The flows of the groups that the first group shares links with, by however many others; `ends`: GPUs [F]."""
+    """Flows of the groups that share links with the first, directly or through others; `ends`: GPUs [F]."""
     there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
     near = group == 0
     while True:
@@ -272,11 +239,8 @@ def _first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices
 
 @functools.lru_cache(maxsize=32)
 def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
-    """`part_times` of a region (unsplit) whose flows do not spread: a function of (region, circuits, demand).
-
-    - `flows`: from a server to another, of equal size; each takes one of the pair's circuits, or one electrical NIC at
-      either end.   - `nics`: electrical NICs of a server.
-    """
+    """`part_times` of an unsplit region whose flows do not spread, as a function of (region, circuits, demand). Each of
+    the `flows` of a pair of servers takes one circuit, or one of the `nics` electrical NICs at either end."""
     whole("flows", flows)
     whole("nics", nics)
 
@@ -301,7 +265,8 @@ def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
 
 @functools.lru_cache(maxsize=32)
 def _drawn(servers: int, flows: int, nics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each pair's flows: part on its fullest circuit, by circuits [S S MOST+1]; parts by NIC at either end."""
+    """Fraction of each pair's flows on its fullest circuit, by number of circuits [S S MOST+1], and per NIC at either
+    end."""
     rng = np.random.default_rng(seed)
     draw = rng.random((servers, servers, flows))
     heaviest = np.zeros((servers, servers, MOST_CIRCUITS + 1))

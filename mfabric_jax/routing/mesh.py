@@ -1,4 +1,4 @@
-"""Flows between the servers of a mesh -> the links they cross: named ways, shortest ones, or from area to area."""
+"""The links that flows between the servers of a mesh cross: by named paths, shortest paths, or area to area."""
 
 from typing import Any
 
@@ -8,14 +8,12 @@ from mfabric_jax.fabric.direct_links import Mesh
 from mfabric_jax.fabric.network import Network, find_links
 from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
 
-AT_ONCE = 1 << 17  # pairs x links between areas whose ways are worked out together
+AT_ONCE = 1 << 17  # pairs x links between areas routed per batch
 
 
 def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = "spray", seed: int = 0) -> Routes:
-    """Links of `mesh.network` that flows from server `src` to `dst` [F] cross, by the rule of the mesh.
-
-    - `routing`: "spray": over all ways; else, where the rule is shortest ways, over one of them, by a hash.
-    """
+    """Links of `mesh.network` that flows from server `src` to `dst` [F] cross, by the mesh's routing rule. Where the
+    rule is shortest paths, "spray" uses all of them and any other `routing` picks one by hash."""
     if mesh.following is not None:
         return _followed(mesh, src, dst)
     if mesh.areas is None:
@@ -29,8 +27,8 @@ def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = 
 
 
 def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
-    """NICs with which servers send when all of these pairs send at once, a `part` of a server's bytes each, and the
-    busiest link is full."""
+    """NICs at which each server can send when all these pairs send together, each a fraction `part` of a server's
+    bytes, and the busiest link is full."""
     routes, network = mesh_routes(mesh, src, dst), mesh.network
     there = routes.hops >= 0
     load = np.bincount(routes.hops[there], part * routes.share[there], minlength=len(network.tail))
@@ -39,7 +37,6 @@ def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0
 
 
 def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
-    """The one way that the mesh names."""
     following, tail, head = (np.asarray(x) for x in (mesh.following, mesh.tail, mesh.head))
     columns, at = [], src
     while (at != dst).any():
@@ -51,7 +48,7 @@ def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
 
 
 class _Areas:
-    """Ways from area to area: over all links between two of them, in equal parts, and shortest ways inside of each."""
+    """Routes from area to area: equal shares on all links between two areas, shortest paths inside each."""
 
     def __init__(self, mesh: Mesh):
         self.network, self.of, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
@@ -65,11 +62,10 @@ class _Areas:
 
     @property
     def most_rows(self) -> int:
-        """Rows that one pair may need."""
         return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
 
     def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Links from each area to the other: (place in the list, link), and how many there are of each place."""
+        """Links from each area to the other as (index in the list, link), and the number of links per index."""
         key = one * self.count + other
         count = self.first[key + 1] - self.first[key]
         place = np.repeat(np.arange(len(key)), count)
@@ -77,7 +73,7 @@ class _Areas:
         return place, self.order[self.first[key][place] + nth], count
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """By the rule of the mesh: directly, or through all third areas in equal parts."""
+        """Routes by the mesh's rule: direct, or through all third areas in equal shares."""
         if not self.thirds:
             return self.direct(src, dst)
         one, other = self.of[src], self.of[dst]
@@ -100,7 +96,7 @@ class _Areas:
         return _summed([*legs, (plain, *rest)], len(src))
 
     def direct(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Through no third area; where all links between two areas are broken, by all shortest ways there are."""
+        """Routes without a third area; all shortest paths where every link between two areas is broken."""
         flow, link, count = self.links(self.of[src], self.of[dst])
         part = 1 / count[flow]
         first = shortest_routes(self.inside, src[flow], self.network.tail[link])
@@ -122,7 +118,7 @@ def _scaled(routes: Routes, part: np.ndarray) -> Routes:
 
 
 def _summed(parts: list[Any], flows: int) -> Routes:
-    """All rows (flow [N], hops [N H], shares [N H]) of a flow as one: every link once, its shares added."""
+    """Merge rows (flow [N], hops [N H], shares [N H]) per flow: every link once, its shares added."""
     triples = []
     for flow, hops, share in parts:
         row, column = np.nonzero(hops >= 0)

@@ -1,9 +1,7 @@
-"""Shares for relay routing from one potential a link: gradient steps on S^2 numbers in place of S^3 shares.
+"""Relay shares from one potential per link: gradient steps on O(S^2) numbers instead of S^3 shares.
 
-A path's part of a pair's bytes is proportional to the product of e^potential over its links. Shares that end the
-all-to-all first and are spread as evenly as that allows have this form: they are e^(-path price / temperature) as the
-temperature falls, and a path's price is the sum of its links'. So a step is a few products of S x S matrices (sums over
-all servers in between), and the shares themselves are written out once, at the end.
+A path's share of a pair's bytes is proportional to the product of e^potential over its links. The best, most even
+shares have this form: e^(-path price / temperature) as temperature falls, where prices add up over links.
 """
 
 from collections.abc import Callable
@@ -16,18 +14,18 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.routing.relay import is_path
 
-HOT, COLD = 0.4, 0.001  # softness of the largest link time, first and last, over the least so far
-RATE, LAST_RATE = 0.15, 0.003  # steps in the potentials, first and last
-SLOPES, SQUARES = 0.8, 0.9  # Adam's memory of slopes and of their squares: short, for the temperature falls
-FARTHEST = 20.0  # of a potential from 0: products stay within float32
-SMALLEST = 1e-8  # slope that Adam tells from 0
-DIRECT = 7.0  # how much likelier a byte starts on a circuit of its own than on any other path as wide
+HOT, COLD = 0.4, 0.001  # first and last temperature, relative to the least time so far
+RATE, LAST_RATE = 0.15, 0.003  # first and last step size
+SLOPES, SQUARES = 0.8, 0.9  # Adam's decay rates: short memory, because the temperature falls
+FARTHEST = 20.0  # bound on |potential|, so that products stay within float32
+SMALLEST = 1e-8  # Adam's epsilon
+DIRECT = 7.0  # initial preference for a direct circuit over another path of equal width
 
-Potentials = Float[Array, "3S+2 S"]  # of first circuits, of second ones, of direct ones, of ports up, of ports down
+Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up, ports down
 
 
 class Links(NamedTuple):
-    """One all-to-all, in any unit of bytes, and what it runs over."""
+    """One all-to-all in any unit of bytes, and the capacities it runs on."""
 
     demand: Float[Array, "S S"]  # 0 where a pair has no path
     circuit: Float[Array, "S S"]  # bytes/s; 0: there is none
@@ -35,15 +33,15 @@ class Links(NamedTuple):
     efficiency: Float[Array, ""]
 
     def factors(self, potentials: Potentials):
-        """Of first, second, direct circuits [S S], of ports up, down [S]: a path weighs what these multiply to."""
+        """Factors of first, second, direct circuits [S S] and ports up, down [S]; a path's weight is their product."""
         first, second, direct, up, down = split(jnp.exp(potentials))
         typical = _inverse(self.circuit.sum()) * (self.circuit**2).sum()
-        wide = self.circuit * jnp.sqrt(_inverse(self.circuit + typical))  # a path is as thin as its thinnest circuit
+        wide = self.circuit * jnp.sqrt(_inverse(self.circuit + typical))  # a path is as narrow as its narrowest circuit
         own, port = jnp.asarray(DIRECT, wide.dtype) * self.circuit, jnp.sqrt(self.port)
         return wide * first, wide * second, own * direct, port * up, port * down
 
     def shares(self, potentials: Potentials) -> Float[Array, "S S S+2"]:
-        """Of every pair's bytes on every path; they sum to 1, or to 0 where there is no path."""
+        """Share of every pair's bytes on every path; sums to 1, or to 0 where there is no path."""
         first, second, direct, up, down = self.factors(potentials)
         via = first[:, None, :] * second.T[None]
         ways = jnp.concatenate([via, direct[..., None], (up[:, None] * down[None])[..., None]], axis=2)
@@ -51,11 +49,10 @@ class Links(NamedTuple):
         return ways * _inverse(ways.sum(2, keepdims=True))
 
     def seconds(self, potentials: Potentials) -> Float[Array, "S+2 S"]:
-        """When every link is through: circuits, ports up, ports down."""
+        """Time until every link is done [s]: circuits, ports up, ports down."""
         return jnp.concatenate(self._seconds(self.factors(potentials))[:2])
 
     def _seconds(self, factors):
-        """Of circuits [S S] and of ports up and down [2 S]; and what their slopes need."""
         first, second, direct, up, down = factors
         ways = _inverse(first @ second + direct + up[:, None] * down[None])
         sent = self.demand * ways
@@ -65,7 +62,7 @@ class Links(NamedTuple):
         return circuits, ports, onto, sent, ways
 
     def softened(self, potentials: Potentials, temperature: Float[Array, ""]) -> tuple[Float[Array, ""], Potentials]:
-        """When the busiest link is through, and the slope of temperature * logsumexp(seconds / temperature)."""
+        """Time of the busiest link [s], and the gradient of temperature * logsumexp(seconds / temperature)."""
         first, second, direct, up, down = factors = self.factors(potentials)
         seconds, ports, (onto_first, onto_second, onto_up, onto_down), sent, ways = self._seconds(factors)
         latest = jnp.maximum(seconds.max(), ports.max())
@@ -73,7 +70,7 @@ class Links(NamedTuple):
         every = price.sum() + dear.sum()
         price, dear = price * _inverse(self.circuit) / every, dear * _inverse(self.port)[None] / every
         dear_up, dear_down = dear
-        # What the mean path of a pair costs; a path gains from its own price being below that.
+        # Mean path price of each pair; a path gains weight if its own price is lower.
         one, other = first * price, second * price / self.efficiency
         cost = (one @ second + first @ other + direct * price) * ways
         cost += up[:, None] * down[None] * (dear_up[:, None] + dear_down[None]) * ways
@@ -88,14 +85,14 @@ class Links(NamedTuple):
 
 
 def split(potentials: Potentials):
-    """Of first, second and direct circuits [S S], of ports up and down [S]."""
+    """Potentials of first, second and direct circuits [S S], and of ports up and down [S]."""
     servers = potentials.shape[-1]
     first, second, direct = (potentials[at * servers : (at + 1) * servers] for at in range(3))
     return first, second, direct, potentials[-2], potentials[-1]
 
 
 def level(servers: int, dtype) -> Potentials:
-    """Where a descent starts: paths as likely as they are wide."""
+    """Start of a descent: paths weighted by their width."""
     return jnp.zeros((3 * servers + 2, servers), dtype)
 
 
@@ -109,14 +106,8 @@ Softened = Callable[[Array, Float[Array, ""]], tuple[Float[Array, ""], Array]]
 def descended(
     softened: Softened, start: Array, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
 ) -> tuple[Array, Float[Array, ""]]:
-    """Parameters after at most `steps` of Adam, and the time that they give: the best on the way.
-
-    - `softened`: of parameters and a temperature, the time and the slope of what stands for it at that temperature; as
-      `Links.softened`.
-    - `enough`: steps are over once the time is at most this.
-
-    The temperature falls from `hot` to 0.001 of the least time so far.
-    """
+    """The best parameters within at most `steps` Adam steps, and their time; stops once the time is at most `enough`.
+    `softened` maps parameters and temperature to a time and a gradient, as `Links.softened`."""
     dtype = start.dtype
     hot, cold, rate, last = (jnp.asarray(x, dtype) for x in (hot, COLD, rate, LAST_RATE))
     slopes, squares, enough = (jnp.asarray(x, dtype) for x in (SLOPES, SQUARES, enough))

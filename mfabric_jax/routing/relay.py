@@ -1,6 +1,6 @@
-"""Relay routing: given shares, bytes may also take two circuits, forwarded by a third server.
+"""Relay routing with given shares: bytes may also take two circuits, forwarded by a third server.
 
-A pair sends all its parts together, at rates in proportion to its shares, and pairs share links max-min fairly. The
+A pair sends all its parts together, at rates proportional to its shares, and pairs share links max-min fairly. The
 links are the circuits of every ordered pair of servers and every server's EPS ports, up and down.
 """
 
@@ -15,15 +15,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows import FlowProblem, completion_times
 
-TOLERANCE = 1e-4  # by which the shares of a pair may miss 1
+TOLERANCE = 1e-4  # on the sum of a pair's shares
 
 
 class Plan(eqx.Module):
     """What a policy decides: circuits and, for relay routing, the shares of every pair's paths.
 
-    - `circuits`: how many join each pair of servers.
-    - `shares` [S S S+2]: part of each pair's bytes (via server k, over direct circuits, over the EPS); None where
-      the routing decides by itself.
+    - `circuits`: number of circuits between each pair of servers.
+    - `shares` [S S S+2]: fraction of each pair's bytes (via server k, direct circuits, EPS); None for other routings.
     """
 
     circuits: Circuits
@@ -38,14 +37,12 @@ def relay_finish(
     shares: Float[Array, "S S S+2"],
     efficiency,
 ) -> Float[Array, "S S"]:
-    """When each pair is through [s]; 0 where it has no bytes, infinity where a share leads over a missing circuit.
+    """Finish time of each pair [s]; 0 without bytes, infinity where a share uses a missing circuit.
 
-    - `demand` [bytes], zero diagonal; `circuit`, `port` (() or [S]) [bytes/s]; `efficiency`: a relayed byte counts
-      1 / efficiency on its second hop.
-    - `shares`: (via server k, direct circuits, EPS); the rows i -> i are ignored.
+    - `efficiency`: a relayed byte counts 1 / efficiency on its second hop.
 
-    NaN throughout where the shares of a pair with bytes miss 1 by more than 1e-4: nothing is lost in silence.
-    Differentiable in demand, capacities and shares; a share of 0 is a path not taken and has the derivative 0.
+    NaN throughout if the shares of a pair with bytes miss 1 by more than 1e-4. Differentiable in demand, capacities,
+    shares.
     """
     shares = on_paths(shares.astype(demand.dtype))
     problem = relay_problem(circuit, port, shares, efficiency)
@@ -74,7 +71,7 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
 
 
 def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> Float[Array, "L"]:
-    """Load over capacity of the links of `relay_problem` [S*S + 2S]: the largest is a lower bound on the time."""
+    """Load over capacity [s] of the links of `relay_problem` [S*S + 2S]; the largest is a lower bound on the time."""
     load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
     onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)  # [k j]
@@ -85,23 +82,22 @@ def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficie
 
 
 def _capacities(circuit: Float[Array, "S S"], port) -> Float[Array, "L"]:
-    """Circuits (row-major), ports up, ports down [bytes/s]."""
     return jnp.concatenate([circuit.reshape(-1), jnp.broadcast_to(port, (2, circuit.shape[0])).reshape(-1)])
 
 
 def on_paths(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """The shares, 0 where there is no such path: within a server, and via one of the two ends."""
+    """The shares, set to 0 where no such path exists: inside a server, or via either end."""
     return jnp.where(is_path(shares.shape[0]), shares, 0)
 
 
 def is_path(servers: int) -> np.ndarray:
-    """[S S S+2] False within a server and for relays through one of the two ends."""
+    """[S S S+2] False inside a server and for relays through either end."""
     i, j, k = np.ogrid[:servers, :servers, : servers + 2]
     return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
 
 
 def checked_shares(shares, servers: int):
-    """The shares, or an `InputError` about their shape, or about their values where these are known before tracing."""
+    """The shares; raises `InputError` for a wrong shape, or for wrong values if they are known before tracing."""
     shape = (servers, servers, servers + 2)
     if np.shape(shares) != shape:
         raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(np.shape(shares))}.")

@@ -1,10 +1,7 @@
-"""Shares for relay routing, nearly the best by gradient steps.
+"""Near-optimal shares for relay routing, by gradient steps on the busiest link's time (`relay_bound`).
 
-Every pair's bytes are spread over its direct circuits, the EPS and circuits through a third server so that the busiest
-link is through as early as possible (`relay_bound`). With paced flows that is when the all-to-all ends: rates in
-proportion to bytes, which are max-min rates with bytes as weights. Under plain max-min sharing (`all_to_all_time`) the
-same shares end later, since a pair waits for the slowest of its parts: 1.4 times the bound on average, 1.9 at worst.
-200 steps end a mean 0.04 % (8 servers) to 0.09 % (16) behind the best shares, at worst 2.4 %.
+The bound is reached with paced flows, whose rates are proportional to bytes. Plain max-min sharing (`all_to_all_time`)
+ends later with the same shares, since a pair waits for its slowest part: 1.4 times the bound on average, 1.9 at worst.
 """
 
 import functools
@@ -22,35 +19,34 @@ from mfabric_jax.routing.potentials import Links, descended, level
 from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
 
-FEW = 1e-4  # share below which gradient steps drop a path
-NEAR = 1e-5  # above the degree bound: no more steps
+FEW = 1e-4  # shares below this are dropped
+NEAR = 1e-5  # stop within this relative distance of the degree bound
 
 
 def relay_shares(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, steps: int = 200
 ) -> Float[Array, "S S S+2"]:
-    """Shares near the best by at most `steps` of Adam on the links' `potentials`; never worse than those of split
-    routing.
+    """Near-optimal shares by at most `steps` Adam steps on the links' `potentials`; never worse than the shares of
+    split routing.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
 
-    Rows sum to 1, rows of a server to itself are 0; a pair without bytes keeps to its circuits or else the EPS. The
-    largest link time is softened by a log-sum-exp whose temperature falls; of all steps the best counts, and they end
-    early within 1e-5 of the degree bound. Shares below 1e-4 are dropped. Compiled, batched by `vmap`. Derivatives do
-    not flow through: at the best shares the time changes with demand, circuits and bandwidth as if they were fixed.
+    Rows sum to 1, rows of a server to itself are 0; a pair without bytes uses its circuits or else the EPS. The
+    objective is a log-sum-exp of link times with falling temperature; the best step is returned, and steps stop within
+    1e-5 of the degree bound. Shares below 1e-4 are dropped. Works under `vmap`. Derivatives do not flow through: at the
+    optimum, the time changes with the inputs as if the shares were fixed.
     """
     whole("steps", steps, at_least=0)
     return _descended(*lax.stop_gradient((region, circuits, demand)), steps)
 
 
 class _Sent(NamedTuple):
-    """One all-to-all and what it runs over; `path` marks the shares that may be above 0."""
+    """One all-to-all and its links; `path` marks the shares that may be above 0."""
 
     links: Links
     path: Bool[Array, "S S S+2"]
 
     def seconds(self, shares: Float[Array, "S S S+2"]) -> Float[Array, ""]:
-        """Of the busiest link."""
         demand, circuit, port, efficiency = self.links
         return link_seconds(demand, circuit, port, shares, efficiency).max()
 
@@ -84,7 +80,7 @@ def _sent(region: Region, circuits: Circuits, demand) -> _Sent:
 
 
 def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:
-    """Those of split routing; pairs with neither circuit nor EPS relay over all their paths, as wide as these are."""
+    """Shares of split routing; pairs with neither circuit nor EPS use all relay paths, weighted by width."""
     (demand, circuit, port, _), path = sent
     apart = jnp.where(path[..., -2:].any(2), demand, 0)
     seconds = split_seconds(apart, circuit, port)
@@ -94,12 +90,12 @@ def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:
     split = jnp.where(path[..., -2:], jnp.stack([direct, 1 - direct], axis=2), 0)
     split = jnp.concatenate([jnp.zeros_like(path[..., :-2], split.dtype), split], axis=2)
     via, ends = jnp.minimum(circuit[:, None, :], circuit.T[None]), jnp.minimum(port[:, None], port[None, :])
-    wide = jnp.concatenate([via, circuit[..., None], ends[..., None]], axis=2)  # what every path could carry alone
+    wide = jnp.concatenate([via, circuit[..., None], ends[..., None]], axis=2)  # capacity of each path alone
     return _normal(jnp.where(split.any(2, keepdims=True), split, wide), path)
 
 
 def _normal(parts: Float[Array, "S S S+2"], path) -> Float[Array, "S S S+2"]:
-    """Scaled to sum to 1 over the paths of every pair; a pair without any has everything on the EPS."""
+    """Scale to sum to 1 over each pair's paths; a pair without a path uses the EPS."""
     parts = jnp.where(path, parts, 0)
     total = parts.sum(2, keepdims=True)
     eps = np.zeros(parts.shape, bool)

@@ -1,8 +1,8 @@
 """Routes by hop count on any network: equal-cost multipath, packet spraying, weighted splits, least-loaded paths.
 
-Host side, in NumPy. Links of capacity 0 do not exist, parallel links are several choices, and every node knows only
-which of its links lie on a shortest path to the destination: the *next* links. Letters: F flows, N nodes, L links,
-D distinct destinations, R rows (distinct pairs of nodes).
+NumPy on the host. Links of capacity 0 are ignored, parallel links are separate choices. The *next* links of a node are
+those on a shortest path to the destination. Letters: F flows, N nodes, L links, D distinct destinations, R distinct
+pairs of nodes.
 """
 
 from typing import NamedTuple
@@ -14,19 +14,19 @@ from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.network import Network
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
-AT_ONCE = 1 << 22  # links x destinations of one breadth-first search
+AT_ONCE = 1 << 22  # links x destinations per breadth-first search
 GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Routes(NamedTuple):
-    """- `hops` [F H]: link of a network, -1 pads.   - `share` [F H]: part of the flow's rate that crosses it."""
+    """Links of each flow: `hops` [F H] (-1 pads) and `share` [F H], the fraction of the flow's rate on each hop."""
 
     hops: np.ndarray
     share: np.ndarray
 
 
 def compact(hops: np.ndarray, share: np.ndarray) -> Routes:
-    """Every link once a row, its shares added; shares of 0 dropped; links in falling order, padding last."""
+    """Merge repeated links of a row and drop shares of 0; links in falling order, padding last."""
     hops = np.where(share > 0, hops, -1)
     order = np.argsort(-hops, axis=1, kind="stable")
     hops, share = np.take_along_axis(hops, order, 1), np.take_along_axis(share, order, 1)
@@ -43,7 +43,7 @@ def compact(hops: np.ndarray, share: np.ndarray) -> Routes:
 
 
 def stacked(parts: list[tuple[np.ndarray, Routes]], flows: int) -> Routes:
-    """Routes of some flows each (their numbers, their rows) as one table; flows that are in none have no hops."""
+    """Join (flow numbers, routes) parts into one table; flows in no part have no hops."""
     width = max([1, *(routes.hops.shape[1] for _, routes in parts)])
     hops, share = np.full((flows, width), -1, np.int32), np.zeros((flows, width))
     for flow, routes in parts:
@@ -53,13 +53,13 @@ def stacked(parts: list[tuple[np.ndarray, Routes]], flows: int) -> Routes:
 
 
 class _Fan(NamedTuple):
-    """Usable links by the node at one of their ends: those of node n are link[first[n] : first[n + 1]]."""
+    """Usable links grouped by the node at one end: node n has link[first[n] : first[n + 1]]."""
 
     first: np.ndarray
     link: np.ndarray
 
     def of(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Links of each node in a list, one list after the other: (place of the node in the list, link)."""
+        """Links of each listed node, concatenated: (index of the node in the list, link)."""
         count = self.first[node + 1] - self.first[node]
         owner = np.repeat(np.arange(len(node)), count)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
@@ -74,7 +74,7 @@ class _Dag(NamedTuple):
     distance: np.ndarray
 
     def next(self, to: np.ndarray, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Next links from each node to destination number `to`: (place of the node in the list, link)."""
+        """Next links from each node to destination number `to`: (index of the node in the list, link)."""
         owner, link = self.out.of(node)
         left = self.distance[to, node]
         closer = self.distance[to[owner], self.network.head[link]] == left[owner] - 1
@@ -92,13 +92,13 @@ def shortest_routes(
 ) -> Routes:
     """Links that flows between nodes `src`, `dst` [F] cross, in the order in which they cross them.
 
-    - `spray`: at every node an equal part on each next link.
-    - `weighted`: parts in proportion to the capacity of the next links (Zhou et al., WCMP, EuroSys 2014).
-    - `ecmp`: one path, each next link drawn by a hash of (`seed`, number of the flow, src, dst, node).
-    - `least-loaded`: flows in decreasing `size` [F] (bytes), each on the one path where the largest (load so far +
-      size) / capacity is smallest, then their sum; equals by the hash.
+    - `spray`: an equal share on each next link at every node.
+    - `weighted`: shares proportional to the capacity of the next links (Zhou et al., WCMP, EuroSys 2014).
+    - `ecmp`: one path, each next link drawn by a hash of (`seed`, flow number, src, dst, node).
+    - `least-loaded`: flows in decreasing `size` [F] (bytes), each on the one path with the smallest maximum of (load so
+      far + size) / capacity; ties by the smallest sum, then by hash.
 
-    A flow to its own node crosses nothing. `InputError` where no path leads.
+    A flow to its own node crosses no link. Raises `InputError` where there is no path.
     """
     one_of("routing", routing, ROUTINGS)
     seed = whole("seed", seed, at_least=0)
@@ -122,7 +122,7 @@ def shortest_routes(
 
 
 def distances(network: Network, targets: np.ndarray) -> np.ndarray:
-    """[D N] hops from every node to each of the nodes `targets` [D], -1 where no path leads."""
+    """[D N] hops from every node to each node of `targets` [D]; -1 where there is no path."""
     into = _fan(network, network.head)
     step = max(1, AT_ONCE // max(1, len(into.link)))
     parts = [_searched(network, into, targets[first : first + step]) for first in range(0, len(targets), step)]
@@ -130,7 +130,6 @@ def distances(network: Network, targets: np.ndarray) -> np.ndarray:
 
 
 def _searched(network: Network, into: _Fan, targets: np.ndarray) -> np.ndarray:
-    """Breadth-first search against the links from every target at once; the frontier is a list of (row, node)."""
     distance = np.full((len(targets), network.size), -1, np.int32)
     row, node, hops = np.arange(len(targets)), targets, 0
     while row.size:
@@ -186,7 +185,6 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
 
 
 def _hashed(seed: int, *numbers: np.ndarray) -> np.ndarray:
-    """Uniform uint64 numbers, one for each row of the lists `numbers`."""
     value = splitmix64(np.full(len(numbers[0]), seed % (1 << 64), np.uint64))
     for number in numbers:
         value = splitmix64(value ^ number.astype(np.uint64))
@@ -194,12 +192,10 @@ def _hashed(seed: int, *numbers: np.ndarray) -> np.ndarray:
 
 
 def _choice(key: np.ndarray, node: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Which of `count` choices each flow of hash `key` takes at its node."""
     return (splitmix64(key ^ node.astype(np.uint64)) % count.astype(np.uint64)).astype(np.int64)
 
 
 def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Routes:
-    """One path each, all flows a hop at a time."""
     node, columns = src.copy(), [np.full(len(src), -1, np.int32)]
     flow = np.flatnonzero(dag.distance[to, node] > 0)
     while flow.size:
@@ -230,7 +226,8 @@ def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tu
 
 
 def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> Routes:
-    """Hops in any order of rows as a table; inside of a row they keep their order. Shares of 0 (underflow) drop out."""
+    """Table of routes from hops in any row order; hops keep their order inside a row. Shares of 0 (underflow) are
+    dropped."""
     order = np.argsort(row, kind="stable")
     order = order[share[order] > 0]
     row = row[order]
@@ -243,7 +240,7 @@ def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> R
 
 
 def _balanced(dag: _Dag, src, dst, to, size, key) -> Routes:
-    """One path each, chosen flow by flow, the largest first (equals in the order given)."""
+    """One path per flow, chosen in falling order of size (ties in the given order)."""
     pair, row = np.unique(src * len(dag.distance) + to, return_inverse=True)
     levels = _levels(dag, pair // len(dag.distance), pair % len(dag.distance))
     hops = np.full((len(src), max([1, *map(len, levels)])), -1, np.int32)
@@ -257,7 +254,6 @@ def _balanced(dag: _Dag, src, dst, to, size, key) -> Routes:
 
 
 def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]]:
-    """For each row the links of its shortest paths, those of the first hop, of the second, and so on."""
     row, link, _ = _parts(dag, src, to, np.ones(len(dag.network.tail)))
     order = np.argsort(row, kind="stable")
     row, link = row[order], link[order]
@@ -271,7 +267,7 @@ def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]
 
 
 def _lightest(network: Network, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
-    """The path whose largest cost (load + size) / capacity is smallest, and among those the sum of costs."""
+    """The path with the smallest largest cost (load + size) / capacity; ties by the smallest sum of costs."""
     ends = [(network.tail[links], network.head[links]) for links in levels]
     costs = [(load[links] + size) / network.capacity[links] for links in levels]
     worst = _best(ends, costs, dst, np.maximum)[0].min()
@@ -287,7 +283,7 @@ def _lightest(network: Network, levels, dst: int, load, size: float, key: np.nda
 
 
 def _best(ends, costs, dst: int, joined) -> list[np.ndarray]:
-    """For each level the best total from each of its links to the end, costs joined by `np.maximum` or `np.add`."""
+    """For each level, the best total from each link to the end; costs are joined by `np.maximum` or `np.add`."""
     totals: list[np.ndarray] = []
     behind = {dst: 0.0}
     for (tail, head), cost in zip(reversed(ends), reversed(costs), strict=True):

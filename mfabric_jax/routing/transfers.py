@@ -1,4 +1,4 @@
-"""Flows on a network, solved: when each ends, what every link carried, what holds every flow back."""
+"""Solve flows on a network: finish times, bytes per link, and the bottleneck of every flow."""
 
 import dataclasses
 import functools
@@ -20,20 +20,20 @@ from mfabric_jax.flows.max_min import SMALL
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.shortest import Routes, compact, shortest_routes
 
-ROUNDING = 1e-9  # relative: what a link may be short of all that can come and yet be slack
+ROUNDING = 1e-9  # relative tolerance when a link is judged slack
 
 _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
 
 
 class Wired(NamedTuple):
-    """A network, and `routes(src, dst, size)`: the links of it that flows between its ends [F] cross."""
+    """A network, and `routes(src, dst, size)`, which gives the links that flows between its endpoints [F] cross."""
 
     network: Network
     routes: Callable[[np.ndarray, np.ndarray, np.ndarray], Routes]
 
 
 def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
-    """Ends are the GPUs of a cluster; `paths`: how flows use equal ones, drawn by `seed`."""
+    """Routing between the GPUs of a cluster; `paths`: how flows use equal paths, drawn by `seed`."""
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
         return cluster_routes(cluster, src, dst, routing=paths, seed=seed, size=size)
@@ -42,7 +42,8 @@ def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
 
 
 def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.0) -> Wired:
-    """Ends are the gpu or host nodes of a user's network, in their order; `goodput`: payload of what links carry."""
+    """Routing between the gpu or host nodes of a user's network, in their order; `goodput`: payload fraction of
+    capacity."""
     node = endpoints(network)
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
@@ -52,10 +53,12 @@ def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.
 
 
 class Transfers(NamedTuple):
-    """- `finish` [F] s: the last byte has arrived, propagation included; 0 bytes: at the start.
+    """Solved flows.
+
+    - `finish` [F] s: arrival of the last byte, propagation included; the start time for 0 bytes.
     - `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) while all flows run together.
-    - `link_bytes` [L] carried in all; `utilisation` [L]: over what the link could carry from the
-      first start until the last flow ends.
+    - `link_bytes` [L]: bytes carried in total; `utilisation` [L]: those bytes over what the link could carry from the
+      first start to the last end.
     """
 
     finish: np.ndarray
@@ -66,19 +69,18 @@ class Transfers(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Flows, and the links of a network that each crosses: all that the engine reads beside capacities."""
+    """Flows and the links each one crosses: everything the engine reads besides capacities."""
 
     flows: Flows
     routes: Routes
 
     def problem(self, capacity: np.ndarray, dtype: Any = "float32") -> FlowProblem:
-        """The max-min problem on links [L bytes/s]."""
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
-        """When every flow begins and ends; `size`, `start`, `lag` [F]: None: those of the flows.
+        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows.
 
-        Differentiable, and `jax.vmap` takes many at once.
+        Differentiable; works under `jax.vmap`.
         """
         flows, dtype = self.flows, problem.capacity.dtype
         given = (size, flows.size), (start, flows.start), (lag, flows.lag)
@@ -94,22 +96,22 @@ def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = "float32", *
 
 
 def latency(network: Network, routes: Routes) -> np.ndarray:
-    """Propagation along each flow's way [F] s: of spread paths, the mean over their bytes."""
+    """Propagation along each flow's path [F] s; for spread paths the mean over their bytes."""
     delay_s = np.where(routes.hops >= 0, network.delay_s[routes.hops] * routes.share, 0)
     return delay_s.sum(axis=1)
 
 
 def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype="float32") -> Transfers:
-    """Move `size` [F] bytes along the routes from `start` [F] s on: exact max-min fluid completion.
+    """Move `size` [F] bytes along the routes from `start` [F] s on, by exact max-min fluid completion.
 
-    Links that can hold nobody back are left out of the problem (`binding`), which changes nothing. `InputError` where
-    flows cannot end because a link carries nothing.
+    Links that can never limit a flow are left out (`binding`), which changes no result. Raises `InputError` if a flow
+    cannot end because a link carries nothing.
     """
     size, start = (np.broadcast_to(np.asarray(x, float), len(routes.hops)) for x in (size, start))
     kept = binding(network, routes)
     problem = flow_problem(network.capacity, kept, dtype)
     first = jax.block_until_ready(_rates(flow_problem(network.capacity, kept, dtype, weight=size > 0)))
-    at_once = len(size) > SMALL  # one large instance: on the CPU, also where an accelerator is
+    at_once = len(size) > SMALL  # one large instance runs on the CPU even if there is an accelerator
     solve = functools.partial(completion_times, engine="host") if at_once else _completion
     end = solve(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype))
     if end.outcome != Outcome.solved:
@@ -130,16 +132,12 @@ def link_bytes(network: Network, routes: Routes, size: np.ndarray) -> np.ndarray
 
 
 def binding(network: Network, routes: Routes) -> Routes:
-    """The routes without hops on links that can never hold a flow back: rates are the same, tables shorter.
-
-    Every flow has a narrowest link, its port (of several the first, and again the last). A link that carries no less
-    than all ports of its flows can bring it, each port once and scaled by the share that goes on, is slack, since the
-    ports are always kept. In a non-blocking tree that leaves the NICs.
-    """
+    """The routes without hops on links that can never limit a flow: same rates, shorter tables. A link is slack if the
+    narrowest links of its flows together cannot fill it; in a non-blocking tree only the NICs remain."""
     hops, share = routes
     here = hops >= 0
     narrow = np.minimum(network.capacity[hops] / np.where(here, share, 1), np.finfo(float).max)
-    narrow = np.where(here, narrow, np.inf)  # a hop goes before padding, however wide
+    narrow = np.where(here, narrow, np.inf)  # a hop precedes padding, whatever its capacity
     last = hops.shape[1] - 1 - narrow[:, ::-1].argmin(axis=1)
     row = np.arange(len(hops))
     slack, ports = np.zeros(len(network.capacity), bool), []
@@ -153,7 +151,6 @@ def binding(network: Network, routes: Routes) -> Routes:
 
 
 def _brought(network: Network, routes: Routes, port: np.ndarray, port_share: np.ndarray) -> np.ndarray:
-    """The most that the ports [F] of the flows of every link can bring it [L bytes/s]."""
     links = len(network.capacity)
     flow, column = np.nonzero(routes.hops >= 0)
     goes_on = routes.share[flow, column] / port_share[flow]
@@ -164,15 +161,14 @@ def _brought(network: Network, routes: Routes, port: np.ndarray, port_share: np.
 
 
 # -------------------------------------------------------------------------------------------- what a transport carries
-INSIDE = "nvswitch"  # links of this kind are inside servers, where no such transport is
+INSIDE = "nvswitch"  # links inside servers, where the transport does not apply
 
 
 def under(transport: Transport, network: Network, routes: Routes, size: np.ndarray) -> tuple[Network, np.ndarray]:
-    """The network as payload finds it, and what every flow waits for packets on their way and for its start [F] s.
+    """The network with capacities as seen by payload under a transport, and every flow's extra delay [F] s.
 
-    A link that carries B bytes in all, while A bytes cross it the other way, is as slow as if it moved
-    B / pacing + acks x A; pacing is that of links into GPUs and optical NICs. A link that is always busy so ends when
-    it would; others share rates that acknowledgements lower alike from the start to the end.
+    A link that carries B bytes, while A bytes cross the opposite way, is as slow as if it moved B / pacing + acks x A;
+    pacing applies to links into GPUs and optical NICs.
     """
     if transport == NONE:
         return network, np.zeros(len(routes.hops))
@@ -192,7 +188,7 @@ def _of_kind(runs: tuple[tuple[str, int], ...], wanted) -> np.ndarray:
 
 
 def _the_other_way(network: Network, carried: np.ndarray) -> np.ndarray:
-    """Bytes that cross from the head of every link to its tail [L], shared among parallel links as wide as they are."""
+    """Bytes from the head of every link to its tail [L], divided among parallel links by width."""
     pair, back = (a * network.size + b for a, b in ((network.tail, network.head), (network.head, network.tail)))
     known, place = np.unique(np.concatenate([pair, back]), return_inverse=True)
     own, other = place[: len(pair)], place[len(pair) :]
@@ -202,7 +198,7 @@ def _the_other_way(network: Network, carried: np.ndarray) -> np.ndarray:
 
 
 def _waits_s(transport: Transport, network: Network, routes: Routes, outside: np.ndarray) -> np.ndarray:
-    """Of every flow that leaves its server, over as many links as its bytes cross on average, at its narrowest link."""
+    """Delay of each flow that leaves its server [s], from its mean number of links and its narrowest link."""
     there = (routes.hops >= 0) & outside[routes.hops]
     links = np.where(there, routes.share, 0).sum(axis=1)
     narrowest = np.where(there, network.capacity[routes.hops], np.inf).min(axis=1, initial=np.inf)
