@@ -1,4 +1,4 @@
-"""The engine: arrays only. Exact max-min fair rates, exact fluid completion times, and their derivatives."""
+"""The engine: exact max-min fair rates, exact fluid completion times and their derivatives, on plain arrays."""
 
 from mfabric_jax.flows.completion import Completion, completion_times
 from mfabric_jax.flows.max_min import Rates, max_min_rates

@@ -1,8 +1,7 @@
-"""Completion times of flows under max-min sharing: exact event-driven fluid simulation; flows may wait for others.
+"""Completion times of flows under max-min sharing, by exact event-driven fluid simulation with dependencies.
 
-Two engines give the same times. `host` runs compiled loops on the CPU that touch only what an event changes
-(`flows.host`); `device` is one XLA program that sweeps all flows at every event, for accelerators and batches of small
-problems (`flows.device_events`).
+Two engines give the same times: `host` runs compiled loops on the CPU (`flows.host`); `device` is one XLA program for
+accelerators and batches of small problems (`flows.device_events`).
 """
 
 import equinox as eqx
@@ -25,8 +24,12 @@ ENGINES = ("auto", "host", "device")
 
 
 class Completion(eqx.Module):
-    """`begin`, `finish` [F] seconds (infinity where a flow never begins, or ends); `holder` [F], the full link that
-    held a flow as it ended (-1: its cap, or nothing); number of `events`, `outcome`."""
+    """Result of `completion_times`.
+
+    - `begin`, `finish` [F] s: infinity where a flow never begins or ends.
+    - `holder` [F]: the full link that limited a flow as it ended; -1: its cap, or nothing.
+    - `events`: number of events; `outcome`: how the solve ended.
+    """
 
     begin: Float[Array, "F"]
     finish: Float[Array, "F"]
@@ -44,20 +47,18 @@ def completion_times(
     *,
     engine: str = "auto",
 ) -> Completion:
-    """When each flow has moved its bytes.
+    """When each flow begins and has moved its bytes.
 
-    - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds. One number is that of every flow; `InputError` for
-      another shape.
+    - `size` [F]: bytes, 0 or more. `start` [F]: seconds. A single number applies to every flow.
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`; known before tracing, the same for a
-      whole batch. `InputError` names the members of a cycle.
-    - `lag` [F] s: a flow begins that much behind `start` or the last end it waits for, whichever is later; 0 or more.
-    - `engine`: host | device | auto. Auto: host where programs are for a CPU and flows wait for others or are more than
-      a few hundred.
+      whole batch.
+    - `lag` [F] s: a flow begins that long after the later of `start` and the last end it waits for; 0 or more.
+    - `engine`: host | device | auto. Auto: host on a CPU if flows wait for others or number more than a few hundred.
 
-    A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap: a computation.
-    What waits for something that never ends never begins. Differentiable in capacity, share, weight, cap, size, start
-    and lag, forward and reverse. A second derivative is an `InputError`. At ties the derivative is that of one of the
-    possible orders.
+    A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap, as a computation
+    does. Raises `InputError` for a wrong shape, a cycle (naming its members) or a second derivative. Differentiable
+    once, forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative is that of
+    one possible order.
     """
     refuse_negative(size=size, lag=lag)
     flows, dtype = problem.weight.shape, problem.capacity.dtype
@@ -88,7 +89,7 @@ def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
 
 
 def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
-    """Outside of any program: nothing to trace or compile."""
+    """Solve outside any JAX program: nothing to trace or compile."""
     nonfinite = any(np.isnan(leaf).any() for leaf in jax.tree.leaves((problem, size, start, lag)))
     begin, finish, holder, events = host_times.times_now(problem, 0 * size if nonfinite else size, start, lag, order)
     if nonfinite:

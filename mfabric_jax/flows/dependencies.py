@@ -1,4 +1,4 @@
-"""What waits for what, as arrays: an order in which everything can run, and cycles by their members."""
+"""Dependencies between flows as arrays: a run order, and cycles by their members."""
 
 import functools
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 
-SHOWN = 8  # members of a cycle that a sentence names
-MANY = 10_000  # flows from which on a compiled walk is worth loading
+SHOWN = 8  # most members of a cycle named in a message
+MANY = 10_000  # number of flows above which the compiled walk pays
 
 
 class Successors(NamedTuple):
-    """Row `first[f] : first[f + 1]` of `flow` [D] holds what waits for f; `waits` [F] counts what f waits for."""
+    """The flows waiting for f are `flow[first[f] : first[f + 1]]` [D]; `waits` [F] counts what f waits for."""
 
     first: np.ndarray
     flow: np.ndarray
@@ -21,7 +21,7 @@ class Successors(NamedTuple):
 
 
 def checked_after(after, flows: int) -> np.ndarray:
-    """`after` as int64 [D 2]; `InputError` for another shape, or a flow that is not there."""
+    """`after` as int64 [D 2]; raises `InputError` for a wrong shape or an unknown flow."""
     pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(after)
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
@@ -33,7 +33,7 @@ def checked_after(after, flows: int) -> np.ndarray:
 
 
 def successors(after: np.ndarray, flows: int) -> Successors:
-    """The pairs [D 2] by what is waited for."""
+    """Group the pairs `after` [D 2] by the flow waited for."""
     order = np.argsort(after[:, 0], kind="stable")
     first = np.zeros(flows + 1, np.int64)
     np.cumsum(np.bincount(after[:, 0], minlength=flows), out=first[1:])
@@ -41,10 +41,8 @@ def successors(after: np.ndarray, flows: int) -> Successors:
 
 
 def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) -> np.ndarray:
-    """All flows [F], each behind everything that it waits for; `InputError` names the members of a cycle.
-
-    - `named`: what a sentence calls a flow; neighbours of one name are one.
-    """
+    """All flows [F], each after everything it waits for; raises `InputError` that names the members of a cycle. `named`
+    gives a flow's name in the message; consecutive equal names are shown once."""
     order, _ = _walked(after, flows)
     if len(order) < flows:
         members = list(dict.fromkeys(named(member) for member in cycle_of(after, flows)))
@@ -55,7 +53,7 @@ def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) 
 
 
 def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
-    """An order of all flows that can run, and for how many others each flow [F] then still waits."""
+    """An order of the flows that can run, and how many unfinished flows each flow [F] still waits for."""
     first, then, waits = successors(after, flows)
     order = np.zeros(flows, np.int64)
     walk = _compiled_walk() if flows > MANY else _walk
@@ -88,7 +86,7 @@ def _compiled_walk() -> Callable[..., int]:
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:
-    """The members of one cycle, each waited for by the next one; empty where there is none."""
+    """Members of one cycle, each waited for by the next; empty if there is no cycle."""
     _, waits = _walked(after, flows)
     stuck = waits > 0
     if not stuck.any():

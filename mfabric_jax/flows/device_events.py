@@ -1,8 +1,8 @@
-"""The engine as one XLA program, for accelerators, batches and small problems: all flows are swept at every event.
+"""The engine as one XLA program, for accelerators, batches and small problems; every event sweeps all flows.
 
-Between two events (a flow ends or begins) rates are constant. At every event they are solved again, from where they can
-have changed: when a flow of level x ends, every flow frozen below x keeps its rate, since no link on the ended flow's
-path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
+Rates are constant between two events (a flow begins or ends). When a flow of level x ends, flows frozen below x keep
+their rates, since no link on its path was full below x. Flows that end together are one event. Solves one instance; use
+`jax.vmap` for batches.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from mfabric_jax.flows.problem import FlowProblem, once
 
 
 class Release(NamedTuple):
-    """When flows may begin: `start`, `lag` [F] s; `after` [D 2], and an `order` [F] in which all can run."""
+    """When flows may begin: `start`, `lag` [F] s; pairs `after` [D 2], and an `order` [F] in which all can run."""
 
     start: Float[Array, "F"]
     lag: Float[Array, "F"]
@@ -26,12 +26,12 @@ class Release(NamedTuple):
     order: Int[Array, "F"]
 
     def begin(self, finish: Float[Array, "F"]) -> Float[Array, "F"]:
-        """From the ends that are known so far; infinity where one is not."""
+        """Begin times from the finish times known so far; infinity where one is unknown."""
         ready = jnp.full_like(finish, -jnp.inf).at[self.after[:, 1]].max(finish[self.after[:, 0]])
         return jnp.maximum(self.start, ready) + self.lag
 
     def known(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
-        """Begins, and ends: flows without bytes end as they begin, which lets others begin."""
+        """Begin and finish times; flows without bytes end as they begin, which may release others."""
 
         def further(state):
             begin, finish, _ = state
@@ -45,22 +45,22 @@ class Release(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """State between events. Times and bytes are kept in two floats each (value and what rounding took from it)."""
+    """State between events. Times and bytes are pairs of floats: the value and its rounding error."""
 
     now: Float[Array, "2"]
     left: Float[Array, "2 F"]
     begin: Float[Array, "F"]
     finish: Float[Array, "F"]
-    holder: Int[Array, "F"]  # the link that held a flow as it ended
-    filled: Filling  # of the interval before
+    holder: Int[Array, "F"]  # the link that limited a flow as it ended
+    filled: Filling  # in the interval before
     keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
-    floor: Float[Array, ""]  # and the level below which nothing changed
+    floor: Float[Array, ""]  # the level below which nothing changed
     moving: Bool[Array, ""]
     events: Int[Array, ""]
 
 
 def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
-    """All events."""
+    """Run all events."""
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
     finite = ~has_nan(problem, size, release.start, release.lag)
@@ -122,26 +122,26 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
 
 
 def _kept(clock: Clock, active: Bool[Array, "F"]) -> Filling:
-    """Where filling goes on: the kept flows stay frozen, all other active ones rise again."""
+    """Start of the next filling: kept flows stay frozen, other active ones rise again."""
     level = jnp.where(clock.keep, clock.filled.level, 0)
     return Filling(level, ~active | clock.keep, clock.filled.bottleneck, jnp.zeros((), jnp.int32))
 
 
 def _add(pair: Array, more: Array) -> Array:
-    """value + more, with what rounding loses carried along (Kahan): [2 ...] -> [2 ...]."""
+    """Kahan sum: add `more` to the pair (value, rounding error) [2 ...]."""
     step = more + pair[1]
     total = pair[0] + step
     return jnp.stack([total, step - (total - pair[0])])
 
 
 def only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
-    """The others are absent."""
+    """The problem with all other flows absent."""
     return eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
 
 @jax.custom_jvp
 def with_tangents(times, problem: FlowProblem, size, release: Release):
-    """`times`, begins and ends [F] each, with the derivative of the simulation attached."""
+    """`times` (begins and ends [F]) with the derivative of the simulation attached."""
     return times
 
 
@@ -160,7 +160,7 @@ def _tangents(primals, tangents):
 
 
 def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, release: Release) -> tuple[Array, Array]:
-    """Begins and ends as a differentiable function, given the order of events in those `known`."""
+    """Begins and ends as a differentiable function, with events in the order of the `known` times."""
     if not (flows := size.size):
         return known
     k_begin, k_finish = lax.stop_gradient(known)
@@ -192,7 +192,7 @@ def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, relea
 
 
 def _events_in_order(begin: Float[Array, "F"], finish: Float[Array, "F"], release: Release) -> Int[Array, "E"]:
-    """2 f where flow f begins, 2 f + 1 where it ends, by time; at one time by `release.order`, begins first."""
+    """Events by time, 2 f for the begin of flow f and 2 f + 1 for its end; ties by `release.order`, begins first."""
     if not len(release.after):  # any order can run
         return jnp.argsort(_in_turn(begin, finish), stable=True).astype(jnp.int32)
     times = _in_turn(begin[release.order], finish[release.order])
@@ -201,6 +201,6 @@ def _events_in_order(begin: Float[Array, "F"], finish: Float[Array, "F"], releas
 
 
 def _in_turn(one: Array, other: Array) -> Array:
-    """[F], [F] -> [2 F]: one, other, one, other, ... A reshaped stack would be copied before a GPU sorts it."""
+    """Interleave two [F] arrays to [2 F]; a reshaped stack would be copied before a GPU sorts it."""
     nothing = jnp.zeros((), one.dtype)
     return lax.pad(one, nothing, [(0, 1, 1)]) + lax.pad(other, nothing, [(1, 0, 1)])

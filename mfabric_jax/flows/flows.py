@@ -1,4 +1,4 @@
-"""Flows between ends, the one shape from traffic and task graphs to the engine: who sends what, what waits for what."""
+"""Flows between endpoints: the common form of traffic and task graphs for the engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -10,23 +10,23 @@ from numpy.typing import ArrayLike
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
 
-USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # of what is not named
+USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # defaults
 COLUMNS = ("src", "dst", "size", *USUAL, "cap")
 Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (src, dst) [F] -> seconds [F]
 
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """F flows: transfers between ends, computations and markers, and what each waits for.
+    """F flows: transfers between endpoints, computations and markers, and what each waits for.
 
-    - `src`, `dst` [F]: ends (GPUs, ranks); a computation has `dst` = -1, a marker (nothing to do) has both -1.
+    - `src`, `dst` [F]: endpoints (GPUs, ranks); a computation has `dst` = -1, a marker (no work) has both -1.
     - `size` [F]: bytes of a transfer, seconds of a computation.
-    - `start` [F]: not before [s].   - `lag` [F] [s] behind that and the last end waited for: latency goes here.
-    - `latency` [F] [s]: the part of `lag` that a message is on its way: `message` [F], of a transfer itself, of a
-      marker one that it waits for; -1: none.
-    - `weight` [F]: in max-min sharing.   - `cap` [F]: no faster than that [bytes/s], of a computation 1.
+    - `start` [F] s: earliest begin. `lag` [F] s: delay after `start` and after the last end waited for.
+    - `latency` [F] s: the part of `lag` that is message latency; `message` [F]: that message (a transfer itself; for a
+      marker, one that it waits for), -1: none.
+    - `weight` [F]: max-min weight. `cap` [F]: highest rate [bytes/s]; 1 for a computation.
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`.
-    - `task` [F]: what the flow is a part of: a task of a graph, which ends with its last flow, or one of `labels`.
+    - `task` [F]: the task of a graph, or the index in `labels`, to which the flow belongs.
     """
 
     src: np.ndarray
@@ -50,54 +50,54 @@ class Flows:
 
     @property
     def flows(self) -> int:
-        """How many."""
+        """Number of flows."""
         return len(self.src)
 
     @property
     def transfers(self) -> np.ndarray:
-        """[F] mask: what crosses links."""
+        """[F] mask of flows that cross links."""
         return self.dst >= 0
 
     @property
     def bytes(self) -> np.ndarray:
-        """[F] of transfers, 0 elsewhere."""
+        """Bytes of transfers [F], 0 for other flows."""
         return np.where(self.transfers, self.size, 0)
 
     @property
     def seconds(self) -> np.ndarray:
-        """[F] of computations, 0 elsewhere."""
+        """Seconds of computations [F], 0 for other flows."""
         return np.where(self.transfers, 0, self.size)
 
     @property
     def arrivals(self) -> np.ndarray:
-        """[A 2] messages of which latency lies behind the end, and the markers that stand for it."""
+        """[A 2] messages whose latency follows their end, and the markers that represent the arrival."""
         markers = np.flatnonzero((self.latency > 0) & ~self.transfers)
         return np.stack([self.message[markers], markers], axis=1)
 
     def delayed(self, latency: "Latency") -> "Flows":
-        """With the latency of every message."""
+        """The flows with the latency of every message."""
         late, seconds = self.message >= 0, np.zeros(self.flows)
         seconds[late] = latency(*(end[self.message[late]] for end in (self.src, self.dst)))
         return replace(self, lag=self.lag + seconds, latency=seconds)
 
     def back(self) -> "Flows":
-        """The same the other way."""
+        """The flows in the opposite direction."""
         return replace(self, src=self.dst, dst=self.src)
 
     def only(self, which: np.ndarray) -> "Flows":
-        """Those under a mask [F]; what waits for what is left out."""
+        """The flows under a mask [F], without dependencies."""
         columns = {name: getattr(self, name)[which] for name in COLUMNS}
         return flows_of(**columns, labels=self.labels)
 
     def of(self, label: str) -> np.ndarray:
-        """[F] mask: the flows of one label. `InputError` for an unknown one."""
+        """[F] mask of the flows with a label; raises `InputError` for an unknown label."""
         return self.task == self.labels.index(one_of("label", label, self.labels))
 
 
 def flows_of(
     src: np.ndarray, dst: np.ndarray, size: np.ndarray, *, after: ArrayLike = (), labels=(), **columns: Any
 ) -> Flows:
-    """Flows of these columns; one number stands for all."""
+    """Flows of these columns; a single number applies to all flows."""
     usual = USUAL | {"cap": np.where(np.asarray(dst) >= 0, np.inf, 1.0)}
     every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()}
     return Flows(src, dst, size, **every, after=checked_after(after, len(src)), labels=labels)

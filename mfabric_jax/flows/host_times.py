@@ -1,4 +1,4 @@
-"""The engine for a CPU inside of JAX programs: a callback, batched by `vmap`, with first derivatives both ways."""
+"""The CPU engine inside JAX programs: a callback with `vmap` batching and first derivatives in both modes."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from mfabric_jax.platforms import cores
 
 
 class Terms(NamedTuple):
-    """What times can be differentiated in."""
+    """The inputs in which times are differentiable."""
 
     capacity: Float[Array, "L"]
     share: Float[Array, "F H"]
@@ -30,12 +30,12 @@ class Terms(NamedTuple):
 
 
 def times(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
-    """Begin and end [F] s, the link that held each flow as it ended [F] (-1: none), number of events."""
+    """Begin and end [F] s, the link that limited each flow as it ended [F] (-1: none), number of events."""
     return _times(_terms(problem, size, start, lag), problem.hops, order)
 
 
 def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
-    """`times` of arrays that are known, as NumPy arrays."""
+    """`times` for concrete arrays, as NumPy arrays."""
     terms, hops, order = jax.tree.map(np.asarray, (_terms(problem, size, start, lag), problem.hops, order))
     begin, finish, holder, events = _solved(terms, hops, order)
     dtype = terms.size.dtype
@@ -64,11 +64,11 @@ def _(primals, tangents):
 
 
 def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
-    """Begin and end are linear in small changes. As the solution of a linear system, JAX can transpose and batch it:
-    the changes are put where `start` and `size` are."""
+    """The linear change of begin and end, written as the solution of a linear system so that JAX can transpose and
+    batch it."""
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
 
-    together, apart = ravel_pytree(d)  # one operand: changes of some inputs are known to be zero, the others' are not
+    together, apart = ravel_pytree(d)  # one operand, since some inputs have changes known to be zero
 
     def solve(_, change: Array) -> Array:
         begin, finish = _called(_pushed, (shapes.start, shapes.size), terms, hops, order, apart(change))
@@ -83,10 +83,10 @@ def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Arr
 
 
 def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
-    """The function on the host, once for every instance of a batch.
+    """Call the function on the host, once per instance of a batch.
 
-    It is handed the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
-    hold itself, and wait for ever where there is one core.
+    It receives the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
+    occupy, and deadlock on a single core.
     """
     ranks = [np.ndim(leaf) for leaf in jax.tree.leaves(operands)]
     shape_of = jax.tree.structure(operands)
@@ -117,11 +117,13 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
 
 
 def _instance(terms: Terms, hops: Array, order: Successors):
-    """The instance in double precision, and where its hops stand in `share`."""
+    """The instance in double precision, and the positions of its hops in `share`."""
     from mfabric_jax.flows.host.instance import HostInstance
 
     capacity = np.asarray(terms.capacity, float)
-    finite = np.append(np.isfinite(capacity), False)  # a link of infinite capacity holds nobody; -1 is the last
+    finite = np.append(
+        np.isfinite(capacity), False
+    )  # links of infinite capacity limit no flow; -1 selects the last entry
     at = np.flatnonzero(finite[np.ravel(hops)])
     flow, share = at // max(hops.shape[1], 1), np.ravel(terms.share)[at].astype(float)
     link = np.ravel(hops)[at].astype(np.int64)

@@ -1,10 +1,9 @@
 """Which kernel computes stars on which platform: a name and a number, such as "xla:256" or "fused:1".
 
-- "xla:N": `star_kernel`, N instances in step, as plain XLA; 0: the whole batch.
-- "fused:W": `star_fused`, a program of W warps for each instance; where there is no GPU it is interpreted, slowly.
-- "auto": what `mfabric tune` kept for the default device, else what is usual for the platform that a program is
-  compiled for. It is chosen when a program is **traced**: programs that were traced before a file was kept stay
-  as they are.
+- "xla:N": `star_kernel` as plain XLA, N instances at a time; 0: the whole batch.
+- "fused:W": `star_fused`, one program of W warps per instance; slow interpretation without a GPU.
+- "auto": what `mfabric tune` stored for the default device, else the platform's usual kernel. It is chosen when a
+  program is **traced**; programs traced before tuning keep their kernel.
 """
 
 import re
@@ -16,16 +15,16 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.flows.star_fused import usual_warps
 
 AUTO = "auto"
-LANES = 64  # instances in step on a CPU: their state should stay in its caches;
-STATE = 1 << 15  # of small stars more, until the flows are this many
-MOST_FUSED = 64  # endpoints: what a program's registers hold
+LANES = 64  # instances at a time on a CPU, so that their state stays in its caches;
+STATE = 1 << 15  # more for small stars, up to this many flows
+MOST_FUSED = 64  # most endpoints that fit a program's registers
 FIRST_FUSED = 8.0  # compute capability of NVIDIA GPUs for which Triton compiles
 SHOWN = (8, 16, 32, 64, 128)  # endpoints for which results and `mfabric doctor` say what is chosen
-SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> that of its devices
+SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> platform of its devices
 
 
 class Kernel(NamedTuple):
-    """- `name`: "xla" or "fused".   - `number`: of instances in step, or of warps."""
+    """`name`: "xla" or "fused"; `number`: instances at a time, or warps."""
 
     name: str
     number: int
@@ -35,7 +34,7 @@ class Kernel(NamedTuple):
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:
-    """The kernel of that name for `n` endpoints, None for "auto"; `InputError` for another."""
+    """The kernel of that name for `n` endpoints, None for "auto"; raises `InputError` for an unknown name."""
     if text == AUTO:
         return None
     name, _, number = text.partition(":")
@@ -49,7 +48,7 @@ def kernel_of(text: str, n: int) -> Kernel | None:
 
 
 def usual(platform: str, n: int) -> Kernel:
-    """Where nothing else is said: fused programs on GPUs that have them, chunks in step on what is no GPU."""
+    """The default kernel: fused programs on GPUs that support them, chunks otherwise."""
     if SAME.get(platform, platform) != "gpu":
         return Kernel("xla", max(LANES, min(4 * LANES, STATE // n**2)))
     capability = getattr(platforms.device(), "compute_capability", None)
@@ -58,12 +57,12 @@ def usual(platform: str, n: int) -> Kernel:
 
 
 def chosen_kernel(platform: str, n: int) -> Kernel:
-    """What "auto" is: the tuned kernel where there is one, else the usual one."""
+    """The kernel for "auto": the tuned one if there is one, else the usual one."""
     return tuned(platform, n) or usual(platform, n)
 
 
 def tuned(platform: str, n: int) -> Kernel | None:
-    """`kept_kernel`, but a broken file is as none, with a warning: nobody's run ends for it."""
+    """`kept_kernel`, but None with a warning for a broken file."""
     try:
         return kept_kernel(platform, n)
     except InputError as mistake:
@@ -72,7 +71,7 @@ def tuned(platform: str, n: int) -> Kernel | None:
 
 
 def tuned_sizes(device: Any) -> list[int]:
-    """Endpoints for which tune kept a kernel for a device; none where the file is broken."""
+    """Numbers of endpoints tuned for a device; none if the file is broken."""
     try:
         return list(tuned_file.kernels_of(device))
     except InputError:
@@ -80,11 +79,8 @@ def tuned_sizes(device: Any) -> list[int]:
 
 
 def kept_kernel(platform: str, n: int) -> Kernel | None:
-    """What tune kept for `n` endpoints on the default device, None where nothing was or `platform` is not its.
-
-    Endpoints that were not measured have the kernel of the next power of two, to which fused programs are padded.
-    `InputError` for a broken file.
-    """
+    """The tuned kernel for `n` endpoints; None if there is none or `platform` is not the default device's. Sizes not
+    measured use the next power of two, to which fused programs are padded. Raises `InputError` for a broken file."""
     if not tuned_file.entries():
         return None
     device = platforms.device()

@@ -1,9 +1,8 @@
 """Max-min fair rates of flows on fixed paths, by progressive filling with local bottlenecks.
 
 All unfrozen flows rise together. A link is a bottleneck once none of its flows is held lower elsewhere; its flows
-freeze at its fair share. Fair shares never fall, so all such links may freeze in one round, not only the lowest. Each
-round freezes a flow, so F rounds suffice; in practice a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed.,
-6.5.2. One instance: callers `jax.vmap`.
+freeze at its fair share. Fair shares never fall, so all bottlenecks may freeze in one round; F rounds suffice, usually
+a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. Solves one instance; use `jax.vmap` for batches.
 """
 
 from typing import NamedTuple
@@ -20,8 +19,12 @@ SMALL = 512  # tables of fewer flows are not packed
 
 
 class Rates(eqx.Module):
-    """`rate` [F] bytes/s; `bottleneck` [F], the full link that holds the flow (lowest index on a tie), or -1 where its
-    cap or nothing does; `rounds` taken; `outcome`."""
+    """Result of `max_min_rates`.
+
+    - `rate` [F] bytes/s; `bottleneck` [F]: the full link that limits the flow (lowest index on a tie), -1: its cap or
+      nothing.
+    - `rounds`: rounds of filling; `outcome`: how the solve ended.
+    """
 
     rate: Float[Array, "F"]
     bottleneck: Int[Array, "F"]
@@ -30,7 +33,7 @@ class Rates(eqx.Module):
 
 
 class Filling(NamedTuple):
-    """The loop's state. A frozen flow's `level` is its rate / weight; a flow is held by link `bottleneck` or -1."""
+    """Loop state. A frozen flow's `level` is rate / weight; `bottleneck` is the link that limits the flow, or -1."""
 
     level: Float[Array, "F"]
     frozen: Bool[Array, "F"]
@@ -43,12 +46,12 @@ class Filling(NamedTuple):
 
 @jax.jit
 def max_min_rates(problem: FlowProblem) -> Rates:
-    """Rates no flow can raise without lowering one that has no more per unit of weight.
+    """Rates that no flow can raise without lowering one that has no more per unit of weight.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
-    its rate is infinite. A flow of weight 0 has rate 0 in any case. Differentiable in capacity, share, weight and cap,
-    forward and reverse; a second derivative is an `InputError`. At a tie the derivative is that of the bottleneck
-    reported. Memory is linear in the number of hops, in the reverse pass too, whatever the number of rounds.
+    its rate is infinite. A flow of weight 0 has rate 0. Differentiable once, forward and reverse, in capacity, share,
+    weight and cap; a second derivative raises `InputError`. At a tie the derivative is that of the reported bottleneck.
+    Memory is linear in the number of hops, in the reverse pass too.
     """
     nonfinite, start = has_nan(problem), nothing_frozen(problem)
     filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
@@ -66,17 +69,14 @@ def has_nan(problem: FlowProblem, *terms: Array) -> Bool[Array, ""]:
 
 
 def nothing_frozen(problem: FlowProblem) -> Filling:
-    """Where filling starts: all flows at level 0, absent ones out of it."""
+    """The start of filling: all flows at level 0, absent ones frozen."""
     weight = problem.weight
     return Filling(jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Filling:
-    """The filling loop, without derivatives, from `start`, whose frozen flows stay; no level will be below `floor`.
-
-    A round passes over all flows, but most freeze in the first rounds: once a quarter of a large table is left, that
-    quarter is filled alone, on what the others leave of every link.
-    """
+    """The filling loop, without derivatives; flows frozen in `start` stay frozen, and no level is below `floor`. Once a
+    quarter of a large table is left, that quarter is filled alone."""
     problem = lax.stop_gradient(problem)
     if problem.weight.size <= SMALL:
         return _rounds(problem, start, floor, 0)
@@ -93,7 +93,7 @@ def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Fi
 
 
 def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
-    """The chosen flows of a table alone; a row beyond the table becomes an absent flow."""
+    """The problem reduced to flows `row`; a row beyond the table becomes an absent flow."""
 
     def take(x, fill):
         return jnp.take(x, row, axis=0, mode="fill", fill_value=fill)
@@ -103,7 +103,7 @@ def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
 
 
 def room_left(paths: Paths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
-    """What flows at these rates leave of every link, summed afresh, so that nothing drifts."""
+    """Capacity that flows at these rates leave on every link, summed anew to avoid drift."""
     return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
 
 
@@ -114,10 +114,10 @@ def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[A
 
 
 def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
-    """Round after round until at most `few` flows are left."""
+    """Fill until at most `few` flows are left."""
     paths, weight = paths_of(problem), problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
-    bound = start.rounds + weight.size  # a flow a round
+    bound = start.rounds + weight.size  # each round freezes a flow
 
     def filling(state: Filling) -> Bool[Array, ""]:
         left = (~state.frozen).sum(dtype=jnp.int32) > few if few else ~state.frozen.all()
@@ -128,7 +128,7 @@ def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
         fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)  # [L]
         level = jnp.minimum(paths.at_hops(fair, jnp.inf).min(axis=1, initial=jnp.inf), ceiling)  # [F]
         level = jnp.where(state.frozen, jnp.inf, level)
-        full = fair <= paths.link_min(level)  # copies: no epsilon
+        full = fair <= paths.link_min(level)  # exact: both sides are copies of one number
         tight = (paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= paths.spread(level)) & paths.present
         capped = ceiling <= level
         freeze = ~state.frozen & (tight.any(axis=1) | capped)
@@ -146,16 +146,16 @@ def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
 
 @jax.custom_jvp
 def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
-    """`rate`, with the derivative of the allocation attached."""
+    """`rate` with the derivative of the allocation attached."""
     return rate
 
 
 @_with_tangents.defjvp
 def _rate_tangents(primals, tangents):
-    """Once the bottlenecks are known, rates are linear in capacity: differentiate that, not the loop.
+    """Differentiate the linear system that the known bottlenecks define, not the loop.
 
-    Every bottleneck link stays full: the sum over its flows of share * rate is its capacity, where a flow's rate is its
-    cap or weight * level of its own bottleneck. That is a linear system in the levels of the bottleneck links.
+    Every bottleneck link is full: the sum over its flows of share * rate is its capacity, where a flow's rate is its
+    cap or weight * level of its own bottleneck.
     """
     (rate, bottleneck, problem), d = once(primals), tangents[2]
     paths = paths_of(problem)
@@ -171,10 +171,10 @@ def _rate_tangents(primals, tangents):
 
 
 def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
-    """Solve for the levels x: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
+    """Solve for levels x: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
 
-    In the order in which links froze the system is triangular, so the fixed-point sweep is exact after as many
-    sweeps as there were rounds: sparse, memory linear in the hops, and its transpose is the same sweep mirrored.
+    The system is triangular in the order in which links froze, so the fixed-point sweep is exact after as many sweeps
+    as there were rounds; its transpose is the mirrored sweep.
     """
     held, holder = bottleneck >= 0, jnp.maximum(bottleneck, 0)
     own_hop = (paths.slot == paths.spread(bottleneck)) & paths.present

@@ -1,4 +1,4 @@
-"""A max-min problem: flows on fixed paths over links. Arrays only; what a link or a flow is, others know."""
+"""The max-min problem as arrays: flows on fixed paths over links."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import platform
 
-COMPARED = 1 << 18  # links times hops up to which an accelerator compares rather than scatters
+COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering
 
 
 class Outcome(eqx.Enumeration):
-    """How a solve ended: the members are the sentences a user reads."""
+    """How a solve ended; the members are the sentences shown to users."""
 
     solved = ""
     starved = "A flow never finishes: its cap or a link on its way is zero, or it waits for one that never finishes."
@@ -27,15 +27,15 @@ class Outcome(eqx.Enumeration):
 class FlowProblem(eqx.Module):
     """Flows that share links.
 
-    - `capacity` [L]: what each link carries [bytes/s], 0 or more.
-    - `hops` [F H]: the links each flow crosses; -1 pads and may stand anywhere; no link twice in one row.
-    - `share` [F H]: part of the flow's rate that crosses the hop (multipath splitting), above 0; at padding anything.
+    - `capacity` [L]: capacity of each link [bytes/s], 0 or more.
+    - `hops` [F H]: links that each flow crosses; -1 pads, anywhere; no link twice in a row.
+    - `share` [F H]: fraction of the flow's rate on the hop (multipath splitting), above 0; ignored at padding.
     - `weight` [F]: fair-share weight; the allocation is max-min on rate / weight. 0 means absent.
     - `cap` [F]: limit on the flow's own rate [bytes/s].
 
-    Scalars and [F] arrays broadcast. One instance; callers `jax.vmap`. Weights and capacities of one instance
-    may span a factor of about 1e6 in float32 before digits are lost; instances may lie anywhere.
-    Raises `InputError` for wrong shapes, and for wrong values when they are known before tracing.
+    Scalars broadcast to [F]. One instance; use `jax.vmap` for batches. In float32, weights and capacities of an
+    instance may span a factor of about 1e6 before digits are lost. Raises `InputError` for wrong shapes, and for wrong
+    values known before tracing.
     """
 
     capacity: Float[Array, "L"]
@@ -65,7 +65,7 @@ class FlowProblem(eqx.Module):
 
 
 def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
-    """The value for each, of one number or of an array that has the shape; else `InputError`."""
+    """Broadcast one number or check an array's shape; raises `InputError`."""
     array = jnp.asarray(value).astype(dtype)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
         raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")
@@ -73,7 +73,7 @@ def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Arr
 
 
 def refuse_negative(**terms: ArrayLike) -> None:
-    """`InputError` for numbers below 0, where they are known before tracing. NaN passes: it ends in an outcome."""
+    """Raise `InputError` for negative numbers known before tracing. NaN passes and ends in an outcome."""
     for name, value in terms.items():
         if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
             raise InputError(f"{name} must not be negative, got {np.nanmin(np.asarray(value))}.")
@@ -92,11 +92,8 @@ def _check_hops(hops: np.ndarray, share: np.ndarray, links: int) -> None:
 
 
 class Paths(eqx.Module):
-    """Sums and minima between flows and the links they cross.
-
-    `slot` holds the link of every hop, L where there is none. `compared`: sums over links compare every hop with every
-    link, in place of scattering, which on a GPU adds in another order from run to run.
-    """
+    """Sums and minima between flows and their links. `slot` holds the link of every hop, L at padding. `compared`: sum
+    by comparing every hop with every link; scattering on a GPU adds in an order that varies from run to run."""
 
     slot: Int[Array, "F H"]
     share: Float[Array, "F H"]
@@ -109,31 +106,30 @@ class Paths(eqx.Module):
         return self.slot < self.links
 
     def spread(self, value: Array) -> Array:
-        """[F] -> at the hops of each flow [F H]."""
+        """Values of flows [F] at their hops [F H]."""
         return jnp.broadcast_to(value[:, None], self.slot.shape)
 
     def at_hops(self, value: Float[Array, "L"], fill: float) -> Array:
-        """[L] -> at the hops on each link [F H]; `fill` at padding."""
+        """Values of links [L] at their hops [F H]; `fill` at padding."""
         return jnp.concatenate([value, jnp.full(1, fill, value.dtype)])[self.slot]
 
     def hop_sum(self, hop: Array) -> Float[Array, "L"]:
-        """Sum of what the hops on every link hold."""
+        """Sum of hop values on every link."""
         if self.compared:
             return self._on_link(hop, 0).sum(1)
         return jnp.zeros(self.links + 1, hop.dtype).at[self.slot].add(hop)[:-1]
 
     def link_sum(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
-        """Sum over the flows of every link of share * value."""
+        """Sum of share * value over the flows of every link."""
         return self.hop_sum(jnp.where(self.present, self.share * self.spread(value), 0))
 
     def link_min(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
-        """Smallest value among the flows of every link (infinity where there is none)."""
+        """Smallest value among the flows of every link; infinity without flows."""
         if self.compared:
             return self._on_link(self.spread(value), jnp.inf).min(1, initial=jnp.inf)
         return jnp.full(self.links + 1, jnp.inf, value.dtype).at[self.slot].min(self.spread(value))[:-1]
 
     def _on_link(self, hop: Array, none: float) -> Float[Array, "L N"]:
-        """What hops hold, at their own links; `none` at others."""
         on = self.slot.reshape(1, -1) == jnp.arange(self.links, dtype=self.slot.dtype)[:, None]
         return jnp.where(on, hop.reshape(1, -1), jnp.asarray(none, hop.dtype))
 
@@ -147,7 +143,7 @@ def paths_of(problem: FlowProblem) -> Paths:
 
 # --------------------------------------------------------------------------------------------------- first derivatives
 def once(primals: Any) -> Any:
-    """The `primals` of a rule for derivatives, which cannot be differentiated again."""
+    """The `primals` of a derivative rule, with second derivatives refused."""
     return _identity(primals)
 
 

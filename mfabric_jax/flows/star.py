@@ -1,7 +1,4 @@
-"""Completion times and rates on a star of ports: functions of one instance before a kernel that runs whole batches.
-
-`jax.vmap` reaches the kernel by a batching rule of its own; differentiation is defined outside of it.
-"""
+"""Completion times and rates on a star of ports, for one instance; `jax.vmap` runs the batched kernel."""
 
 import functools
 
@@ -28,12 +25,11 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
-    - `kernel`: "auto": what was tuned for the default device or else suits the platform that the program is compiled
-      for, chosen when the program is traced; or one of `flows.kernels`.
+    - `kernel`: a kernel of `flows.kernels`, or "auto": the tuned or usual kernel of the platform, chosen at tracing.
 
-    0 where there are no bytes, infinity where a port is dead, NaN throughout where an input is NaN or a size infinite.
-    `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`;
-    a second is an `InputError`.
+    0 where there are no bytes, infinity at a dead port, NaN throughout where an input is NaN or a size infinite.
+    Differentiable once, forward and reverse, by replay through `completion_times`; a second derivative raises
+    `InputError`.
     """
     inputs = _checked(size, up, down, group_up, group_down)
     return _finish(kernel_of(kernel, len(inputs[0])), *inputs)
@@ -48,7 +44,7 @@ def _finish(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
     """Max-min fair rates [bytes/s] of a star's flows; ports and kernel as in `star_completion`.
 
-    - `flows` [N N]: above 0 where there is a flow (bytes will do). Rate 0 elsewhere, and at dead ports.
+    - `flows` [N N]: above 0 where there is a flow (e.g. bytes). Rates are 0 elsewhere and at dead ports.
     """
     inputs = _checked(flows, up, down, group_up, group_down)
     return _rates(kernel_of(kernel, len(inputs[0])), *inputs)
@@ -61,7 +57,7 @@ def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 
 
 def _checked(size, up, down, group_up, group_down):
-    """size [N N], leaf [2 N], groups [2 G], of one float type; or a sentence on what is wrong."""
+    """size [N N], leaf [2 N], groups [2 G] in one float type; raises `InputError`."""
     size = jnp.asarray(size)
     dtype = size.dtype if jnp.issubdtype(size.dtype, jnp.floating) else jnp.result_type(float)
     size, n = size.astype(dtype), size.shape[0] if size.ndim else 0
@@ -81,7 +77,7 @@ def _checked(size, up, down, group_up, group_down):
 
 
 def _batchable(make):
-    """`make`, of a kernel, gives a function of [B ...] arrays; its `vmap` merges the new axis into the batch."""
+    """Turn a kernel into a function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
 
     @functools.cache
     def batched(kernel: Kernel | None):
@@ -103,7 +99,7 @@ def _batchable(make):
 
 
 def largest(x):
-    """[B ...] -> [B 1 1], 1 where it would be 0: what instances are divided by, to be about 1."""
+    """Largest value per instance, [B ...] -> [B 1 1], 1 instead of 0; instances are divided by it."""
     top = jnp.max(x, axis=(1, 2))
     return jnp.where(top > 0, top, 1)[:, None, None]
 
@@ -143,7 +139,7 @@ def _rates_in_step(flows, ports: Ports):
 
 
 def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
-    """By that kernel; None: by the one chosen, now, for the platform that the program is compiled for."""
+    """Run `kernel`; None chooses it for the platform that the program is compiled for."""
 
     def run(kernel: Kernel, interpret: bool):
         def one(work, leaf, groups):
@@ -164,7 +160,7 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
 
 
 def _in_chunks(kernel, lanes: int, work, leaf, groups):
-    """The kernel on chunks of so many instances (0: all), the batch on the last axis."""
+    """Run the kernel on chunks of `lanes` instances (0: all), the batch on the last axis."""
     batch, n, _ = work.shape
     lanes = min(batch, lanes) or batch
     chunks = -(-batch // lanes)
@@ -184,13 +180,12 @@ def _in_chunks(kernel, lanes: int, work, leaf, groups):
 
 @jax.custom_jvp
 def _finish_tangents(finish, size, leaf, groups):
-    """`finish`, with the derivative of the simulation attached."""
+    """`finish` with the derivative of the simulation attached."""
     return finish
 
 
 @_finish_tangents.defjvp
 def _(primals, tangents):
-    """The star as an ordinary max-min problem, replayed in the known order."""
     finish, *inputs = once(primals)
 
     def general(size, leaf, groups):
@@ -204,7 +199,7 @@ def _(primals, tangents):
 
 @jax.custom_jvp
 def _rate_tangents(rate, size, leaf, groups):
-    """`rate`, with the derivative of the allocation attached."""
+    """`rate` with the derivative of the allocation attached."""
     return rate
 
 
@@ -220,7 +215,7 @@ def _(primals, tangents):
 
 
 def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowProblem:
-    """The star's N*N flows (row-major) as a `FlowProblem` over links: ports up, ports down, groups up, groups down."""
+    """The star's N*N flows (row-major) as a `FlowProblem` over ports up, ports down, groups up, groups down."""
     n, racks = leaf.shape[1], groups.shape[1]
     source, to = np.divmod(np.arange(n * n), n)
     hops = [source, n + to]

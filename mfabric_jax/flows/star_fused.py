@@ -1,12 +1,9 @@
-"""The star kernel fused for a GPU: one Pallas program (Triton) per instance runs its whole simulation in registers.
+"""The star kernel fused for a GPU: one Pallas program (Triton) per instance simulates in registers.
 
-As plain XLA every filling step is several kernel launches, and all instances wait for the slowest. The algorithm is
-that of `star_kernel`, but flows that end at the same instant end in one event. Ports are [2 N], those up before those
-down, so that a step of filling is a few operations on them: which ports are full, and how many flows they have in
-common with others, are words of bits.
-
-Exact: no tolerance anywhere, and nothing relies on a correctly rounded division (Triton's in float32 is not one).
-Every loop is bounded. Only masks, reductions and elementwise operations on power-of-two shapes: what Triton has.
+The algorithm is that of `star_kernel`, but flows that end at the same instant end in one event. Ports are [2 N], up
+before down; the flows of a port are bits of words. Exact without tolerances, although Triton's float32 division is not
+correctly rounded. It uses only what Triton has: bounded loops, masks, reductions and elementwise operations on
+power-of-two shapes.
 """
 
 import functools
@@ -22,31 +19,31 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Bool, Float, Int
 
 ABSENT = -1  # `left` where there is no flow
-TINY = 1e-37  # least finish time of an ended flow, so that its sign can be told
-WORD = 32  # bits; as signed numbers, which Triton can count
+TINY = 1e-37  # least finish time of an ended flow, so that its sign is known
+WORD = 32  # bits per word; signed, which Triton can count
 Words = tuple[Int[Array, "2 N"], ...]
 
 
 class _Ports(NamedTuple):
-    """Capacities; of groups at each of their ports, and which ports are of one group, both None without groups."""
+    """Port capacities; each port's group capacity and the ports of one group, both None without groups."""
 
     leaf: Float[Array, "2 N"]
     group: Float[Array, "2 N"] | None
     together: Bool[Array, "N N"] | None
 
     def group_sum(self, value: Float[Array, "2 N"]) -> Float[Array, "2 N"]:
-        """Of all ports of its group, at each port."""
+        """Sum over each port's group, at each port."""
         assert self.together is not None
         each = lax.broadcast_in_dim(value, (*value.shape, value.shape[1]), (0, 2))
         return jnp.where(lax.broadcast_in_dim(self.together, each.shape, (1, 2)), each, 0).sum(2)
 
 
 class _Filling(NamedTuple):
-    """Levels so far: infinity where a port has not saturated. `share` is infinity where no flow is left to share."""
+    """Levels so far; infinity where a port has not saturated. `share` is infinity where no flow is left to share."""
 
     level: Float[Array, "2 N"]
-    room: Float[Array, "2 N"]  # capacity left to the flows that are not settled yet
-    count: Float[Array, "2 N"]  # number of those flows; 0 once the port has saturated
+    room: Float[Array, "2 N"]  # capacity left to unsettled flows
+    count: Float[Array, "2 N"]  # number of unsettled flows; 0 once the port has saturated
     group_room: Float[Array, "2 N"] | None
     group_count: Float[Array, "2 N"] | None
     share: Float[Array, "2 N"]
@@ -56,38 +53,35 @@ class _Filling(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The simulation between events."""
-
-    left: Float[Array, "N N"]  # bytes to go; once ended minus the finish time; ABSENT where no flow is
+    left: Float[Array, "N N"]  # bytes left; after the end, minus the finish time; ABSENT without a flow
     level: Float[Array, "2 N"]
     now: Float[Array, ""]
     step: Float[Array, ""]  # time since the event before; infinity once no flow is left
-    rate: Float[Array, ""]  # of the flow that ended: the levels below it stand
+    rate: Float[Array, ""]  # rate of the flow that ended; levels below it are kept
     events: Int[Array, ""]
 
 
 def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     """When each flow of each star ends, scaled to about 1 and without flows on dead ports.
 
-    - `size` [B N N], 0 where there is no flow.   - `leaf` [B 2 N], `groups` [B 2 G]: capacities, G may be 0.
+    - `size` [B N N], 0 without a flow; `leaf` [B 2 N], `groups` [B 2 G]: capacities, G may be 0.
     - `warps`: groups of 32 threads per instance, a power of two.
-    - `interpret`: run as ordinary JAX operations, slowly, where there is no GPU.
+    - `interpret`: run as ordinary JAX operations, slowly, without a GPU.
     """
     return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
 
 
 def fused_rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """Max-min fair rates; arguments as of `fused_finish_times`. 0 where `flows` is 0."""
+    """Max-min fair rates; arguments as for `fused_finish_times`. 0 where `flows` is 0."""
     return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
 
 
 def usual_warps(n: int) -> int:
-    """Warps for an instance of `n` endpoints, so that its flows stay in registers: 1 up to 32 endpoints, then 4."""
+    """Warps per instance so that its flows stay in registers: 1 up to 32 endpoints, then 4."""
     return 1 if n <= 32 else 4
 
 
 def _programs(program: Callable, name: str, size, leaf, groups, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """One program for each instance."""
     batch, n, _ = size.shape
     wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two
     per = n // groups.shape[2] if groups.shape[2] else 0
@@ -127,15 +121,15 @@ def _simulate(size, leaf, *rest, per: int) -> None:
     start = _State(left, jnp.full_like(ports.leaf, math.inf), zero, zero, zero, jnp.zeros((), jnp.int32))
 
     def running(state: _State):
-        return (state.step < math.inf) & (state.events <= n * n)  # each ends a flow; one more finds none left
+        return (state.step < math.inf) & (state.events <= n * n)  # each event ends a flow; one more finds none left
 
     last = lax.while_loop(running, lambda state: _event(state, ports), start)
     ended = jnp.where(last.left < 0, -last.left, math.inf)
-    finish[...] = jnp.where(size[...] > 0, ended, 0)  # read again: cheaper than to hold
+    finish[...] = jnp.where(size[...] > 0, ended, 0)  # reading again is cheaper than holding
 
 
 def _share_out(flows, leaf, *rest, per: int) -> None:
-    """Rates of one instance."""
+    """The program for the rates of one instance."""
     *group, rate = rest
     ports, active = _ports(leaf, group[0] if group else None, per), flows[...] > 0
     zero = jnp.zeros((), ports.leaf.dtype)
@@ -145,7 +139,7 @@ def _share_out(flows, leaf, *rest, per: int) -> None:
 
 
 def _event(state: _State, ports: _Ports) -> _State:
-    """Settle the rates, run to the next completion, end all flows that complete there."""
+    """Compute rates, run to the next completion, end all flows that complete there."""
     sends = state.left >= 0
     level = _filled(sends, state.level, state.rate, ports)
     rate = jnp.minimum(level, ports.leaf)  # not saturated: the capacity is no limit
@@ -162,14 +156,14 @@ def _event(state: _State, ports: _Ports) -> _State:
 
 
 def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
-    """Levels of all ports, filled from `floor` on; those below it stand."""
+    """Levels of all ports, filled from `floor` on; lower levels are kept."""
     words = _words(sends)
 
     def unsettled(filling: _Filling):
-        return (filling.least < math.inf) & (filling.steps < level.size)  # each saturates a port
+        return (filling.least < math.inf) & (filling.steps < level.size)  # each step saturates a port
 
     def saturate(filling: _Filling) -> _Filling:
-        """Saturate all ports whose share is the smallest; their flows leave the ports opposite."""
+        """Saturate all ports with the smallest share; their flows leave the opposite ports."""
         full = filling.share == filling.least
         return _after(filling, full, _common(words, full, level.dtype), ports)
 
@@ -177,7 +171,7 @@ def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Arr
 
 
 def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
-    """As filling starts: levels below `floor` stand, and the flows of their ports are settled."""
+    """Start of filling: levels below `floor` are kept, and the flows of their ports settled."""
     stands = level < floor
     kept = jnp.where(stands, level, math.inf)
     row, column = _sides(kept)
@@ -194,7 +188,7 @@ def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
 
 
 def _after(filling: _Filling, full, gone, ports: _Ports) -> _Filling:
-    """After the `full` ports saturated, and `gone` flows of each of the others were settled with them."""
+    """State after the `full` ports saturated and `gone` flows of each other port were settled with them."""
     level = jnp.maximum(filling.least, filling.last)
     leaves = jnp.where(full, filling.count, jnp.where(filling.count > 0, gone, 0))
     room, count = jnp.maximum(filling.room - level * leaves, 0), filling.count - leaves
@@ -215,14 +209,14 @@ def _shares(room, count, group_room, group_count):
 
 
 def _bit(n: int, word: int) -> Int[Array, "2 N"]:
-    """That of each port in one of the words, 0 where it is in another."""
+    """Each port's bit in this word, 0 if it is in another."""
     place = lax.broadcasted_iota(jnp.int32, (2, n), 1)
     bit = jnp.int32(1) << (place % WORD)
     return bit if n <= WORD else jnp.where(place // WORD == word, bit, jnp.int32(0))
 
 
 def _words(sends: Bool[Array, "N N"]) -> Words:
-    """For every port its flows: a bit for each port opposite."""
+    """Flows of every port, one bit per opposite port."""
     n = sends.shape[0]
     zero = jnp.int32(0)
     words = []
@@ -248,13 +242,11 @@ def _degree(words: Words, dtype) -> Float[Array, "2 N"]:
 
 
 def _sides(value: Float[Array, "2 N"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
-    """Of the ports up, and of the ports down."""
     up = lax.broadcasted_iota(jnp.int32, value.shape, 0) == 0
     return jnp.where(up, value, -math.inf).max(0), jnp.where(up, -math.inf, value).max(0)
 
 
 def _sided(up: Array, down: Array) -> Array:
-    """The ports up before those down."""
     shape = (2, up.size)
     first = lax.broadcasted_iota(jnp.int32, shape, 0) == 0
     return jnp.where(first, lax.broadcast_in_dim(up, shape, (1,)), lax.broadcast_in_dim(down, shape, (1,)))
@@ -266,10 +258,10 @@ def _both(value: Float[Array, "N N"]) -> Float[Array, "2 N"]:
 
 
 def _per_row(value: Array) -> Array:
-    """A value of each port up, at each of its flows."""
+    """Each up port's value at each of its flows."""
     return lax.broadcast_in_dim(value, (value.size, value.size), (0,))
 
 
 def _per_column(value: Array) -> Array:
-    """A value of each port down, at each of its flows."""
+    """Each down port's value at each of its flows."""
     return lax.broadcast_in_dim(value, (value.size, value.size), (1,))

@@ -1,14 +1,12 @@
 """The star kernel: N endpoints, each with a port up and a port down, ports optionally grouped.
 
-Flow i -> j crosses up[i] and down[j], and, where endpoints come in equal groups behind shared ports (racks under an
-oversubscribed switch), the ports up of i's group and down of j's. Under max-min sharing the rate of a flow is then
-the smaller of two levels, x_ij = min(row_i, column_j), so ports are filled one at a time, lowest first, and after a
-completion only the ports above the ended flow's rate are filled again: below it nothing changes. A step freezes every
-port whose share is the smallest, so the ports of a full group freeze together, at one level, and ties cost nothing.
+Flow i -> j crosses up[i] and down[j] and, where equal groups of endpoints share ports (racks under an oversubscribed
+switch), the port up of i's group and down of j's. Its max-min rate is the smaller of two levels, x_ij = min(row_i,
+column_j), so ports are filled lowest first, and a completion changes only ports above the ended flow's rate. Ports with
+the smallest share freeze together.
 
-Whole batches run at once with the batch on the last axis, so that every operation is a vector operation over
-instances. Lanes are not in lock-step: those still filling do not hold up those whose next flow may end.
-Exact: no tolerance anywhere. Source of the sharing: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
+The batch is on the last axis, so every operation is a vector operation over instances; lanes still filling do not hold
+up the others. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
 import functools
@@ -19,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
 BIG = 1e30  # stands for "none" and "no limit"; instances are scaled to about 1
-WAIT = 0.3  # fraction of the lanes that may still fill while the others move on
+WAIT = 0.3  # fraction of lanes that may still fill while the others continue
 barrier = lax.optimization_barrier  # keeps the CPU backend from computing a producer once per consumer
 
 
@@ -40,19 +38,19 @@ class Ports(NamedTuple):
 class Levels(NamedTuple):
     """Filling in progress. A frozen port's `room` is minus its level, its `count` 0."""
 
-    room: Float[Array, "P B"]  # capacity left to the flows not frozen yet
-    count: Float[Array, "P B"]  # number of those flows
+    room: Float[Array, "P B"]  # capacity left to unfrozen flows
+    count: Float[Array, "P B"]  # number of unfrozen flows
     group_room: Float[Array, "Q B"]
     group_count: Float[Array, "Q B"]
     shares: Float[Array, "P B"]  # room / count, or the group's where that is less; BIG where none are left
-    share: Float[Array, "B"]  # the smallest of them
+    share: Float[Array, "B"]  # the smallest share
     last: Float[Array, "B"]  # level frozen last: levels never fall
 
 
 class Simulation(NamedTuple):
-    """State of the simulation between events."""
+    """State between events."""
 
-    left: Float[Array, "N N B"]  # bytes to go; BIG where there is no flow
+    left: Float[Array, "N N B"]  # bytes left; BIG without a flow
     finish: Float[Array, "N N B"]
     words: tuple[UInt32[Array, "P B"], ...]  # each port's running flows: one bit per port opposite
     levels: Levels
@@ -99,11 +97,11 @@ class Bits:
         return [bits[..., 32 * w : 32 * w + 32, :].sum(-2, dtype=jnp.uint32) for w in range(self.words)]
 
     def at_ports(self, flows) -> list:
-        """flows [N N B] -> words [2N B]: which flows there are, at both of their ports"""
+        """flows [N N B] -> words [2N B]: the flows present, at both of their ports"""
         return [jnp.concatenate(pair) for pair in zip(self.pack(flows), self.pack(flows.swapaxes(0, 1)), strict=True)]
 
     def facing(self, mask) -> list:
-        """mask [2N B] -> words [2N B]: for every port, which ports opposite are in the mask"""
+        """mask [2N B] -> words [2N B]: for every port, the opposite ports in the mask"""
         sources, sinks = barrier((self.pack(mask[: self.n]), self.pack(mask[self.n :])))
         is_source = jnp.arange(2 * self.n, dtype=jnp.int32)[:, None] < self.n
         return [jnp.where(is_source, sink, source) for source, sink in zip(sources, sinks, strict=True)]
@@ -114,7 +112,7 @@ class Bits:
 
 
 def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
-    """The state of filling, with every open port's share worked out."""
+    """Filling state with every open port's share computed."""
     shares = room / high(count, 1)
     if ports.group.shape[0]:
         shares = low(shares, ports.of_group(group_room / high(group_count, 1)))
@@ -123,7 +121,7 @@ def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
 
 
 def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
-    """Freeze the ports of smallest share; their flows leave the ports opposite."""
+    """Freeze the ports with the smallest share; their flows leave the opposite ports."""
     on = levels.share < BIG
     level = jnp.where(on, high(levels.share, levels.last), 0)
     frozen = barrier((levels.shares == levels.share) & on)
@@ -139,7 +137,7 @@ def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
 
 
 def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels:
-    """Start filling above the kept ports: their flows are settled, no level will be below `floor` [B]."""
+    """Start filling above the kept ports, whose flows are settled; no level is below `floor` [B]."""
     n = bits.n
     kept = barrier(jnp.where(keep, level, BIG))
 
@@ -173,7 +171,7 @@ def _next_end(left, level, n: int):
 
 
 def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
-    """In every lane whose filling is done: run to the next completion, end that flow, prepare the refill."""
+    """In every lane that is done filling: run to the next completion, end that flow, prepare the refill."""
     n, levels = bits.n, state.levels
     lane = jnp.arange(state.now.size, dtype=jnp.int32)
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
@@ -200,7 +198,7 @@ def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
 
 
 def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
-    """Freeze port after port until at most `goal` lanes still have open ones."""
+    """Freeze ports until at most `goal` lanes still have open ones."""
 
     def filling(state):
         return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < bits.n)
@@ -212,12 +210,12 @@ def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
 
 
 def _level(ports: Ports, levels: Levels):
-    """Every port's level; one that never saturated has its capacity, which is no limit."""
+    """Every port's level; its capacity if it never saturated."""
     return jnp.where(levels.room < 0, -levels.room, ports.leaf)
 
 
 def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
-    """Max-min fair rates of one chunk, capacities scaled to about 1. flows [N N B]: which there are."""
+    """Max-min fair rates of one chunk, capacities scaled to about 1. flows [N N B]: which are present."""
     bits = Bits(n := flows.shape[0])
     words = bits.at_ports(flows)
     count = bits.count(words, ports.leaf.dtype)
@@ -227,7 +225,7 @@ def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
 
 
 def finish_times(size, ports: Ports) -> Float[Array, "N N B"]:
-    """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
+    """Finish times of one chunk, scaled to about 1. size [N N B], 0 without a flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits, sends = Bits(n), size > 0
     words, left = bits.at_ports(sends), jnp.where(sends, size, BIG)

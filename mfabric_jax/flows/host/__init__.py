@@ -1,4 +1,1 @@
-"""The engine for a CPU: compiled loops (numba) that touch only what an event changes. Arrays in, arrays out.
-
-Imported when it is first used: nothing else needs numba.
-"""
+"""The engine for a CPU: compiled loops (numba, imported on first use) that touch only what an event changes."""

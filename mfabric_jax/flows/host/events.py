@@ -1,4 +1,4 @@
-"""From event to event: a flow begins, or ends. Between two, rates are constant."""
+"""Event loop: a flow begins or ends; rates are constant between events."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from mfabric_jax.flows.host.heap import Heap, compiled, drop, first, least, put
 from mfabric_jax.flows.host.refilling import CHANGED, Sharing, enter, leave, refill
 from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
 
-AT_ONE_TIME = 2e-15  # relative: ends that rounding alone keeps apart
+AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
 
 
 class Waiting(NamedTuple):
-    """- `start`, `lag` [F] s.   - `first` [F+1], `then` [D]: what waits for each.   - `waits` [F]: for how many, still.
-    - `ready` [F]: the last end so far of what it waits for; `last` [F]: whose, -1 its own start."""
+    """Dependencies: `start`, `lag` [F] s; flow f releases `then[first[f] : first[f + 1]]`; `waits` [F]: flows still
+    waited for; `ready` [F]: last end so far of those, `last` [F]: the flow that ended then (-1: its own start)."""
 
     start: np.ndarray
     lag: np.ndarray
@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
 
 
 class Heaps(NamedTuple):
-    """`clock`: flows by when they begin or end next. For filling: `links` and `caps` by level."""
+    """`clock`: flows by next begin or end; `links` and `caps` by level, for filling."""
 
     clock: Heap
     links: Heap
@@ -33,7 +33,7 @@ class Heaps(NamedTuple):
 
 
 class Times(NamedTuple):
-    """- `begin`, `finish` [F] s, infinity: never.   - `holder` [F]: the link that held it at its end, or -1."""
+    """`begin`, `finish` [F] s (infinity: never); `holder` [F]: the link that limited a flow as it ended, or -1."""
 
     begin: np.ndarray
     finish: np.ndarray
@@ -42,7 +42,7 @@ class Times(NamedTuple):
 
 @compiled
 def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
-    """Fills `times`; the number of different times at which something happened."""
+    """Fill `times`; returns the number of distinct event times."""
     clock, of_links, of_caps = heaps
     for flow in range(len(size)):
         if waiting.waits[flow] == 0:
@@ -67,7 +67,7 @@ def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
 
 @compiled
 def _expect(s, clock):
-    """When flows with a new rate will end."""
+    """Predict the ends of flows whose rate changed."""
     for place in range(s.counts[CHANGED]):
         flow = s.flows[place].changed
         if s.flows[flow].rate > 0:
@@ -79,7 +79,7 @@ def _expect(s, clock):
 
 @compiled
 def _release(waiting, flow, clock):
-    """All that the flow waits for has ended."""
+    """Handle a flow whose dependencies have all ended."""
     if waiting.ready[flow] <= waiting.start[flow]:
         waiting.last[flow] = -1
     at = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]

@@ -1,11 +1,11 @@
-"""A binary heap of numbered things, each at most once, whose keys may change."""
+"""A binary heap of numbered items, each at most once, with keys that may change."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-# No references are counted, since nothing is allocated; calls cost nothing, since all is put into one function.
+# Nothing is allocated, so references need no counting; everything is inlined, so calls cost nothing.
 SETTINGS = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 compiled = njit(**SETTINGS)
 
@@ -14,7 +14,7 @@ _ENTRY = np.dtype([("key", float), ("thing", np.int64)])
 
 
 class Heap(NamedTuple):
-    """`entries` [N] have `key` and `thing`; the first `size[0]` are the heap. Thing n is at `place[n]` of it, or -1."""
+    """The first `size[0]` `entries` (`key`, `thing`) [N] are the heap; item n is at `place[n]`, or -1."""
 
     entries: np.ndarray
     place: np.ndarray
@@ -22,25 +22,25 @@ class Heap(NamedTuple):
 
 
 def new_heap(things: int) -> Heap:
-    """One with nothing in it."""
+    """An empty heap."""
     return Heap(np.zeros(things, _ENTRY), np.full(things, -1, np.int32), np.zeros(1, np.int64))
 
 
 @compiled
 def least(heap):
-    """The smallest key, infinity where there is none."""
+    """The smallest key; infinity if the heap is empty."""
     return heap.entries[0].key if heap.size[0] else np.inf
 
 
 @compiled
 def first(heap):
-    """The thing with the smallest key."""
+    """The item with the smallest key."""
     return heap.entries[0].thing
 
 
 @compiled
 def put(heap, thing, key):
-    """Adds a thing, or changes its key."""
+    """Add an item, or change its key."""
     at = heap.place[thing]
     if at < 0:
         at = heap.size[0]
@@ -54,7 +54,7 @@ def put(heap, thing, key):
 
 @compiled
 def drop(heap, thing):
-    """Takes a thing out, wherever it is, if it is there."""
+    """Remove an item if it is in the heap."""
     at = heap.place[thing]
     if at < 0:
         return
@@ -77,7 +77,7 @@ def _stand(heap, at, thing, key):
 
 @compiled
 def _rise(heap, at, thing, key):
-    """The place `at` is free: the thing goes there, or above."""
+    """Place the item at the free position `at`, or above."""
     entries = heap.entries
     while at:
         above = (at - 1) // 2
@@ -90,7 +90,7 @@ def _rise(heap, at, thing, key):
 
 @compiled
 def _sink(heap, at, thing, key):
-    """The place `at` is free: the thing goes there, or below."""
+    """Place the item at the free position `at`, or below."""
     entries = heap.entries
     while True:
         below = 2 * at + 1

@@ -1,4 +1,4 @@
-"""One instance in NumPy arrays: run it, or its derivative."""
+"""Run one instance given as NumPy arrays, or its derivative."""
 
 import functools
 import hashlib
@@ -19,8 +19,8 @@ from mfabric_jax.flows.host.tape import pushed as push_forward
 
 
 class HostInstance(NamedTuple):
-    """`capacity` [L]; `flow`, `link`, `share` [N], the hops in order of the flows; `weight`, `cap`, `size`, `start`,
-    `lag` [F]; `first` [F+1], `then` [D]: what waits for each flow; `waits` [F]: for how many it waits."""
+    """`capacity` [L]; hops `flow`, `link`, `share` [N] in order of flows; `weight`, `cap`, `size`, `start`, `lag` [F];
+    flow f releases `then[first[f] : first[f + 1]]` [D]; `waits` [F]: number of flows waited for."""
 
     capacity: np.ndarray
     flow: np.ndarray
@@ -38,7 +38,7 @@ class HostInstance(NamedTuple):
 
 @functools.cache
 def _programs() -> tuple[Callable[..., Any], ...]:
-    """Compiled once and kept on disk, under the name of what all files of this folder say."""
+    """Compile once and cache on disk, keyed by the contents of this folder's files."""
     sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     stamp = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
@@ -78,7 +78,7 @@ def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
 
 
 def taped(one: HostInstance) -> Tape:
-    """Two runs: one counts, one writes."""
+    """Run twice: first to count, then to write the tape."""
     counted = new_tape(0, 0)
     _run(one, counted)
     tape = new_tape(*(int(length) for length in counted.length))
@@ -87,7 +87,7 @@ def taped(one: HostInstance) -> Tape:
 
 
 def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
-    """How every begin and finish [2F] changes with capacity, share, weight, cap, size, start and lag."""
+    """Change of every begin and finish [2F] for changes of capacity, share, weight, cap, size, start and lag."""
     _, pushed, _ = _programs()
     return pushed(taped(one), one.flow, one.share, one.weight, d)
 

@@ -1,13 +1,13 @@
-"""Max-min rates, solved again from where flows begin or end, and only as far as that changes anything.
+"""Max-min rates, updated where flows begin or end, and only as far as rates change.
 
-Filling in order of level (rate / weight). Flows that rise take part; all others stay fixed at their rates. At level x
+Links fill in order of level (rate / weight). Rising flows take part; all others keep their rates. At level x
 
-- a link whose room ends at x holds its rising flows; its fixed flows above x have too much: they rise, too, from x on;
-- a link on which something rises or has ended, whose fixed flows it holds at x, has room left: they rise, too.
+- a link that fills at x holds its rising flows; its fixed flows above x have too much, so they rise from x on;
+- a link on which a flow rises or has ended, and which holds fixed flows at x, has room left, so they rise too.
 
-A flow that was fixed joins at its own level or below and before any link that it crosses is filled above that level, so
-nothing decided at a lower level has to be undone. In the end every flow has a full link on which nobody has more,
-which is what defines the max-min allocation.
+A fixed flow joins at its own level or below, before any link on its path fills above that level, so no decision at a
+lower level is undone. In the end every flow has a full link on which no flow has a higher level: the max-min
+allocation.
 """
 
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from mfabric_jax.flows.host.heap import compiled, drop, first, least, put
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2
-NEAR = 1e-12  # levels and rooms that differ by no more, relatively, are equal
-ROUNDING = 1e-15  # what a sum may be wrong by after a change, relatively to the largest in it
-MOST = 1e-6  # what is left of a sum from which more than all but this part was taken is summed afresh
+NEAR = 1e-12  # relative difference below which levels and rooms are equal
+ROUNDING = 1e-15  # error of a sum after a change, relative to its largest term
+MOST = 1e-6  # a sum that falls below this fraction of its former value is renewed
 
 
 _FLOW = {"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float}
@@ -39,17 +39,17 @@ _HOP = {"link": np.int32, "flow": np.int32, "share": float, "place": np.int32, "
 
 
 class Sharing(NamedTuple):
-    """Flows under way: records of flows [F], links [L] and hops [N], which lie together in memory as they are used.
+    """Running flows: records of flows [F], links [L] and hops [N], laid out in memory as they are used.
 
-    A flow has `weight`, `cap`, hops `first` to `end`, `rate`, `level`, `holder` (the full link that holds it, -1: its
-    cap, -2: nothing), `left` bytes `since` its rate began, `state`.
-    A link has `capacity`, `members` hops on it in the field `member` of hops from `first` on, what is `used` by flows
-    that do not rise (`changes` since it was summed afresh), `risers` and the sum `rising` of their weights, and the
-    number of flows that it has `held` since it was `full` at that level, with weights `bound`, who may have to be woken
-    (`waits`).
-    A hop of `flow` crosses `link` with its `share`, and is the `place`-th of that link's members.
-    - `flow.changed`, `link.listed`, `link.stale` are lists: who rose, was touched, needs a key; `counts` [3] how long.
-    - `now` [2]: time, event (the begin of a flow, or its end plus F).
+    - A flow has `weight`, `cap`, hops `first` to `end`, `rate`, `level`, `holder` (the full link that limits it; -1:
+      its cap, -2: nothing), `left` bytes `since` its rate began, and `state`.
+    - A link has `capacity`; `members` hops, listed in the hops' field `member` from `first` on; bandwidth `used` by
+      fixed flows (`changes` since the sum was renewed); `risers` with total weight `rising`; flows `held` at the level
+      at which it is `full`, of total weight `bound`, who may have to rise (`waits`).
+    - A hop of `flow` crosses `link` with its `share`; it is the `place`-th of that link's members.
+    - `flow.changed`, `link.listed`, `link.stale` are lists with lengths `counts` [3]: flows that rose, links touched,
+      links that need a key.
+    - `now` [2]: time, and event (flow number for a begin, plus F for an end).
     """
 
     flows: np.ndarray
@@ -71,7 +71,8 @@ def _records(count: int, fields: dict[str, type], **values: np.ndarray | int) ->
 
 
 def nothing_shared(capacity, weight, cap, flow, link, share, tape: Tape) -> Sharing:
-    """Before the first flow begins. Hops `flow`, `link`, `share` [N] by flow; those on infinite links left out."""
+    """The state before the first flow begins. Hops `flow`, `link`, `share` [N] in order of flows, without infinite
+    links."""
     first, first_hop = _firsts(link, len(capacity)), _firsts(flow, len(weight))
     return Sharing(
         _records(len(weight), _FLOW, weight=weight, cap=cap, first=first_hop[:-1], end=first_hop[1:], holder=-2),
@@ -89,7 +90,7 @@ def _firsts(of: np.ndarray, many: int) -> np.ndarray:
 
 @compiled
 def enter(s, flow):
-    """A flow begins: it is on its links, and rises from 0."""
+    """Begin a flow: put it on its links, rising from 0."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
         place = s.links[link].members
@@ -101,7 +102,7 @@ def enter(s, flow):
 
 @compiled
 def leave(s, flow):
-    """A flow ends: what it had is free."""
+    """End a flow and free its bandwidth."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
         _touch(s, link)
@@ -116,7 +117,7 @@ def leave(s, flow):
 
 @compiled
 def settle(s, flow):
-    """Up to now the flow had its rate: what is left of it."""
+    """Update the bytes left of a flow, at its rate up to now."""
     had = s.now[0] - s.flows[flow].since
     note(s.tape, CLOSE, flow, int(s.now[1]), s.flows[flow].rate, had)
     if had > 0:
@@ -138,7 +139,7 @@ def _touch(s, link):
 
 @compiled
 def _sum(s, link):
-    """Sums over the link's flows, afresh; the highest level among those that do not rise."""
+    """Renew the sums over the link's flows; returns the highest level of its fixed flows."""
     used, rising, risers, highest = 0.0, 0.0, 0, 0.0
     for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
         hop = s.hops[at].member
@@ -163,7 +164,7 @@ def _ask(s, link):
 
 @compiled
 def _rise(s, flow):
-    """A flow takes part: what it has is given back to its links, and it rises again."""
+    """Make a fixed flow rise: return its bandwidth to its links."""
     s.flows[s.counts[CHANGED]].changed = flow
     s.counts[CHANGED] += 1
     hops = range(s.flows[flow].first, s.flows[flow].end)
@@ -181,7 +182,7 @@ def _rise(s, flow):
 
 @compiled
 def _let_go(s, hop):
-    """Its link no longer holds the flow, if it did."""
+    """Release the flow from the hop's link, if that held it."""
     link, flow = s.hops[hop].link, s.hops[hop].flow
     if s.flows[flow].holder == link:
         s.links[link].held -= 1
@@ -190,7 +191,7 @@ def _let_go(s, hop):
 
 @compiled
 def _give_back(s, link, rate):
-    """What is used becomes less; where hardly anything is left, of rounding alone perhaps, it is summed afresh."""
+    """Lower `used`; renew the sum if what is left may be rounding error."""
     s.links[link].used -= rate
     s.links[link].changes += 1
     if s.links[link].used < MOST * rate:
@@ -235,7 +236,7 @@ def _room_ends(s, link):
 
 @compiled
 def _find_keys(s, links):
-    """The level at which something happens next, of every link that has changed."""
+    """For every changed link, the level of its next event."""
     for at in range(s.counts[STALE]):
         link = s.links[at].stale
         s.links[link].asked = False
@@ -251,7 +252,7 @@ def _find_keys(s, links):
 
 @compiled
 def refill(s, links, caps):
-    """Rates after flows have entered and left; `changed` lists the flows that rose. `links`, `caps` are empty heaps."""
+    """Update rates after flows entered and left; `changed` lists the flows that rose. `links`, `caps` are empty heaps."""
     for at in range(s.counts[CHANGED]):
         flow = s.flows[at].changed
         if s.flows[flow].cap < np.inf:
@@ -278,7 +279,7 @@ def refill(s, links, caps):
 
 @compiled
 def _wake(s, link, caps):
-    """The flows that the link held rise, too, if there is room at their level."""
+    """Make the flows held by a link rise if it has room at their level."""
     s.links[link].waits = False
     _ask(s, link)
     level = s.links[link].full
@@ -297,7 +298,7 @@ def _wake(s, link, caps):
 
 @compiled
 def _fill(s, link, reached, caps):
-    """The link may be full: at which level, who has more than that, and who is held. The level that is reached."""
+    """Fill the link if it is full by now: make flows above its level rise, hold the others. Returns the level reached."""
     expected = max(_room_ends(s, link), reached)
     highest = _sum(s, link)
     _ask(s, link)
@@ -329,7 +330,7 @@ def _fill(s, link, reached, caps):
 
 @compiled
 def _finish(s):
-    """Everything is fixed again."""
+    """Fix all flows again."""
     for at in range(s.counts[CHANGED]):
         s.flows[s.flows[at].changed].state = FIXED
     for at in range(s.counts[TOUCHED]):

@@ -1,7 +1,7 @@
-"""What an event run wrote down, replayed for first derivatives: forward and reverse, linear in the length of the tape.
+"""Replay of a recorded event run for first derivatives, forward and reverse, in time linear in the tape.
 
-Between two events rates are constant, and every number of the run is a sum, a product or a quotient of earlier ones;
-the order of events does not change with an infinitesimal change of the input. At ties, the order is that of the run.
+Every number of the run is a sum, product or quotient of earlier ones, and the order of events does not change with an
+infinitesimal change of the input. At ties the derivative is that of the run's order.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,13 @@ BEGIN, AT_ONCE, CLOSE, CAPPED, LEVEL, END = range(6)
 
 
 class Tape(NamedTuple):
-    """- `steps` [K 3] and `values` [K 2]: what happened.   - `length` [2]: steps and members written, or counted.
-    - `hop`, `held`, `rate` [M]: hops on a link when it became full: held by it, else the rate [bytes/s] of their flow.
+    """- `steps` [K 3] and `values` [K 2]: what happened. `length` [2]: steps and members written, or counted.
+    - `hop`, `held`, `rate` [M]: hops on a link as it became full: whether held by it, else the rate [bytes/s] of the
+      flow.
 
-    BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event (a flow's begin, or its end
-    plus F); its rate and how long it had it. CAPPED flow. LEVEL link, members; level and weights on it. END flow; what
-    was left of it when its last rate began, and that rate.
+    Steps: BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event (flow number for a
+    begin, plus F for an end); its rate and the rate's duration. CAPPED flow. LEVEL link, members; level and weights on
+    it. END flow; bytes left when its last rate began, and that rate.
     """
 
     steps: np.ndarray
@@ -32,7 +33,7 @@ class Tape(NamedTuple):
 
 
 def new_tape(steps: int, members: int) -> Tape:
-    """One that has room; without room it counts what it would hold."""
+    """A tape of this capacity; without capacity it counts what it would hold."""
     return Tape(
         *(np.zeros((steps, 3), np.int64), np.zeros((steps, 2)), np.zeros(2, np.int64)),
         *(np.zeros(members, np.int64), np.zeros(members, np.bool_), np.zeros(members)),
@@ -41,7 +42,7 @@ def new_tape(steps: int, members: int) -> Tape:
 
 @compiled
 def note(tape, what, first, second, value, other):
-    """One step more."""
+    """Record one step."""
     at = tape.length[0]
     tape.length[0] += 1
     if at < len(tape.steps):
@@ -51,7 +52,7 @@ def note(tape, what, first, second, value, other):
 
 @compiled
 def note_member(tape, hop, held, rate):
-    """One hop more on the link whose LEVEL is noted next."""
+    """Record one hop of the link whose LEVEL is recorded next."""
     at = tape.length[1]
     tape.length[1] += 1
     if at < len(tape.hop):
@@ -60,8 +61,8 @@ def note_member(tape, hop, held, rate):
 
 @njit(nogil=True, error_model="numpy")
 def pushed(tape, hop_flow, share, weight, d):
-    """Change of every flow's begin and end [2F], for changes `d` of capacity, share (by hop), weight, cap, size, start
-    and lag."""
+    """Change of every flow's begin and end [2F] for changes `d` of capacity, share (by hop), weight, cap, size, start,
+    lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
     flows = len(weight)
     time, left, since, rate = np.zeros(2 * flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
@@ -100,7 +101,7 @@ def pushed(tape, hop_flow, share, weight, d):
 
 @njit(nogil=True, error_model="numpy")
 def pulled(tape, hop_flow, share, weight, links, of_time):
-    """The transpose of `pushed`: from what each begin and end counts [2F] to what each input counts."""
+    """The transpose of `pushed`: cotangents of begins and ends [2F] to cotangents of each input."""
     flows, hops = len(weight), len(share)
     capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
     cap, size, start, lag = np.zeros(flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
