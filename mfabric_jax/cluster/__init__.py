@@ -1,4 +1,4 @@
-"""One iteration on a whole cluster at once."""
+"""One training iteration on a whole cluster at once."""
 
 from mfabric_jax.cluster.whole_cluster import cluster_rows, solve_cluster
 

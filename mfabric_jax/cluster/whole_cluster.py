@@ -1,4 +1,4 @@
-"""One iteration of training on a whole cluster at once: expert, data and pipeline parallel flows share the fabric."""
+"""One training iteration on a whole cluster: expert, data and pipeline parallel flows share the fabric."""
 
 import dataclasses
 import resource
@@ -27,25 +27,23 @@ from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
-REPLICAS = 64  # whose traffic is drawn
+REPLICAS = 64  # replicas whose traffic is drawn
 
 
 class PlainServers(NamedTuple):
-    """The shape of a cluster on which no training job is known."""
-
     servers: int
     gpus_per_server: int
     servers_per_region: int
     pp: int = 1
 
     def regions(self, demand: np.ndarray) -> np.ndarray:
-        """Bytes inside every region [G s s] of those between all servers [S S]."""
+        """Bytes inside every region [G s s], from bytes between all servers [S S]."""
         size, group = self.servers_per_region, np.arange(self.servers // self.servers_per_region)
         return demand.reshape(len(group), size, len(group), size)[group, :, group]
 
 
 def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> PlainServers:
-    """The shape, checked; `region_servers`: 0: all servers are one region."""
+    """The checked shape; `region_servers` 0: all servers form one region."""
     size = region_servers or servers
     if servers % size:
         raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
@@ -53,7 +51,7 @@ def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> Pl
 
 
 class Solved(NamedTuple):
-    """What came out, and what it took; no `cluster` on a user's graph."""
+    """Result and timings of `solve_cluster`; `cluster` is None on a user's graph."""
 
     resolved: Resolved
     cluster: Cluster | None
@@ -66,17 +64,16 @@ class Solved(NamedTuple):
 
     @property
     def job(self) -> Workload:
-        """The model on its GPUs."""
         return self.resolved.job
 
 
 def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solved:
     """Build the flows and the fabric of a case, and solve them; times include compilation.
 
-    - `graph`: in place of the case's fabric, a network of your own: networkx node-link JSON whose gpu (or host) nodes
-      are the GPUs of the job, in their order.
+    - `graph`: file that replaces the case's fabric: networkx node-link JSON whose gpu (or host) nodes are the job's
+      GPUs, in their order.
 
-    `InputError` for a case that cannot be, and for a graph with another number of GPUs.
+    Raises `InputError` for an invalid case, and for a graph with another number of GPUs.
     """
     resolved = resolve(Case() if case is None else case)
     case, job = resolved.case, resolved.job
@@ -97,7 +94,6 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
 
 
 def _over_graph(resolved: Resolved, graph: str) -> Wired:
-    """A user's network, its endpoints in order the GPUs of the job."""
     network, job, case = read_graph(graph), resolved.job, resolved.case
     gpus = len(endpoints(network))
     if gpus != job.gpus:
@@ -110,7 +106,7 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
-    """The fabric, with circuits chosen for the expert traffic of the iteration where it has optics."""
+    """The fabric; optical circuits are chosen for the expert traffic of the iteration."""
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return region_circuits(resolved, tokens, degree, policy)
@@ -119,8 +115,7 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
 
 
 def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
-    """The fabric of a case over the servers of a shape; `choose(degree, policy)` gives the circuits of its regions
-    [G S S]."""
+    """The fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
     network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
     form = dataclasses.replace(
         on.form(hardware, shape),
@@ -136,19 +131,18 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
 
 
 def example_cluster(case: Case) -> Cluster:
-    """The fabric of a case with circuits for its traffic, and nothing solved."""
+    """The fabric of a case with circuits for its traffic, without solving."""
     resolved = resolve(case)
     return build_cluster(resolved, _tokens(resolved))
 
 
 def _tokens(resolved: Resolved) -> np.ndarray:
-    """Traffic of the first replicas, the others repeat them."""
     iterations = min(resolved.job.dp, REPLICAS)
     return traffic.measured(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
 
 
 def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
-    """Circuits of every region [G S S] for the bytes of the iteration between its servers."""
+    """Circuits of every region [G S S] for the iteration's bytes between its servers."""
     job = resolved.job
     size, per_server = job.servers_per_region, job.ranks_per_server
     demand = region_bytes(job, tokens)
@@ -161,7 +155,7 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 
 
 def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
-    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy`: None: of the case."""
+    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's."""
     servers, name = demand.shape[-1], policy or case.circuits.policy
     if name == "static":
         raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
@@ -195,19 +189,19 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
 
 
 def peak_megabytes() -> float:
-    """The most memory this process has held [MB]."""
+    """Peak memory of this process [MB]."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def link_rows(solved: Solved) -> list[dict[str, Any]]:
-    """A row for every link: its ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
+    """A row for every link: ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
     done = solved.transfers
     return use_of_links(solved.network, range(len(done.link_bytes)), done.link_bytes, done.utilisation)
 
 
 def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
-    """A row for each of some links; `size` [L] bytes that every link of the network carries, `use` [L] of it."""
+    """A row for each of `links`; `size` [L]: bytes carried by each link of the network, `use` [L]: its utilisation."""
     kinds = [kind for kind, count in network.links for _ in range(count)]
     return [
         {
@@ -224,7 +218,7 @@ def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: 
 
 
 def flow_rows(solved: Solved) -> list[dict[str, Any]]:
-    """A row for every flow: its ends, bytes, start and end, first rate, and the link that holds it back then."""
+    """A row for every flow: ends, bytes, start and end, first rate, and the link that limits it then."""
     network, flows, done = solved.network, solved.flows, solved.transfers
     return [
         {

@@ -1,4 +1,4 @@
-"""Fabrics as data: circuits and their legality, regions, packet switches, whole clusters, failures, cost."""
+"""Fabrics as data: circuits, regions, packet switches, whole clusters, failures, cost."""
 
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.cluster import Cluster

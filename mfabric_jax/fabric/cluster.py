@@ -1,8 +1,7 @@
-"""Whole clusters: GPUs, the NVSwitch of every server, and what joins the servers: a switch tree, circuits, or both.
+"""Whole clusters: GPUs, the NVSwitch of every server, and a switch tree, circuits, or both between servers.
 
-Every fabric of the field is one `Cluster`; they differ in which NICs hang on a tree, in the order in which they are
-allocated to its edge switches, and in the circuits. NIC n of a server sits at one of its GPUs (`electrical_gpu`,
-`optical_gpu`); through the NVSwitch the others reach it (delegation). Source: arXiv 2501.03905.
+Fabrics differ in which NICs hang on a tree, in how these are allocated to edge switches, and in the circuits. Each NIC
+sits at one GPU of its server; other GPUs reach it through the NVSwitch (delegation). Source: arXiv 2501.03905.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,9 @@ LINK_DELAY_S = units.us(1.0)
 
 @dataclass(frozen=True)
 class CircuitTable:
-    """Circuits of a cluster, both directions listed.
+    """Circuits of a cluster, listed in both directions.
 
-    - `src`, `dst` [C]: servers, or routers behind them.   - `count` [C]: parallel circuits, 1 or more.
+    - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: parallel circuits, 1 or more.
     - `gpu` [C most]: GPU (within its server) at the source end of each circuit; -1 pads, and at routers.
     """
 
@@ -34,23 +33,23 @@ class CircuitTable:
     gpu: np.ndarray
 
     def find(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Row of each ordered pair of servers; -1 where it has no circuit."""
+        """Row of each ordered pair of servers; -1 without a circuit."""
         return find_links(self.src, self.dst, src, dst)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs in servers, and the fabric between these.
+    """GPUs in servers, and the fabric between the servers.
 
-    - `nic_gbps`: bandwidth of every NIC and circuit, per direction; `goodput`: part of it that is payload.
+    - `nic_gbps`: bandwidth of every NIC and circuit, per direction; `goodput`: the fraction that is payload.
     - `nvswitch_gigabytes_per_s`: what a GPU sends, and receives, through its server's NVSwitch.
-    - `tree`: over the NICs on packet switches, `tree.hosts / servers` of each server; None: no such NICs.
+    - `tree`: switch tree over `tree.hosts / servers` NICs of each server; None: no NICs on packet switches.
     - `rails`: NICs of equal rank share edge switches, instead of the NICs of a server.
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
-    - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
+    - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry any of its data.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
-    - `mesh`: links between servers, and routers behind them, that do not change; None: no such links.
-    - `link_delay_s`: propagation of every link.
+    - `mesh`: unchanging links between servers, and routers behind them; None: no such links.
+    - `link_delay_s`: propagation delay of every link.
     """
 
     name: str
@@ -100,7 +99,6 @@ class Cluster:
 
     @property
     def nic_tree(self) -> Tree:
-        """The tree, where there is one."""
         assert self.tree is not None
         return self.tree
 
@@ -115,16 +113,16 @@ class Cluster:
         return units.gbps(self.nic_gbps) * self.goodput
 
     def at_gpu(self, nic: np.ndarray, first: int) -> np.ndarray:
-        """GPU of a server at which its NIC sits: NIC `nic` of a kind whose first NIC sits at GPU `first`."""
+        """GPU (within its server) of NIC `nic`, whose kind starts at GPU `first`."""
         return (first + nic) % self.gpus_per_server
 
     @property
     def first_electrical_gpu(self) -> int:
-        """Optical NICs come first, those on packet switches sit at the last GPUs."""
+        """Optical NICs come first; NICs on packet switches sit at the last GPUs."""
         return (self.gpus_per_server - self.nics) % self.gpus_per_server if self.nics else 0
 
     def host(self, server: np.ndarray, nic: np.ndarray) -> np.ndarray:
-        """Port of the tree at which NIC `nic` of a server hangs."""
+        """Tree port of NIC `nic` of a server."""
         if not self.rails:
             return server * self.nics + nic
         if self.nic_tree.parts > 1:
@@ -137,8 +135,8 @@ class Cluster:
 
     @cached_property
     def circuits(self) -> CircuitTable:
-        """Circuits, and the NICs they end at: a server's circuits in the order of their peers take its optical NICs,
-        which alternate between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
+        """Circuits and the NICs at their ends. Circuits in order of peers take a server's optical NICs, which alternate
+        between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
         src, dst, count = self._joined()
         own = src < self.servers  # not at routers
         if not own.any():
@@ -157,7 +155,6 @@ class Cluster:
         return CircuitTable(src, dst, count, gpu)
 
     def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ends and numbers of circuits, or of the links of the mesh."""
         if self.mesh is not None:
             return tuple(np.asarray(x, np.int64) for x in (self.mesh.tail, self.mesh.head, self.mesh.nics))  # type: ignore[return-value]
         regions = np.zeros((1, 0, 0), np.int64) if self.regions is None else self.regions
@@ -167,7 +164,7 @@ class Cluster:
 
     @property
     def forwarding(self) -> Mesh:
-        """The links over which servers without a link to each other are reached, in the order of `circuits`."""
+        """The links used to reach servers without a direct link, in the order of `circuits`."""
         if self.mesh is not None:
             return self.mesh
         table = self.circuits
@@ -175,7 +172,6 @@ class Cluster:
         return Mesh(table.src, table.dst, table.count, (("server", self.servers),), links)
 
     def _runs(self, switch_links) -> list:
-        """All links but those between switches' insides: see `network`."""
         gpu, server = np.arange(self.gpus), np.arange(self.gpus) // self.gpus_per_server
         nvswitch = self.gpus + server
         inside = np.full(self.gpus, units.gigabytes_per_s(self.nvswitch_gigabytes_per_s))
@@ -194,12 +190,11 @@ class Cluster:
 
     @property
     def _circuit_kinds(self) -> tuple[tuple[str, int], ...]:
-        """Runs of links of the mesh, or circuits."""
         return (("circuit", len(self.circuits.src)),) if self.mesh is None else self.mesh.links
 
     @property
     def _optics(self) -> int:
-        """First of the nodes that stand for the optical NICs of a server together."""
+        """The first node that stands for the pooled optical NICs of a server."""
         switches = 0 if self.tree is None else sum(count for _, count in self.tree.switches)
         return self.gpus + self.servers + switches
 
@@ -213,10 +208,8 @@ class Cluster:
 
     @cached_property
     def network(self) -> Network:
-        """Every link by itself, but for parallel circuits: one link, from and to the optical NICs of a server.
-
-        Runs of links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; the tree's own; circuit.
-        """
+        """Every link separately, except that parallel circuits are one link between the servers' optical NICs. Runs of
+        links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; the tree's own; circuit."""
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches
         nodes = (
@@ -240,7 +233,7 @@ class Cluster:
 
     @cached_property
     def sprayed(self) -> Network:
-        """The network as spraying sees it: parallel links of equal load pooled (`Tree.pool`), which is exact."""
+        """The network under spraying: parallel links of equal load pooled (`Tree.pool`), which is exact."""
         if self.tree is None:
             return self.network
         network, tree = self.network, self.tree

@@ -1,10 +1,9 @@
-"""What a fabric costs and draws: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
+"""Cost and power of a fabric: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
 
-Prices (`parts.toml`) and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers at every size. Two
-tiers, and what an oversubscribed tree leaves out, are our count: every link above the one that is oversubscribed is
-there 1/k times. Only ports in use count. Between two listed bandwidths prices are interpolated on log-log axes; outside
-them there is none. For NVLink domains and co-packaged optics nobody publishes prices: those fabrics cost None until the
-user gives one.
+Prices (`parts.toml`) and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers. Two tiers, and the
+links saved by oversubscription (links above a k:1 switch count 1/k), are our own count. Only ports in use count. Prices
+between listed bandwidths are interpolated on log-log axes. No prices are published for NVLink domains and co-packaged
+optics, so those fabrics cost None until the user gives one.
 """
 
 import functools
@@ -30,20 +29,17 @@ UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
 
 @functools.cache
 def packaged() -> Table:
-    """What the package knows of parts."""
     return tomllib.loads((resources.files("mfabric_jax.fabric") / "parts.toml").read_text(encoding="utf-8"))
 
 
 def prices_by_part() -> tuple[str, ...]:
-    """Names that stand for themselves, in no table: dollars of a part of the network."""
+    """Names outside all tables: dollars of a network part."""
     return (*(name for name, value in packaged().items() if not isinstance(value, dict)), *UNPUBLISHED)
 
 
 def with_own(path: str | Path | None) -> tuple[Table, Table]:
-    """The table with the entries of a `.toml` or `.json` file in place of those of the package, and the file alone.
-
-    `InputError` for a name that no table has, and for a value where a table should be.
-    """
+    """The package's table with the entries of a `.toml` or `.json` file on top, and the file alone. Raises `InputError`
+    for a name that no table has, and for a value in place of a table."""
     own = {} if path is None else read_mapping(path, "prices")
     for name, value in own.items():
         one_of("price", name, (*prices_by_part(), *TABLES))
@@ -78,16 +74,15 @@ _USD, _WATTS = packaged(), packaged()["watts"]
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars per part; those that depend on the bandwidth per listed Gbps.
+    """Dollars per part; those that depend on bandwidth are listed at each Gbps.
 
-    - `transceiver`, `nic`, `switch_port`: at the bandwidths `gbps`, which rise.
-    - `ocs_port`: of an optical switch; None is not known.
+    - `transceiver`, `nic`, `switch_port`: at the rising bandwidths `gbps`.
+    - `ocs_port`: port of an optical switch. None: unknown.
     - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
-      item: 0 leaves it out.
-    - `scale_up_per_gpu`: what a GPU of an NVLink domain (nvl72) pays beside its Ethernet NIC.
-    - `co_packaged_per_gpu`: what a GPU of mfabric-cpo pays beside its Ethernet NIC: its NVLinks, its co-packaged
-      optics and the switch ports behind them. Nobody publishes these two: None is not known.
+      item; 0 leaves it out.
+    - `scale_up_per_gpu`: per GPU of an NVLink domain (nvl72), besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
+      of mfabric-cpo, for NVLinks, co-packaged optics and switch ports. Nobody publishes these. None: unknown.
     """
 
     gbps: tuple[float, ...] = tuple(_USD["gbps"])
@@ -107,11 +102,8 @@ class Prices:
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """A user's own prices from a `.toml` or `.json` file with the names above; what it leaves out stays as above,
-        tables of other parts (`parts_list.Parts`) are left alone.
-
-        A file that lists its own bandwidths lists the prices at them too: they would not fit to others.
-        """
+        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults, and tables of
+        other parts are ignored. A file with its own bandwidths must list the prices at them too."""
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         missing = [field for field in BY_BANDWIDTH if field not in given]
@@ -120,8 +112,7 @@ class Prices:
         return cls(**as_tuples(given))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
-        """Price of one of `PARTS` or `BESIDE_NICS` at a bandwidth, or at each of an array; a fibre is as long as a
-        link."""
+        """Price of one of `PARTS` or `BESIDE_NICS` at one bandwidth or an array of them; a fibre is one link long."""
         one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part == "fibre":
             return self.fibre_per_metre * self.metres_per_link
@@ -136,7 +127,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Watts:
-    """Electrical power per part, named as in `Prices`; None is not known."""
+    """Electrical power per part, named as in `Prices`; None: unknown."""
 
     gbps: tuple[float, ...] = tuple(_WATTS["gbps"])
     transceiver: tuple[float, ...] = tuple(_WATTS["transceiver"])
@@ -153,7 +144,7 @@ class Watts:
         _check_table(self, "power", unknown=("ocs_port", "panel_port", "fibre", *BESIDE_NICS))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
-        """Watts of a part at a bandwidth, or at each of an array; None, or NaN of an array, where it is not listed."""
+        """Watts of a part at a bandwidth or at each of an array; None, or NaN in an array, where it is not listed."""
         one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part not in BY_BANDWIDTH:
             return getattr(self, part)
@@ -164,7 +155,6 @@ class Watts:
 
 
 def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
-    """A straight line on log-log axes between two listed bandwidths."""
     known, listed = np.asarray(known, float), np.asarray(listed, float)
     right = np.searchsorted(known, nic_gbps)
     value = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
@@ -173,10 +163,8 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
 
 
 def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
-    """`InputError` for bandwidths that do not rise, lists of another length, and what is no number of 0 or more.
-
-    - `unknown`: fields that may be None.
-    """
+    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0; fields in `unknown` may
+    be None."""
     listed = ("gbps", *BY_BANDWIDTH)
     for field in listed:
         value = getattr(table, field)
@@ -195,12 +183,12 @@ def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
 
 
 def as_tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a table as a file holds them, lists as tuples."""
+    """Fields of a table read from a file, lists as tuples."""
     return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items()}
 
 
 def one_number(field: str, value: Any) -> None:
-    """`InputError` for what is not one number, zero or more."""
+    """Raise `InputError` unless the value is one number, 0 or more."""
     not_negative(field, number(field, value))
 
 
@@ -216,7 +204,7 @@ class Attachment:
 
     @property
     def counts(self) -> dict[str, float]:
-        """How many of each of `PARTS`, the NIC with them; those that are there."""
+        """Number of each of `PARTS`, the NIC included; zeros left out."""
         behind = (self.switch_ports, self.transceivers, self.fibres, self.ocs_ports, self.panel_ports)
         return {part: count for part, count in zip(PARTS, (1, *behind), strict=True) if count}
 
@@ -224,10 +212,10 @@ class Attachment:
 def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
     """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
 
-    A link has a transceiver and a port at each end; the NIC is one of these ports. The path up has as many links as
-    the tree has tiers, and those above the oversubscribed switch serve k NICs: with three tiers 5 switch ports, 6
-    transceivers and 3 fibres at 1:1, 1 + 4/k, 2 + 4/k and 1 + 2/k at the edge, 3 + 2/k, 4 + 2/k and 2 + 1/k at the
-    aggregation; with two tiers 3, 4 and 2, or 1 + 2/k, 2 + 2/k and 1 + 1/k.
+    A link has a transceiver and a port at each end; the NIC is one of these ports. The path up has as many links as the
+    tree has tiers, and links above the oversubscribed switch serve k NICs. Switch ports, transceivers and fibres: three
+    tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 + 4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers
+    3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 + 1/k.
     """
     positive("oversubscription", oversubscription)
     one_of("at", at, ("edge", "aggregation"))
@@ -246,7 +234,7 @@ DIRECT_LINK = Attachment(fibres=0.5)  # two NICs share a fibre
 
 
 class PartGroup(NamedTuple):
-    """NICs of a server that hang on the same thing, and the parts behind each."""
+    """NICs of a server with the same attachment, and the parts behind each."""
 
     nics: Any
     to: str

@@ -1,4 +1,4 @@
-"""What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `registry`."""
+"""The interface of a fabric. Each fabric is one file with one `Fabric`, and one line in `registry`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulate
 
 
 class ClusterShape(Protocol):
-    """What the form of a cluster depends on, whatever runs there; a `Workload` has it."""
+    """The size of a cluster, independent of its job; a `Workload` satisfies it."""
 
     @property
     def servers(self) -> int: ...
@@ -41,12 +41,8 @@ class ClusterShape(Protocol):
 
 
 class Asked(Protocol):
-    """What fabrics read of settings.
-
-    - `server_nics`: of a server; None: as many as usual there.   - `optical_degree`, `electrical_nics`: of them, those
-      on the optical switch and on the tree of mfabric.   - `gpu_tbps`: of a GPU in a scale-up domain.
-    - `delay_s`: of circuits.   - `optical_switch`: the one that is named.   - `wiring`: of TopoOpt.
-    """
+    """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
+    `optical_degree` on the optical switch and `electrical_nics` on the tree."""
 
     @property
     def server_nics(self) -> int | None: ...
@@ -70,12 +66,12 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The form of a whole cluster, and of what one server has on its network.
+    """The form of a whole cluster, and of one server's network attachment.
 
-    - `regions` [G S S]: circuits, where the fabric has some.   - `nics`: of a server; None: those usual there.
+    - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
-    - `shape`: of a torus; None: near a cube.   - `servers`: of the cluster.
-    - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
+    - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
+    - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     """
 
     regions: np.ndarray | None = field(default=None, repr=False)
@@ -96,12 +92,12 @@ class Form:
 
 
 def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
-    """Inside a server: what its NVSwitch gives a GPU, whatever the network."""
+    """The NVSwitch rate of a GPU, whatever the network."""
     return own_Bps
 
 
 def tree_links(settings: Asked) -> int:
-    """Links of a path between servers over a switch tree."""
+    """Links on a path between servers over a switch tree."""
     return 2 * settings.tiers
 
 
@@ -112,31 +108,31 @@ def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """One fabric: functions and facts, no state.
+    """One fabric: functions and constants, no state.
 
-    - `look`: what a reader calls it, its colour and its marker (Matplotlib's letter) in pictures.
-    - `groups(settings, job, nic_gbps, nic_uses)`: what one expert-parallel group sees of it, for every use of NICs
-      that differs; routing solves it from the data alone.
-    - `parts(form)`: the NICs of one server and what hangs behind each: prices, watts, and how many are on the tree.
-    - `tree(form)`: the form of the switch tree over the NICs with switch ports, one host in each part; None: no tree.
-    - `mesh(servers, form)`: links of the whole cluster that do not change, and routers; None: no such links.
-    - `direct_links(form, job)`: how many links of the whole cluster join servers; None: those of `mesh`.
-    - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` asks the user's
-      policy for those of every region, `choose(degree, "topoopt")` a named one. None: the fabric has none.
-    - `form(settings, job)`: what `parts` and `cluster` depend on.
+    - `look`: label, colour and Matplotlib marker in pictures.
+    - `groups(settings, job, nic_gbps, nic_uses)`: what one expert-parallel group sees of the fabric, for every distinct
+      use of NICs; routing solves it from the data alone.
+    - `parts(form)`: NICs of one server and the parts behind each, for prices, watts and the number on the tree.
+    - `tree(form)`: switch tree over the NICs with switch ports, one host in each part; None: no tree.
+    - `mesh(servers, form)`: unchanging links of the whole cluster, and routers; None: no such links.
+    - `direct_links(form, job)`: number of links that join servers; None: those of `mesh`.
+    - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, None without circuits;
+      `choose(degree)` applies the user's policy to every region, `choose(degree, "topoopt")` a named one.
+    - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
-    - `path_links(settings)`: links of a path between servers.
-    - `domain_gpus`: of a scale-up domain, unless the GPU says; None: the fabric is made of servers.
-    - `per_gpu`: the price that a GPU pays beside its NICs, and for what.   - `data`: settings that may be traced.
-    - `optical_regions(form, job)`: ports of one region on its optical switch, and how many regions there are. None: no
-      such ports, or in the price that a GPU pays.
-    - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
-    - `single_paths(settings)`: flows may take one path each; else they always spread.
-    - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
-    - `rails`: NICs of equal rank share an edge switch.   - `pxn`: data always crosses the NVSwitch to its rail.
-    - `uses`: who uses a server's NICs, "own" or "pooled"; None: as asked, pooled where a GPU has none of its own.
-    - `nvswitches`: of a server or scale-up domain.   - `usual_nics`: of a server; None: one for each GPU.
+    - `path_links(settings)`: links on a path between servers.
+    - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
+    - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
+    - `optical_regions(form, job)`: optical ports of one region and number of regions; None: no such ports, or included
+      in the price per GPU.
+    - `policy`, `routing`: values shown in rows, None: the user's choice. `reconfigures`: circuits change.
+    - `single_paths(settings)`: whether flows may take one path each; otherwise they spread.
+    - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
+    - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
+    - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
+    - `nvswitches`: per server or scale-up domain. `usual_nics`: per server; None: one for each GPU.
     """
 
     name: str
@@ -169,7 +165,7 @@ class Fabric:
 
     @property
     def gpus_per_server(self) -> int:
-        """GPUs of a server or scale-up domain of the catalogue's GPUs."""
+        """GPUs of a server or scale-up domain, by default."""
         return self.domain_gpus or SERVER_GPUS
 
     def cluster(self, servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
@@ -202,7 +198,7 @@ class Fabric:
         )
 
     def links(self, form: Form, job: ClusterShape) -> int:
-        """Links of the whole cluster from server to server, or from router to router where there are these."""
+        """Links of the whole cluster between servers, or between routers if there are any."""
         if self.direct_links is not None:
             return self.direct_links(form, job)
         mesh = self.mesh(job.servers, form)
@@ -216,12 +212,12 @@ class Fabric:
 
 
 def nics_of(settings: Asked, job: ClusterShape) -> int:
-    """One NIC for each GPU, unless the user or the GPU says otherwise."""
+    """NICs of a server: one per GPU unless the user or the GPU sets another number."""
     return settings.server_nics or job.gpus_per_server
 
 
 def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:
-    """`own` needs a NIC for every GPU."""
+    """Raise `InputError` if "own" is used with fewer NICs than GPUs."""
     if nic_use == "own" and nics != gpus_per_server:
         raise InputError(
             f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
@@ -239,5 +235,5 @@ def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
 
 
 def as_data(tree: Any, dtype: Any) -> Any:
-    """Real numbers of a tree as arrays, so that other values reuse the compiled program; all else as it is."""
+    """Real numbers of a tree as arrays, so that other values reuse the compiled program."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)

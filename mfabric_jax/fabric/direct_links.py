@@ -1,4 +1,4 @@
-"""Links that do not change between servers, and routers behind them: servers (or routers) forward for each other."""
+"""Unchanging links between servers, and routers behind them; servers or routers forward for each other."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -20,15 +20,15 @@ Kinds = tuple[tuple[str, int], ...]
 
 
 class Mesh(eqx.Module):
-    """Links between servers, and routers where there are some, and the rule by which bytes cross them.
+    """Links between servers and optional routers, and the rule by which bytes cross them.
 
-    - `tail`, `head` [L]: nodes, the servers first.   - `nics` [L]: width of a link, in NICs.
-    - `nodes`, `links` (static): kinds and how many of each, as in `Network`.
-    - `following` [S S]: the server after s on the way to t. None: bytes take all shortest ways, in equal parts.
-    - `areas` [N]: of every node. Bytes for another area take all links between the two in equal parts, and shortest
-      ways inside of each. None: areas do not matter.
-    - `thirds` (static): bytes for another area go so to each third area first, in equal parts, and on (Valiant).
-    - `places` [N D]: where nodes stand in a picture, of two or three dimensions.
+    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs.
+    - `nodes`, `links`: runs of (kind, number), as in `Network`.
+    - `following` [S S]: the server after s on the way to t. None: all shortest paths in equal shares.
+    - `areas` [N]: area of every node. Bytes for another area use all links between the two equally, and shortest paths
+      inside each. None: no areas.
+    - `thirds`: bytes for another area first go to each third area, in equal shares (Valiant).
+    - `places` [N D]: positions in a picture, in two or three dimensions.
     """
 
     tail: Int[Array | np.ndarray, "L"]
@@ -47,7 +47,6 @@ class Mesh(eqx.Module):
 
     @property
     def network(self) -> Network:
-        """The links, their capacity in NICs."""
         tail, head, nics = (np.asarray(x) for x in (self.tail, self.head, self.nics))
         return Network(tail, head, nics.astype(float), np.zeros(len(tail)), self.nodes, self.links)
 
@@ -61,7 +60,7 @@ class Mesh(eqx.Module):
 
     @property
     def present(self) -> "Mesh":
-        """The same without links of width 0."""
+        """The mesh without links of width 0."""
         some = np.asarray(self.nics) > 0
         each = np.split(some, np.cumsum([count for _, count in self.links])[:-1])
         links = tuple((kind, int(part.sum())) for (kind, _), part in zip(self.links, each, strict=True))
@@ -70,13 +69,13 @@ class Mesh(eqx.Module):
 
     @property
     def inner_links(self) -> int:
-        """Links from router to router, both directions as one; from server to server where there are no routers."""
+        """Two-way links between routers, or between servers if there are no routers."""
         first = self.servers if len(self.nodes) > 1 else 0
         inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
         return round(np.asarray(self.nics)[inner].sum() / 2)
 
     def without_one(self, node: int, other: int) -> "Mesh":
-        """A NIC less on the first link between two nodes, in both directions."""
+        """The mesh with one NIC less on the first link between two nodes, in both directions."""
         tail, head = np.asarray(self.tail), np.asarray(self.head)
         lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
         nics = np.array(self.nics)
@@ -85,26 +84,24 @@ class Mesh(eqx.Module):
 
 
 def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
-    """Links between servers, as many from one to the other as `count` [S S] says; those that could be have width 0."""
+    """Mesh with `count` [S S] links from server to server; absent links have width 0."""
     count = np.asarray(count)
     tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])
     return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
 class DirectLinks(eqx.Module):
-    """What expert-parallel groups see of links that do not change.
+    """Unchanging links as expert-parallel groups see them.
 
-    - `servers` (static), `nic_gbps`: as in `Region`.
-    - `nics` (static): NICs of a server for links inside its group; or one number for each server.
-    - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; a part
-      of one where several servers share a link. None: what the links carry when all servers of a stage exchange
-      gradients in equal parts, and when all servers send to the next stage at once.
-    - `mesh`: the links; None until they are chosen for expected demand.
-    - `groups`, `stage` (static): groups that share the links and are busy at once, from server 0 on; servers of a
-      stage.
-    - `panels` (static): links end on patch panels, and so do spares.
-    - `hops`, `share` [N H]: which links (-1 pads) the bytes of each pair of servers cross, and with which part, N = S*S
-      pairs of one group after the other. None until `routing.fixed.wired` has worked them out.
+    - `servers`, `nic_gbps`: as in `Region`; `nics`: NICs of a server for links inside its group, or one number per
+      server.
+    - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; fractions
+      where servers share a link. None: what the links carry when all servers of a stage do so at once.
+    - `mesh`: the links; None until chosen for the expected demand.
+    - `groups`: groups that share the links at once, from server 0 on; `stage`: servers of a stage.
+    - `panels`: links end on patch panels, and so do spares.
+    - `hops`, `share` [N H]: links (-1 pads) and shares of each of the N = S*S pairs of servers, group after group. None
+      until `routing.fixed.wired` computes them.
     """
 
     servers: int = eqx.field(static=True)
@@ -138,7 +135,6 @@ class DirectLinks(eqx.Module):
 
     @property
     def joined(self) -> bool:
-        """Whether the ways over its links are known."""
         return self.hops is not None
 
     @property
@@ -148,7 +144,7 @@ class DirectLinks(eqx.Module):
 
     @property
     def eps_Bps(self):
-        """What one server sends around the all-reduce ring, both ways [bytes/s]."""
+        """What one server sends around the all-reduce ring, in both directions [bytes/s]."""
         return self.ring_nics * self.nic_Bps
 
     @property
@@ -162,7 +158,7 @@ class DirectLinks(eqx.Module):
         return self.mesh is not None and len(self.mesh.nodes) > 1
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """{kind of failure: why there is none}."""
+        """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
         found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
         if not self.panels:
@@ -177,7 +173,7 @@ class DirectLinks(eqx.Module):
         return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if self.servers < 2 else {})
 
     def broken(self, hit: Hit) -> Degraded:
-        """What a failure leaves; of a server on panels a spare takes all circuits."""
+        """The group after a failure; a spare takes all circuits of a failed server on panels."""
         if hit.kind in ("gpu", "server"):
             return Degraded(hit.kind, self, hit.server)
         if hit.kind == "optical-nic":
@@ -185,7 +181,7 @@ class DirectLinks(eqx.Module):
             return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
         assert self.mesh is not None
         joined, node = self.mesh.count, hit.server
-        if self.routers:  # its NICs lead to a router; the links between routers lead on
+        if self.routers:  # its NICs lead to a router, whose links lead to other routers
             router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
             node = node if hit.kind == "electrical-nic" else router
             joined = joined * (np.arange(len(joined)) >= self.mesh.servers)

@@ -1,14 +1,10 @@
-"""A dragonfly: routers behind servers, in groups that are fully meshed, and links between every two groups.
+"""A dragonfly: routers behind servers, fully meshed in groups, with links between every two groups.
 
-All NICs of a server end at one router. A router has p ports for NICs, a - 1 for the other routers of its group and h
-for other groups, balanced as published: a = 2p = 2h. So NICs decide: p is those of the fewest servers a router with
-which all servers fit into the a h + 1 groups that there can be. As many groups are made as servers need, filled evenly;
-ports that a smaller cluster leaves over double links, inside groups and between each two of them, as far as they go.
-
-Minimal: bytes for another group take all links between the two groups in equal parts, and at most one link inside each.
-Valiant: they go so to every third group first, in equal parts, and on from there. Inside a group bytes take one link.
-Gradients are exchanged by all servers of a stage in equal parts. Servers follow each other router by router.
-Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
+Each server has one router; routers are balanced as published, a = 2p = 2h (p ports for NICs, a - 1 for the group, h for
+other groups). p is the least with which all servers fit into a h + 1 groups. Only the groups needed are built, filled
+evenly; leftover ports double links. Minimal routing uses all links between two groups equally, and at most one link
+inside each; Valiant goes through every third group first, equally. Gradients are exchanged by all servers of a stage
+equally. Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 """
 
 from collections.abc import Sequence
@@ -24,11 +20,8 @@ from mfabric_jax.workload import Workload
 
 
 class Shape(NamedTuple):
-    """Of a dragonfly.
-
-    - `per_router`: servers.   - `groups`, and `routers` of each.   - `ports`: of a router for other groups.
-    - `local`, `between`: links of every two routers of a group, and of every two groups.
-    """
+    """`per_router`: servers; `groups`, with `routers` each; `ports` of a router for other groups; `local`, `between`:
+    links of every two routers of a group, and of every two groups."""
 
     per_router: int
     groups: int
@@ -39,13 +32,12 @@ class Shape(NamedTuple):
 
     @property
     def links(self) -> int:
-        """Between routers."""
         inside = self.routers * (self.routers - 1) // 2 * self.local
         return self.groups * inside + self.groups * (self.groups - 1) // 2 * self.between
 
 
 def dragonfly_shape(servers: int, nics: int) -> Shape:
-    """The balanced dragonfly of so many servers with so many NICs."""
+    """The balanced dragonfly for `servers` with `nics` each."""
     per_router = 1
     while per_router * 2 * (p := per_router * nics) * (2 * p**2 + 1) < servers:
         per_router += 1
@@ -57,7 +49,7 @@ def dragonfly_shape(servers: int, nics: int) -> Shape:
 
 
 def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
-    """The links of a dragonfly: of servers to routers and back, inside groups, between groups."""
+    """Links of a dragonfly: servers to routers and back, inside groups, between groups."""
     shape = dragonfly_shape(servers, nics)
     groups, routers = shape.groups, shape.routers
     server, router = np.arange(servers), np.arange(groups * routers)
@@ -70,7 +62,7 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     here, there, copy = here[apart], there[apart], copy[apart]
 
     def end(at: np.ndarray, to: np.ndarray) -> np.ndarray:
-        """The router of group `at` at which the link to group `to` ends: groups in turn over the ports of a group."""
+        """The router of group `at` that links to group `to`: groups take the ports of a group in turn."""
         port = copy * (groups - 1) + (to - at - 1) % groups
         return servers + at * routers + port // shape.ports
 
@@ -95,7 +87,6 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
 
 
 def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
-    """Groups around a circle, the routers of each around a smaller one, servers outside of theirs."""
     router = np.arange(shape.groups * shape.routers)
     group, place = np.divmod(router, shape.routers)
     at = np.exp(2j * np.pi * group / shape.groups) * (3.0 if shape.groups > 1 else 0.0)
@@ -121,7 +112,7 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """A port for every NIC, and one at either end of the links between routers, all of them optical."""
+    """A port for every NIC, and optical ports at both ends of links between routers."""
     nics = SERVER_GPUS if form.nics is None else form.nics
     ends = 2 * dragonfly_shape(form.servers, nics).links / (form.servers * nics)
     return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)

@@ -20,18 +20,15 @@ Handover = Literal[
 class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
-    - `nic_gbps`: bandwidth of every NIC, per direction.
-    - `nics` (static): NICs of a server, one per GPU.
-    - `oversubscription`: what the server under an edge switch can send over what the switch's uplinks carry; None is
-      non-blocking. One server hangs on one edge switch (8 host ports, as in the radix-16 tree of 1,024 GPUs).
-    - `nic_use` (static): "own": each GPU sends and receives through its own NIC; "pooled": all NICs of the server
-      carry anything, as behind an NVSwitch that forwards.
-    - `pxn` (static, own only): data leaves by the NIC whose rank in the server is the destination's, to which it
-      crosses the NVSwitch; on rails it then never climbs above the rail switches.
+    - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
+    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks; None: non-blocking. One edge
+      switch per server (8 host ports, as in the radix-16 tree of 1,024 GPUs).
+    - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
+    - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
+      spine.
 
-    With ideal spraying every link between two tiers is pooled, so only the ports of NICs and of edge switches can
-    limit. That makes a rail-optimised fabric (non-blocking, without forwarding over the NVSwitch) carry an
-    all-to-all exactly as fast as a fat-tree. Defaults: arXiv 2501.03905.
+    Ideal spraying pools all links between two tiers, so only ports of NICs and edge switches can limit. A
+    rail-optimised fabric therefore carries an all-to-all as fast as a fat-tree. Defaults: arXiv 2501.03905.
     """
 
     nic_gbps: Float[Array, ""] | float
@@ -61,7 +58,7 @@ class Electrical(eqx.Module):
 
     @property
     def send_Bps(self):
-        """What one server can send to one of the next pipeline stage [bytes/s]."""
+        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
         return self.eps_Bps
 
     @property
@@ -72,18 +69,18 @@ class Electrical(eqx.Module):
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """How bytes reach the NICs that send them, and leave those that receive them."""
+        """How bytes reach the sending NICs, and leave the receiving NICs."""
         if self.nic_use == "own":
             return ("to the rail" if self.pxn else "none"), "none"
         return "levelled", "levelled"
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """{kind of failure: why there is none}."""
+        """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         return found | {"electrical-nics": "its servers have no other network that could relay"}
 
     def broken(self, hit: Hit) -> Degraded:
-        """What a failure leaves; where a server (or, of a tree, a switch with its servers) fails, spares take over."""
+        """The group after a failure; spares replace a failed server (or, on a tree, a switch with its servers)."""
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
         over = 1.0 if self.oversubscription is None else float(self.oversubscription)
         per_server = hit.gpus_per_rank * hit.ranks_per_server
@@ -111,11 +108,12 @@ class Electrical(eqx.Module):
 
 
 class Star(eqx.Module):
-    """Ports that a failure leaves [NICs of 1 byte/s], for every GPU of a group and, behind them, of a spare server.
+    """Ports left by a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server behind them.
 
-    - `sits` [G P]: the place at which each GPU of the group works.   - `carries` [P E]: the part of the bytes of every
-      place that each port carries.   - `port` [E], `edge` [S]: ports, and those of the switches above.
-    - `gpus_per_rank` (static): which have equal parts of their rank's bytes.   - `per_server` (static): places.
+    - `sits` [G P]: the place at which each GPU of the group works; `per_server`: places of a server.
+    - `carries` [P E]: fraction of each place's bytes per port; `port` [E], `edge` [S]: capacities of ports and edge
+      switches.
+    - `gpus_per_rank`: GPUs with equal parts of their rank's bytes.
     """
 
     sits: Float[Array | np.ndarray, "G P"]
@@ -130,7 +128,7 @@ class Star(eqx.Module):
 
 
 def _without_nic(carries: np.ndarray, port: np.ndarray, server: int, per_server: int | None, together: int) -> None:
-    """A NIC less at a server: of its first place the others of its rank carry the bytes, or the next; None: pooled."""
+    """Remove a NIC: others of its rank carry its bytes, or the next rank's; `per_server` None: NICs are pooled."""
     if per_server is None:
         port[server] -= 1
         return

@@ -1,4 +1,4 @@
-"""What can fail, and what is left: groups answer what they lack (`lacks`) and what a broken part leaves (`broken`).
+"""What can fail, and what is left: groups report what they lack (`lacks`) and what a failure leaves (`broken`).
 
 Source: arXiv 2501.03905, section on failures. Where it leaves a choice, `KINDS` says what is modelled.
 """
@@ -31,11 +31,8 @@ NO_PACKETS = "it has no packet switches"
 
 
 class Hit(NamedTuple):
-    """What fails, and where.
-
-    - `server`: of its group of `servers`.   - `ranks_per_server`, `gpus_per_rank`: of these (`tp` GPUs a rank).
-    - `radix`: of switches.   - `rails`: NICs of equal rank share an edge switch.
-    """
+    """What fails: a kind, the `server` of a group of `servers`, and the shapes that matter (`radix` of switches,
+    `rails`: NICs of equal rank share an edge switch)."""
 
     kind: str
     server: int
@@ -46,7 +43,7 @@ class Hit(NamedTuple):
     rails: bool = False
 
     def links_left(self, oversubscription: float = 1.0) -> float:
-        """Part of the links up that an edge switch is left with when one fails."""
+        """Fraction of an edge switch's uplinks left when one fails."""
         up = Tree(1, self.radix, oversubscription=oversubscription).edge_ports[UP]
         if up < 2:
             raise InputError(
@@ -61,14 +58,14 @@ class Hit(NamedTuple):
 class Degraded:
     """A group after a failure.
 
-    - `group`: what is left, unequal servers and all; a server more where work has moved to a spare one. Links whose
-      ways or circuits are not known any more are to be joined again.
-    - `moved`: part of the bytes of the server's first rank that the spare server sends and receives.
-    - `relays`: the server has no way of its own to the electrical fabric.
-    - `eps_left`: part of the stage's electrical bandwidth that is left to gradients and to sends between stages.
-    - `tp_on_eps`: part of a server's electrical bandwidth that the tensor-parallel all-reduces of one group are left
-      with; 0: they stay on the NVLink.
-    - `stays`: circuits are not chosen again.   - `nvlink_left`: part of the server's NVLink bandwidth that is left.
+    - `group`: what is left, with unequal servers; one more where work moved to a spare. Unknown paths or circuits must
+      be chosen again.
+    - `moved`: fraction of the bytes of the server's first rank that the spare server sends and receives.
+    - `relays`: the server has no connection of its own to the electrical fabric.
+    - `eps_left`: fraction of the stage's electrical bandwidth left to gradients and to sends between stages.
+    - `tp_on_eps`: fraction of a server's electrical bandwidth left to one group's tensor-parallel all-reduces; 0: they
+      stay on NVLink.
+    - `stays`: circuits are not chosen again. `nvlink_left`: fraction of the server's NVLink bandwidth left.
     """
 
     kind: str
@@ -82,7 +79,7 @@ class Degraded:
     nvlink_left: float = 1.0
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
-        """Part of each rank that sits on each server [R S]."""
+        """Fraction of each rank that sits on each server [R S]."""
         share = np.zeros((ranks, self.group.servers))
         share[np.arange(ranks), np.arange(ranks) // ranks_per_server] = 1
         if self.moved:
@@ -106,9 +103,10 @@ def degraded(
 ) -> Degraded:
     """What is left of a group of equal servers when something of `server` fails.
 
-    - `servers`: of the group; None: as it says itself.   - `radix`: of the edge switches; spraying goes on over the
-      links that are left.   - `nvswitches`: of a server.   - `rails`: NICs of equal rank share an edge switch.
-    - `gpus_per_rank`: the tensor-parallel degree; of more than one, a failed GPU moves its slice.
+    - `servers`: of the group, None: its own number; `radix`: of the edge switches, whose remaining links go on
+      spraying.
+    - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
+    - `gpus_per_rank`: tensor-parallel degree; above 1, a failed GPU moves only its slice.
     """
     one_of("failure", kind, KINDS)
     known: int = group.servers if servers is None else servers

@@ -1,7 +1,4 @@
-"""Fat-trees: every NIC on one switch tree, non-blocking or oversubscribed 3:1; what other fabrics on trees share.
-
-Source: arXiv 2501.03905.
-"""
+"""Fat-trees: all NICs on one switch tree, non-blocking or 3:1; shared by other fabrics on trees. arXiv 2501.03905."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -32,23 +29,22 @@ def tree_groups(
 
 
 def ratio_of(form: Form, usual: float = 1.0) -> float:
-    """Oversubscription of a tree: as asked for, or the fabric's own."""
+    """Oversubscription of a tree: the setting, or the fabric's own."""
     return usual if form.oversubscription is None else form.oversubscription
 
 
 def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
-    """The switch tree of a fabric whose own oversubscription is `ratio`, over one host in each part."""
+    """The switch tree of a fabric with default oversubscription `ratio`, over one host in each part."""
     return Tree(parts, form.radix, form.tiers if parts == 1 else 2, ratio_of(form, ratio), form.at, parts)
 
 
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
-    """All NICs of a server on one switch tree."""
     nics = SERVER_GPUS if form.nics is None else form.nics
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
 
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:
-    """NICs as the user has them, else one for each GPU."""
+    """The form with NICs as set by the user, else one per GPU."""
     return Form(nics=nics_of(settings, job), tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
 
 

@@ -1,9 +1,8 @@
-"""Any graph as a `Network`, read from and written as the node-link JSON of networkx.
+"""Read and write any graph as a `Network`, in the node-link JSON of networkx (which is not needed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
-Read alike: `links` for `edges` (networkx before 3.4), `capacity_gbps` for bytes/s. `kind` may be left out ("node",
-"link"), and so may `latency_s` (0). networkx itself is not needed.
-Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
+Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional: `kind` ("node", "link"),
+`latency_s` (0). Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
 """
 
 import json
@@ -23,12 +22,13 @@ ENDPOINTS = ("gpu", "host")
 NODE_FIELDS = ("id", "kind")
 LINK_FIELDS = ("source", "target", "capacity_bytes_per_s", "capacity_gbps", "latency_s", "kind", "key")
 GRAPH_FIELDS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
-LARGEST = 1 << 30  # bytes of a file: millions of links
+LARGEST = 1 << 30  # largest file [bytes]: millions of links
 UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
 def read_graph(path: str | Path) -> Network:
-    """The graph of a node-link JSON file. `InputError` for a file that cannot be read, or that `graph_of` refuses."""
+    """The graph of a node-link JSON file. Raises `InputError` for an unreadable file and for data that `graph_of`
+    rejects."""
     data = read_mapping(path, "a graph's nodes and edges", ".json", LARGEST)
     try:
         return graph_of(data)
@@ -39,10 +39,8 @@ def read_graph(path: str | Path) -> Network:
 def graph_of(data: dict[str, Any]) -> Network:
     """The network of node-link data, as `networkx.node_link_data` gives it.
 
-    Nodes and links are grouped by kind, kinds in order of their first appearance, otherwise in the order given. Ids
-    become names (other than text: as JSON writes them). An undirected link becomes two, there and back next to each
-    other, each with the full capacity and latency. Parallel links are several links; `"multigraph": false` forbids
-    them.
+    Nodes and links are grouped by kind in order of first appearance. Ids become names. An undirected link becomes two,
+    each with the full capacity and latency. `"multigraph": false` forbids parallel links.
     """
     if not isinstance(data, dict):
         raise InputError(f"a graph must be an object with nodes and edges, got {data!r}.")
@@ -65,11 +63,8 @@ def graph_of(data: dict[str, Any]) -> Network:
 
 
 def graph_text(network: Network) -> str:
-    """The network as node-link JSON: `graph_of` reads back an equal one, `networkx.node_link_graph` a (Multi)DiGraph.
-
-    Kinds without nodes or links are left out. `InputError` where two nodes have one name, a link
-    joins a node to itself, or a number is infinite.
-    """
+    """The network as node-link JSON, readable by `graph_of` and `networkx.node_link_graph`. Raises `InputError` for
+    duplicate node names, a link from a node to itself, or an infinite number."""
     names = [network.node_name(node) for node in range(network.size)]
     _numbered(names)
     for field in ("capacity", "delay_s"):
@@ -95,13 +90,12 @@ def graph_text(network: Network) -> str:
 
 
 def endpoints(network: Network) -> np.ndarray:
-    """[E] nodes where flows start and end: those of kind gpu or host; all nodes where there is none of these."""
+    """[E] nodes where flows start and end: kind gpu or host, or all nodes if there are none."""
     named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
     return np.flatnonzero(named if named.any() else ~named)
 
 
 def _kinds(runs: tuple[tuple[str, int], ...]) -> Iterable[str]:
-    """The kind of every node or link."""
     return chain.from_iterable([kind] * count for kind, count in runs)
 
 
@@ -113,7 +107,6 @@ def _flag(data: dict, field: str) -> bool:
 
 
 def _entries(data: dict, *fields: str) -> list[dict]:
-    """The list of objects under the one of these names that is there."""
     there = [field for field in fields if field in data]
     if len(there) != 1:
         raise InputError(f"a graph must have {' or '.join(fields)}, got {'both' if there else list(data)}.")
@@ -124,7 +117,6 @@ def _entries(data: dict, *fields: str) -> list[dict]:
 
 
 def _name(field: str, value: Any) -> str:
-    """What a node is called."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | list | tuple):
@@ -146,7 +138,6 @@ def _kind(place: str, entry: dict, default: str) -> str:
 
 
 def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Names of the nodes, grouped by kind, and the runs of kinds."""
     names, kinds = [], []
     for nth, entry in enumerate(entries):
         _required(f"node {nth}", entry, "id")
@@ -163,7 +154,6 @@ def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int],
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
-    """Number of the node of each name."""
     numbers: dict[str, int] = {}
     for nth, name in enumerate(names):
         if numbers.setdefault(name, nth) != nth:
@@ -172,7 +162,6 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def _link(nth: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float, float, str]:
-    """(tail, head, capacity, latency, kind) of a link."""
     _required(f"link {nth}", entry, "source", "target")
     source, target = (_name(f"{end} of link {nth}", entry[end]) for end in ("source", "target"))
     place = f"link {nth} ({source} -> {target})"
@@ -190,7 +179,6 @@ def _link(nth: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float
 
 
 def _capacity(place: str, entry: dict) -> float:
-    """Bytes/s, from whichever unit is given."""
     there = [field for field in ("capacity_bytes_per_s", "capacity_gbps") if field in entry]
     if len(there) != 1:
         raise InputError(f"{place} must have {UNITS}, got {'both' if there else 'neither'}.")
@@ -204,7 +192,6 @@ def _amount(place: str, field: str, entry: dict) -> float:
 
 
 def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) -> None:
-    """`InputError` where two links join one pair of nodes."""
     seen = set()
     for nth, (tail, head, *_) in enumerate(links):
         pair = (tail, head) if directed else (min(tail, head), max(tail, head))
@@ -215,7 +202,7 @@ def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) ->
 
 
 def _grouped(kinds: list[str]) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-    """The order that brings equal kinds together, first come first, and the runs it makes."""
+    """The stable order that groups equal kinds by first appearance, and the resulting runs."""
     place = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     number = np.array([place[kind] for kind in kinds], np.int64)
     counts = np.bincount(number, minlength=len(place)).tolist()

@@ -1,5 +1,4 @@
-"""mFabric: part of a server's NICs on a regional optical switch, the others on a switch tree. Source: arXiv
-2501.03905."""
+"""mFabric: some NICs of a server on a regional optical switch, the others on a switch tree (arXiv 2501.03905)."""
 
 from typing import Any
 
@@ -18,7 +17,7 @@ from mfabric_jax.workload import Workload
 
 
 def check_ports(settings: Asked, region: Region) -> Region:
-    """`InputError` where the optical switch has too few ports for the region."""
+    """Raise `InputError` if the optical switch has too few ports for the region."""
     if (switch := settings.optical_switch) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region

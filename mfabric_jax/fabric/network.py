@@ -1,4 +1,4 @@
-"""A fabric as a graph: nodes, directed links, what each carries and how long it takes to cross."""
+"""A fabric as a graph: nodes and directed links with capacity and delay."""
 
 from dataclasses import dataclass, replace
 
@@ -12,9 +12,9 @@ class Network:
     """Directed links between numbered nodes. Both come in runs of one kind: `(("gpu", 16), ("nvswitch", 2), ...)`.
 
     - `tail`, `head` [L]: link l leads from node `tail[l]` to node `head[l]`.
-    - `capacity` [L] bytes/s, 0 where the link has failed; `delay_s` [L] propagation.
-    - `nodes`, `links`: kinds and how many of each, in order of their numbers.
-    - `names`: of the nodes, where they are not "kind number".
+    - `capacity` [L] bytes/s, 0 where the link has failed; `delay_s` [L] propagation delay.
+    - `nodes`, `links`: runs of (kind, number), in order of their indices.
+    - `names`: of the nodes, if they are not "kind number".
     """
 
     tail: np.ndarray
@@ -39,11 +39,10 @@ class Network:
 
     @property
     def size(self) -> int:
-        """Number of nodes."""
         return sum(count for _, count in self.nodes)
 
     def run(self, kind: str, of: str = "links") -> slice:
-        """Where the links (or `of="nodes"`) of one kind are."""
+        """Index range of the links (or `of="nodes"`) of one kind."""
         runs = getattr(self, of)
         one_of(f"kind of {of}", kind, [name for name, _ in runs])
         first = 0
@@ -58,7 +57,7 @@ class Network:
         return np.repeat(np.arange(len(self.links)), [count for _, count in self.links])
 
     def node_name(self, node: int) -> str:
-        """What a person calls a node: "gpu 3"."""
+        """Name of a node, such as "gpu 3"."""
         if self.names is not None:
             return self.names[node]
         for kind, count in self.nodes:
@@ -68,17 +67,18 @@ class Network:
         raise InputError(f"node must be below {self.size}, got {node + self.size}.")
 
     def link_name(self, link: int) -> str:
-        """What a person calls a link: "gpu 3 -> edge 0"."""
+        """Name of a link, such as "gpu 3 -> edge 0"."""
         return f"{self.node_name(int(self.tail[link]))} -> {self.node_name(int(self.head[link]))}"
 
     def without(self, failed: np.ndarray) -> "Network":
-        """The same network with some links (indices, or a mask) carrying nothing."""
+        """The network with capacity 0 on failed links (indices, or a mask)."""
         capacity = self.capacity.copy()
         capacity[failed] = 0
         return replace(self, capacity=capacity)
 
     def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
-        """Parallel links as one of their summed capacity; `pool` [L] and `node` [N] say what each becomes a part of."""
+        """Merge parallel links into one of summed capacity; `pool` [L] and `node` [N]: index of the merged link and
+        node."""
         count = sum(n for _, n in links)
         ends = np.zeros((2, count), self.tail.dtype)
         ends[:, pool] = node[np.stack([self.tail, self.head])]
@@ -89,7 +89,7 @@ class Network:
 
 
 def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """The first link from each node `src` to `dst`; -1 where there is none."""
+    """The first link from each node `src` to `dst`; -1 without one."""
     if not len(tail):
         return np.full(np.shape(src), -1)
     most = int(max(head.max(), np.max(dst, initial=0))) + 1
@@ -100,7 +100,7 @@ def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndar
 
 
 def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
-    """A network from runs of links (kind, tail, head, capacity); runs without links are left out."""
+    """A network from runs of links (kind, tail, head, capacity); empty runs are left out."""
     parts = [part for part in parts if len(part[1])]
     tail, head, capacity = (
         np.concatenate([np.asarray(part[column]) for part in parts] or [np.zeros(0)]) for column in (1, 2, 3)

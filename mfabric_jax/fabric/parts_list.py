@@ -1,6 +1,6 @@
-"""Everything of a cluster that costs or draws: network parts, GPUs, servers, optical switches, and what running costs.
+"""Prices and power of the whole cluster: network parts, GPUs, servers, optical switches, and running costs.
 
-Source of the optical switches: arXiv 2501.03905, table of OCS technologies; where it gives a range, both ends.
+Source of the optical switches: arXiv 2501.03905, table of OCS technologies; both ends of a range are kept.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ HOURS_A_YEAR = 8766
 
 @dataclass(frozen=True)
 class GpuPrice:
-    """Dollars of a GPU, and the server that it sits in."""
+    """Dollars of a GPU, and the server it sits in."""
 
     usd: float | None = None
     server: str = USUAL_SERVER
@@ -30,7 +30,7 @@ class GpuPrice:
 
 @dataclass(frozen=True)
 class Server:
-    """A server for so many GPUs, without these and without the NICs of the network; None is not known."""
+    """A server for `gpus` GPUs, without these and without network NICs; None: unknown."""
 
     gpus: int = 8
     usd: float | None = None
@@ -40,7 +40,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Running:
-    """What running costs: `years` until a cluster that always runs is written off, `pue`: of its building."""
+    """Running costs: `years` of depreciation for an always-on cluster, `pue` of its building."""
 
     usd_per_kwh: float
     pue: float
@@ -49,16 +49,17 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Until it is written off."""
+        """Depreciation time [s]."""
         return self.years * HOURS_A_YEAR * 3600
 
 
 @dataclass(frozen=True)
 class Ocs:
-    """`ports` of one switch; `delay_s`: fastest and slowest reconfiguration, None where nobody reports it.
+    """An optical switch; None: unknown.
 
-    - `usd`, `watts` of a switch, `usd_per_port`, `watts_per_port` of a port in use, beside it; None is not known.
-    - `turns_per_s`: how often it may set all its circuits anew; None: as fast as its delay allows.
+    - `delay_s`: fastest and slowest reconfiguration, None where nobody reports it.
+    - `usd`, `watts` of a switch, and `usd_per_port`, `watts_per_port` per port in use on top of that.
+    - `turns_per_s`: most reconfigurations of all circuits per second; None: limited only by the delay.
     """
 
     name: str
@@ -74,16 +75,16 @@ class Ocs:
 
     @property
     def port_usd(self) -> float | None:
-        """Dollars of a port in use: none beside the price of the switch, if that is all there is."""
+        """Dollars per port in use; 0 if only the price of the switch is known."""
         return 0 if self.usd_per_port is None and self.usd is not None else self.usd_per_port
 
     def port_watts(self, assumed: float | None) -> float | None:
-        """Watts of a port in use; `assumed` where nothing is published."""
+        """Watts per port in use; `assumed` where nothing is published."""
         known = 0 if self.watts_per_port is None and self.watts is not None else self.watts_per_port
         return assumed if known is None else known
 
     def check_region(self, servers: int, degree: int) -> None:
-        """A region needs a port for every optical NIC."""
+        """Raise `InputError` if the switch has fewer ports than a region has optical NICs."""
         if servers * degree > self.ports:
             raise Misfit(
                 f"ocs {self.name!r} has {self.ports} ports, but a region of {servers} servers with optical_degree "
@@ -91,7 +92,8 @@ class Ocs:
             )
 
     def switches(self, region_ports: Any, regions: Any) -> Any:
-        """How many of it serve regions of so many ports each, numbers or arrays; a region is on one switch."""
+        """Number of switches for `regions` regions of `region_ports` ports, numbers or arrays; a region fits on one
+        switch."""
         together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
         needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
         return needed if needed.ndim else needed.item()
@@ -99,11 +101,8 @@ class Ocs:
 
 @dataclass(frozen=True)
 class Parts:
-    """The table of parts in use.
-
-    - `prices`, `watts`: of the network.   - `gpus`, `servers`: by name.   - `running`.   - `ocs`: the optical switch
-    that is asked for, None where none is named.
-    """
+    """The parts table in use: network `prices` and `watts`; `gpus`, `servers` by name; `running`; `ocs`: the chosen
+    optical switch, None where none is named."""
 
     prices: Prices
     watts: Watts
@@ -114,10 +113,8 @@ class Parts:
 
     @classmethod
     def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
-        """The package's table, or a user's own over it; with `ocs` its prices of ports are those of that switch.
-
-        `InputError` for unknown names, and for what is no price.
-        """
+        """The package's table, or a user's file on top of it; with `ocs`, port prices are those of that switch. Raises
+        `InputError` for unknown names and invalid prices."""
         return _usual(ocs) if path is None else cls._of(path, ocs)
 
     @classmethod
@@ -136,24 +133,21 @@ class Parts:
         return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def server_of(self, gpu: str) -> Server:
-        """The server that a GPU sits in."""
+        """The server a GPU sits in."""
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
 
 
 @functools.cache
 def _usual(ocs: str | None) -> Parts:
-    """The package's table, read once."""
     return Parts._of(None, ocs)
 
 
 def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> dict[str, Any]:
-    """The entries of a table of tables, each of a class."""
     return {name: _entry(f"{table}.{name}", given, cls, checks) for name, given in found[table].items()}
 
 
 def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str, Callable], **rest: Any) -> Any:
-    """An object of the class from a table of its fields: numbers are checked, the others are texts. `rest`: fields
-    that no table has."""
+    """An object of `cls` from a table of its fields; numbers are checked. `rest`: fields that no table has."""
     names = [field.name for field in dataclasses.fields(cls) if field.name not in rest]
     for field, value in given.items():
         one_of(f"field of {where}", field, names)
@@ -165,7 +159,6 @@ def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str,
 
 
 def _watts(given: Mapping[str, Any]) -> Watts:
-    """Those of the network."""
     values = {field: value for field, value in given.items() if field != "source"}
     for field in values:
         one_of("field of watts", field, [*(field.name for field in dataclasses.fields(Watts)), "source"])
@@ -188,7 +181,6 @@ def _running(given: Mapping[str, Any]) -> Running:
 
 
 def _ocs(name: str, given: Mapping[str, Any]) -> Ocs:
-    """A switch from its table."""
     if "ports" not in given:
         raise InputError(f"ocs.{name} needs ports, how many one switch has.")
     numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
@@ -202,7 +194,7 @@ def _above_0(field: str, value: Any) -> None:
 
 
 def _delays(field: str, given: Any) -> tuple[float, float] | None:
-    """The fastest and the slowest, or one number for both."""
+    """Fastest and slowest delay, from a pair or one number."""
     if given is None:
         return None
     both = tuple(given) if isinstance(given, list) else (given, given)
@@ -219,10 +211,8 @@ OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}
 
 
 def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
-    """The switch of that name, of the package or of a file of prices; `InputError` for an unknown one.
-
-    An `ocs_port` of that file is the price of all switches that it does not name.
-    """
+    """The switch of that name, of the package or of a price file; raises `InputError` for an unknown name. An
+    `ocs_port` of that file applies to all switches it does not name."""
     if prices is None:
         return OCS[one_of("ocs", name, OCS)]
     table, own = with_own(prices)

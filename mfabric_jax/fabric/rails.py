@@ -1,8 +1,7 @@
 """Rails: NICs of equal rank of all servers meet at the same switch.
 
-Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only has
-no spine: a rail is a tree of two tiers of its own, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905,
-2307.12169.
+Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only: each
+rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905, 2307.12169.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from mfabric_jax.workload import Workload
 
 
 def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
-    """Every rank sends by the NIC of the destination's rank."""
+    """Groups in which every rank sends by the NIC of the destination's rank."""
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
     return [Electrical(nic_gbps, nics, pxn=True)]
@@ -41,7 +40,6 @@ def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 def _rails(form: Form) -> Any:
-    """As many as a server has NICs."""
     return SERVER_GPUS if form.nics is None else form.nics
 
 

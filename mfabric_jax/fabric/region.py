@@ -20,18 +20,16 @@ UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
 class Region(eqx.Module):
     """Servers whose NICs go partly to a regional optical circuit switch (OCS), partly to the electrical fabric (EPS).
 
-    - `servers`: how many (static: it sets the shape of everything).
+    - `servers`: number of servers (static, since it sets all shapes).
     - `nic_gbps`: bandwidth of every NIC and circuit, per direction.
-    - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; or [S], one number per server.
-    - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; or [S].
-    - `delay_s`: reconfiguration delay; while it lasts the OCS carries nothing.
+    - `optical_degree`: NICs of a server on the OCS, its most circuits; one number or [S].
+    - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; one number or [S].
+    - `delay_s`: reconfiguration delay, while which the OCS carries nothing.
     - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    All but `servers` and `own_ports` are traced: they may be arrays, `vmap` over them does not retrace. A server's
-    NICs are
-    pooled: its GPUs reach all of them through the NVSwitch (delegation). Unequal [S] ports are those of servers that
-    lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
+    All other fields may be traced arrays. A server's GPUs reach all its NICs through the NVSwitch (delegation). Unequal
+    [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
     """
 
     servers: int = eqx.field(static=True)
@@ -75,16 +73,16 @@ class Region(eqx.Module):
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """As in `Electrical`: a circuit ends at one GPU, so bytes are gathered from and scattered to all alike."""
+        """As in `Electrical`: a circuit ends at one GPU, so all GPUs gather to it and scatter from it equally."""
         return ("levelled" if self.own_ports else "spread"), "spread"
 
     @property
     def send_Bps(self):
-        """What one server can send to one of the next pipeline stage [bytes/s], () or [S]."""
+        """What one server can send to its peer in the next pipeline stage [bytes/s], () or [S]."""
         return self.eps_Bps
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """{kind of failure: why it is not modelled}; `routing`: over circuits."""
+        """Failures that are not modelled: {kind: reason}; `routing`: over circuits."""
         found = {"switch": "of its packet switches a link is modelled, no whole switch"}
         alone = self.servers < 2 or not int(self.optical_degree)
         if alone or routing != "unsplit":
@@ -93,7 +91,7 @@ class Region(eqx.Module):
         return found
 
     def broken(self, hit: Hit) -> Degraded:
-        """What a failure leaves; EPS and OCS back each other up."""
+        """The group after a failure; EPS and OCS back each other up."""
         kind, server, nics = hit.kind, hit.server, float(self.electrical_nics)
         here = np.arange(self.servers) == server
         optical = np.full(self.servers, int(self.optical_degree))
@@ -128,7 +126,6 @@ class Region(eqx.Module):
 
 
 def _per_server(field: str, value, servers: int) -> None:
-    """One number for all servers, or one for each."""
     if not isinstance(value, Tracer) and np.shape(value) not in ((), (servers,)):
         shape = list(np.shape(value))
         raise InputError(f"{field} must be a number or have the shape [S] = [{servers}], one per server, got {shape}.")
@@ -138,8 +135,8 @@ def _per_server(field: str, value, servers: int) -> None:
 class Circuits(eqx.Module):
     """How many circuits join each pair of servers in one region.
 
-    - `count` [S S]: symmetric, zero diagonal, row sums at most the region's degree: one circuit takes one NIC at
-      each end, transmit and receive together. Integer when legal; real while a relaxation works on it.
+    - `count` [S S]: symmetric, zero diagonal, row sums at most the region's degree (a circuit takes one NIC at each
+      end, for both directions). Integer when legal; real during a relaxation.
     """
 
     count: Int[Array, "S S"] | Float[Array, "S S"]
@@ -150,10 +147,8 @@ class Circuits(eqx.Module):
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
 
     def checked(self, degree: ArrayLike) -> "Circuits":
-        """Self, or a runtime error (also under jit) that names the broken rule.
-
-        - `degree` () or [S]: optical NICs of a server.
-        """
+        """Self, or a runtime error (also under jit) that names the broken rule; `degree` () or [S]: optical NICs per
+        server."""
         used = self.count.sum(axis=1)
         rules = {
             "not symmetric": jnp.any(self.count != self.count.T),
@@ -166,10 +161,8 @@ class Circuits(eqx.Module):
 
 
 def round_robin(servers: int) -> np.ndarray:
-    """The matchings of a round-robin tournament [rounds S S]: every pair of servers meets exactly once.
-
-    S - 1 rounds for even S; S rounds, in each of which one server rests, for odd S (circle method).
-    """
+    """The matchings of a round-robin tournament [rounds S S] (circle method): every pair of servers meets exactly once,
+    in S - 1 rounds for even S, and in S rounds with one server resting in each for odd S."""
     seats = servers + servers % 2
     rounds = np.zeros((max(seats - 1, 0), servers, servers), np.int32)
     for turn in range(len(rounds)):

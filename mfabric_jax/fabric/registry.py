@@ -1,4 +1,4 @@
-"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
+"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
 
 import dataclasses
 import importlib
@@ -14,7 +14,6 @@ from mfabric_jax.fabric.design import Fabric, Form
 
 
 def _defined(name: str, module: str) -> Fabric:
-    """The `Fabric` of that name in its module."""
     there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
     return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
 
@@ -25,7 +24,7 @@ FORM = {field.name for field in dataclasses.fields(Form)}
 
 
 def get(name: str) -> Fabric:
-    """The fabric of that name; `InputError` for an unknown one."""
+    """The fabric of that name; raises `InputError` for an unknown name."""
     return FABRICS[one_of("fabric", name, FABRICS)]
 
 
@@ -43,7 +42,7 @@ def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluste
 
 
 def server_parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
-    """The NICs of one server of a fabric and what each is attached to; `form`: see `Form`."""
+    """The NICs of one server of a fabric and their attachments; `form`: see `Form`."""
     fabric = get(name)
     for field in ("nics", "optical_degree", "electrical_nics"):
         if form.get(field) is not None:
@@ -54,11 +53,11 @@ def server_parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
 def cost_table(
     name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
 ) -> list[dict[str, Any]]:
-    """Where the money for one server goes: a row for each part of each group of NICs.
+    """Network cost of one server: a row for each part of each group of NICs.
 
-    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server (None: those of
-    its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not
-    known; so is the share of a server in its rack's switch, where that has a price. `form`: see `Form`.
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). What `gpus` of a server
+    (None: the fabric's number) pay besides NICs (nvl72, mfabric-cpo) and the rack switch, if priced, are rows of their
+    own. `form`: see `Form`.
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
@@ -66,7 +65,6 @@ def cost_table(
 
 
 def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
-    """What a server has on its network: attached to what, which part, how many."""
     fabric = get(name)
     gpus = fabric.gpus_per_server if gpus is None else whole("gpus", gpus)
     found = [
@@ -100,7 +98,7 @@ def cluster_cost(
 def cluster_watts(
     name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **form: Any
 ) -> Any:
-    """Electrical power of a cluster's network at full use; None where that of a part is not known. Arrays: as in
+    """Electrical power of a cluster's network at full use [W]; None if a part's is unknown. Arrays as in
     `cluster_cost`."""
     whole("servers", servers)
     watts = watts or Watts()
@@ -110,7 +108,7 @@ def cluster_watts(
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:
-    """Why a fabric has no cost, in a sentence; None where it has one."""
+    """A sentence on why a fabric has no cost; None if it has one."""
     field, what = get(name).per_gpu or (None, None)
     if field is None or getattr(prices or Prices(), field) is not None:
         return None

@@ -1,8 +1,7 @@
-"""Scale-up domains of 64 GPUs (of an NVL72's 72), one Ethernet NIC a GPU; with or without co-packaged optics.
+"""Scale-up domains of 64 GPUs (of an NVL72's 72) with one Ethernet NIC per GPU, without or with co-packaged optics.
 
-A GPU has `gpu_tbps` in all. What its NIC leaves is NVLink (nvl72); or half of it is NVLink and the other half optical
-ports of the NIC's bandwidth to an optical switch between the domains (mfabric-cpo). Source: arXiv 2501.03905,
-look-ahead.
+A GPU has `gpu_tbps` in all. What its NIC leaves is NVLink (nvl72), or half NVLink and half optical ports of the NIC's
+bandwidth to an optical switch between domains (mfabric-cpo). Source: arXiv 2501.03905, look-ahead.
 """
 
 from typing import Any
@@ -27,7 +26,6 @@ DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 
 def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
-    """What the NIC leaves of a GPU's bandwidth [bytes/s]."""
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
     if not isinstance(beside, Tracer) and beside <= 0:
         raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
@@ -39,7 +37,7 @@ def _half_beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
 
 
 def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
-    """Optical ports of a GPU: those that fit half of what is not Ethernet; maybe traced."""
+    """Optical ports of a GPU: as many as fit half of its non-Ethernet bandwidth; maybe traced."""
     beside = units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps
     if isinstance(nic_gbps, Tracer):
         return jnp.floor_divide(beside, 2 * nic_gbps).astype(jnp.int32)
@@ -63,7 +61,7 @@ def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> li
 
 
 def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
-    """With a NIC of another bandwidth a GPU has another number of optical ports; it has one NIC on packet switches."""
+    """The group at another NIC bandwidth, which changes the number of optical ports per GPU."""
     gpus = group.electrical_nics
     gpus = gpus.astype(jnp.int32) if isinstance(gpus, jax.Array) else int(gpus)
     degree = optical_ports(gpu_tbps, nic_gbps) * gpus

@@ -1,8 +1,8 @@
 """TopoOpt: all NICs on patch panels, circuits chosen once for expected demand, servers forward for each other.
 
-A ring over the servers of a stage for gradients, one circuit from each server to its peers in the neighbouring stages,
-matchings inside expert-parallel groups with the other NICs: wiring "demand"; others have more rings over the stage.
-Gradients go around rings in both directions, so at twice the rate of a NIC a ring. Source: Wang et al., NSDI 2023.
+Wiring "demand" has a ring over the servers of a stage for gradients, one circuit from each server to its peers in the
+neighbouring stages, and matchings inside expert-parallel groups; other wirings have more rings. Gradients use rings in
+both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
 """
 
 import math
@@ -20,12 +20,11 @@ from mfabric_jax.workload import Workload
 
 
 def _stage_nics(job: ClusterShape) -> int:
-    """NICs of a server that lead to neighbouring stages, one each."""
     return min(2, job.pp - 1)
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
-    """Without circuits yet: they are chosen for the mean demand of the run."""
+    """Groups without circuits, which are chosen later for the mean demand of the run."""
     nics = nics_of(settings, job)
     least = RING_NICS + _stage_nics(job)
     if nics < least:
@@ -34,7 +33,6 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[D
 
 
 def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndarray:
-    """Circuits of the whole cluster [1 S S]."""
     stage, size = job.servers // job.pp, job.servers_per_region
     between = choose((form.nics or job.gpus_per_server) - _stage_nics(job), "topoopt")
     count = np.zeros((job.servers, job.servers), np.int64)
@@ -51,7 +49,6 @@ def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndar
 
 
 def _links(form: Form, job: ClusterShape) -> int:
-    """NICs that lead to a stage before the first or behind the last have no link."""
     inside = job.servers * (_nics(form) - _stage_nics(job)) // 2
     return inside + job.servers - job.servers // job.pp
 
@@ -78,7 +75,7 @@ TOPOOPT = Fabric(
 
 
 # --------------------------------------------------------------------------------------------------------------- rings
-RING_NICS = 2  # of a server: one to each neighbour
+RING_NICS = 2  # NICs of a server per ring: one to each neighbour
 
 
 def _coprime(servers: int, most: int) -> list[int]:
@@ -86,16 +83,16 @@ def _coprime(servers: int, most: int) -> list[int]:
 
 
 def ascending_steps(servers: int, rings: int) -> list[int]:
-    """1 and the next steps that are rings (1, 3, 5 of 16 servers), again from 1 where there are no more."""
+    """1 and the next steps that form rings (1, 3, 5 for 16 servers), repeating from 1 when there are no more."""
     return list(islice(cycle(_coprime(servers, max(servers - 1, 1))), rings))
 
 
 def totient_steps(servers: int, rings: int) -> list[int]:
-    """TopoOpt's choice among the rings: the first has step 1, each further one is nearest to n^(1/`rings`) times the
-    one before, so that few hops reach all servers. Ties: the smaller; again from 1 where all are taken.
+    """TopoOpt's choice of rings: step 1, then the step nearest to n^(1/`rings`) times the one before (ties: the
+    smaller), so that few hops reach all servers; repeats from 1 when all are used.
 
-    Source: Wang et al., NSDI 2023, TotientPerms and SelectPermutations. Deviation: circuits join both directions, so of
-    p and n - p only the smaller is there.
+    Source: Wang et al., NSDI 2023, TotientPerms and SelectPermutations. Deviation: circuits join both directions, so
+    only the smaller of p and n - p is used.
     """
     left, steps = _coprime(servers, max(servers // 2, 1)), []
     while left and len(steps) < rings:
@@ -106,7 +103,7 @@ def totient_steps(servers: int, rings: int) -> list[int]:
 
 
 def ring_circuits(servers: int, steps: list[int]) -> np.ndarray:
-    """Circuits [n n] of rings with these steps; of two servers a ring is two circuits, of one none."""
+    """Circuits [n n] of rings with these steps; two servers have two circuits per ring, one server none."""
     count, here = np.zeros((servers, servers), np.int64), np.arange(servers)
     for step in steps if servers > 1 else []:
         there = (here + step) % servers

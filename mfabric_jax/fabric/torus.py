@@ -1,11 +1,10 @@
-"""A 3-D torus of direct links between servers, wrap-around through optical switches that are set once, as in TPU pods.
+"""A 3-D torus of direct links between servers, with wrap-around through optical switches set once, as in TPU pods.
 
-Servers sit at (x, y, z). An expert-parallel group is one x-y plane, so its all-to-alls stay in it; groups follow each
-other along z, replicas of a stage first, then stages. A server has `nics` / 6 NICs in each of the six directions (in a
-dimension of two servers both join the same pair). Bytes take a shortest path in dimension order: along x, then y, then
-z; at equal distance even coordinates go up and odd ones down. Gradients go around z in both directions; what goes to
-the next stage crosses all replicas of its own, which send at the same time and so share the links.
-Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
+An expert-parallel group is one x-y plane; groups follow each other along z, replicas of a stage first, then stages. A
+server has `nics` / 6 NICs per direction (in a dimension of two servers both directions join the same pair). Bytes
+follow the shortest path in dimension order x, y, z; at equal distance even coordinates go up and odd ones down.
+Gradients use z in both directions; sends to the next stage cross all replicas of their own and so share links. Source:
+Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
 """
 
 import math
@@ -30,13 +29,11 @@ Shape = tuple[int, int, int]
 
 
 def near_square(servers: int) -> tuple[int, int]:
-    """The plane that comes nearest to a square."""
     y = max(y for y in range(1, math.isqrt(servers) + 1) if servers % y == 0)
     return servers // y, y
 
 
 def near_cube(servers: int) -> Shape:
-    """The box that comes nearest to a cube."""
     z = max(z for z in range(1, round(servers ** (1 / 3)) + 1) if servers % z == 0)
     return *near_square(servers // z), z
 
@@ -83,14 +80,13 @@ def _server(at: list[np.ndarray], shape: Shape) -> np.ndarray:
 
 
 def torus_mesh(shape: Shape, per_direction: int) -> Mesh:
-    """The torus with so many links a direction, and how bytes cross it."""
+    """The torus with `per_direction` links per direction, and its routing rule."""
     servers = np.arange(math.prod(shape))
     places = np.stack(_coordinates(servers, shape), axis=1)
     return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=places)
 
 
 def _per_direction(nics: int | None) -> int:
-    """NICs of a server in each direction."""
     if nics is not None and nics % DIRECTIONS:
         raise InputError(f"torus needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
     return 1 if nics is None else nics // DIRECTIONS
@@ -110,7 +106,6 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """Of a ring of n servers, one link in n goes through an optical switch."""
     shape, each = form.shape or near_cube(form.servers), _per_direction(form.nics)
     through = sum(2 * each / size for size in shape if size > 1)
     direct = sum(2 * each for size in shape if size > 1) - through
@@ -118,7 +113,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 def _rings(form: Form, job: Workload) -> tuple[int, float]:
-    """The two ports that close a ring are on one switch, whichever."""
+    """Optical ports and regions: the two ports that close a ring are on one switch."""
     _, through = _parts(form)
     return 2, job.servers * through.nics / 2
 

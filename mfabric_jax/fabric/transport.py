@@ -1,8 +1,7 @@
-"""What a transport takes of the bandwidth that fair sharing hands out, and what it adds to the time.
+"""What a transport takes from fair-share bandwidth, and what it adds to the time.
 
-Constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us a link (htsim, csg-htsim of
-2026-03-23): its packets, its acknowledgements, the pace of NDP's pulls. DCTCP's `startup_s` and `regain` are
-**calibrated**: fitted to 26 runs of it, not read from it. Its TCP packets have no headers; give a file for yours.
+Constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (htsim, csg-htsim of
+2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs. Its TCP packets have no headers.
 """
 
 import dataclasses
@@ -16,12 +15,12 @@ from mfabric_jax.units import us
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transport:
-    """How bytes cross a network beside being shared fairly.
+    """How bytes cross a network besides being shared fairly.
 
-    - `payload_bytes`, `header_bytes` of a packet.   - `pacing`: part of its line rate that a receiver asks for.
-    - `ack_bytes`: of what comes back for every packet.   - `startup_s`: until a message is at its rate.
-    - `regain`: a flow regains a freed share at so many payloads per round trip, squared; None: at once.
-    - `store_and_forward`: a switch has a whole packet before it sends it on.
+    - `payload_bytes`, `header_bytes` of a packet; `pacing`: fraction of its line rate that a receiver requests.
+    - `ack_bytes`: returned for every packet; `startup_s`: until a message reaches its rate.
+    - `regain`: payloads per round trip, squared, at which a flow regains a freed share; None: at once.
+    - `store_and_forward`: a switch receives a whole packet before it sends it on.
     """
 
     name: str
@@ -48,39 +47,39 @@ class Transport:
 
     @property
     def wire_bytes(self) -> float:
-        """Of a packet."""
+        """Bytes of a packet on the wire."""
         return self.payload_bytes + self.header_bytes
 
     @property
     def goodput(self) -> float:
-        """Part of the line rate that is payload."""
+        """Fraction of the line rate that is payload."""
         return self.payload_bytes / self.wire_bytes
 
     @property
     def paced(self) -> float:
-        """Part of the line rate that arrives as payload at a receiver's pace."""
+        """Fraction of the line rate that arrives as payload at a receiver's pace."""
         return self.goodput * self.pacing
 
     @property
     def acks(self) -> float:
-        """Of the data that they acknowledge."""
+        """Acknowledgement bytes per byte of data."""
         return self.ack_bytes / self.wire_bytes
 
     @property
     def acks_back(self) -> float:
-        """Of the data that they acknowledge, where this comes at the receiver's pace and the time is counted in it."""
+        """Acknowledgement bytes per byte of data that arrives at the receiver's pace."""
         return self.acks * self.pacing
 
     def path_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
-        """From the last byte that leaves to the last that arrives, over so many links, and the start-up [s]."""
+        """Time from the last byte sent to the last byte received over `links` links, plus start-up [s]."""
         return links * link_delay_s + self.stored_bytes(links) / line_Bps + self.startup_s
 
     def stored_bytes(self, links: Any) -> Any:
-        """Bytes that switches hold before they send them on: a packet at every link but the first."""
+        """Bytes that switches store before forwarding: a packet at every link but the first."""
         return (links - 1) * self.wire_bytes if self.store_and_forward else 0.0
 
     def round_trip_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
-        """Of an otherwise empty network: there with a packet, back with what is small [s]."""
+        """Round trip of a packet and its small reply on an otherwise empty network [s]."""
         return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
 
 
@@ -97,12 +96,10 @@ TRANSPORTS = {
 
 
 def get_transport(transport: str | Path | Transport) -> Transport:
-    """A transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or as it is.
+    """A transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or unchanged if it already is one.
 
-    - A file holds `payload_bytes` and `header_bytes`, and may hold the other fields of `Transport`; without a name it
-      has the file's.
-
-    Raises `InputError` for an unknown name or field, and for a number that no transport has.
+    A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is the
+    file's. Raises `InputError` for an unknown name or field, and for an invalid number.
     """
     if isinstance(transport, Transport):
         return transport

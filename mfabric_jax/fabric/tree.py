@@ -1,8 +1,8 @@
 """Switch trees: two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
 
-Edge switch e has a link to every aggregation switch of its pod (two tiers: to every spine); aggregation switch a of
-each pod has a link to each of the cores that belong to a. A shortest path is therefore named by the aggregation switch
-a and the core c below it that it climbs to. Source: Al-Fares et al., SIGCOMM 2008.
+Edge switches link to every aggregation switch of their pod (two tiers: to every spine); aggregation switch a of each
+pod links to each of its cores. A shortest path is named by aggregation switch a and core c. Source: Al-Fares et al.,
+SIGCOMM 2008.
 """
 
 import math
@@ -19,13 +19,13 @@ UP, DOWN = 0, 1
 
 @dataclass(frozen=True)
 class Tree:
-    """`parts` separate trees of one form, their hosts allocated to them in equal runs (one part: an ordinary tree).
+    """`parts` separate trees of one form, with equal runs of hosts (one part: an ordinary tree).
 
-    - `hosts`: ports for NICs, all parts together.   - `radix`: ports of every switch.   - `tiers`: 2 or 3.
+    - `hosts`: ports for NICs, all parts together; `radix`: ports of every switch; `tiers`: 2 or 3.
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
 
-    Switches are used as far as hosts need them: the last edge switch and the last pod may be partly empty. Ports that
-    the ratio leaves over stay unused (3:1 of 10 ports: 6 down, 2 up).
+    The last edge switch and the last pod may be partly empty. Ports left over by the ratio stay unused (3:1 of 10
+    ports: 6 down, 2 up).
     """
 
     hosts: int
@@ -57,7 +57,6 @@ class Tree:
             )
 
     def _ports(self, ratio: float) -> tuple[int, int]:
-        """(up, down) ports of a switch: as many as fit the ratio exactly."""
         exact = Fraction(ratio).limit_denominator(1000)
         steps = self.radix // (exact.numerator + exact.denominator)
         return steps * exact.denominator, steps * exact.numerator
@@ -69,14 +68,13 @@ class Tree:
 
     @property
     def pod_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine that has nothing above."""
+        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine."""
         if self.tiers == 2:
             return 1, self.radix
         return self._ports(self.oversubscription if self.at == "aggregation" else 1.0)
 
     @property
     def most_hosts(self) -> int:
-        """Hosts that one part has room for."""
         pods = self.radix if self.tiers == 3 else 1
         return self.edge_ports[DOWN] * self.pod_ports[DOWN] * pods
 
@@ -89,11 +87,11 @@ class Tree:
         return self.edges_of(self.hosts) // self.parts
 
     def edges_of(self, hosts: int) -> int:
-        """Edge switches for so many hosts, all parts together, whether or not there is room above them."""
+        """Edge switches for `hosts` hosts, all parts together, regardless of room above them."""
         return self.parts * -(-(hosts // self.parts) // self.edge_ports[DOWN])
 
     def uplinks_of(self, hosts: int) -> int:
-        """Links up from the edge switches of so many hosts, all parts together."""
+        """Uplinks of the edge switches of `hosts` hosts, all parts together."""
         return self.edges_of(hosts) * self.edge_ports[UP]
 
     @property
@@ -102,12 +100,11 @@ class Tree:
 
     @property
     def _counts(self) -> tuple[int, int]:
-        """Edge switches and pods, all parts together."""
         return self.parts * self.edges_per_part, self.parts * self.pods_per_part
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of switches and how many, all parts together."""
+        """Kinds of switches and their numbers, all parts together."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         if self.tiers == 2:
@@ -115,24 +112,19 @@ class Tree:
         return ("edge", edges), ("aggregation", pods * up), ("core", self.parts * up * climb)
 
     def edge_of(self, host: np.ndarray) -> np.ndarray:
-        """Edge switch of each host."""
         part, place = np.divmod(host, self.hosts_per_part)
         return part * self.edges_per_part + place // self.edge_ports[DOWN]
 
     def pod_of(self, edge: np.ndarray) -> np.ndarray:
-        """Pod of each edge switch."""
         part, place = np.divmod(edge, self.edges_per_part)
         return part * self.pods_per_part + place // self.pod_ports[DOWN]
 
     def part_of(self, host: np.ndarray) -> np.ndarray:
-        """Part of each host."""
         return host // self.hosts_per_part
 
     def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
-        """Links between switches, (kind, tail, head), the switches numbered from `first` in the order of `switches`.
-
-        Up and down links of a tier alternate in runs: edge up [edge a], edge down alike, aggregation up [pod a c], ...
-        """
+        """Links between switches as (kind, tail, head), switches numbered from `first` in the order of `switches`. Up
+        and down links of a tier alternate in runs: edge up [edge a], edge down, aggregation up [pod a c], ..."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         counts = [count for _, count in self.switches]
         edge, a = (x.ravel() for x in np.mgrid[: counts[0], :up])
@@ -156,10 +148,8 @@ class Tree:
         return from_edge != to_edge, self.pod_of(from_edge) != self.pod_of(to_edge)
 
     def hops(self, src, dst, a, c) -> np.ndarray:
-        """Links of the path by aggregation switch `a` and core `c` [F 4], counted from the first of `switch_links`.
-
-        Edge up, aggregation up, aggregation down, edge down; -1 where the path turns back below.
-        """
+        """Links of the path by aggregation switch `a` and core `c` [F 4], numbered as in `switch_links`: edge up,
+        aggregation up, aggregation down, edge down; -1 where the path turns back below."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
@@ -170,10 +160,8 @@ class Tree:
         return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
 
     def pool(self) -> np.ndarray:
-        """Which pool each switch link belongs to under spraying, both counted from the first of `switch_links`.
-
-        All uplinks of an edge switch are one pool, all links from a pod to the cores another; downlinks alike.
-        """
+        """The pool of each switch link under spraying, both numbered from 0: all uplinks of an edge switch form one
+        pool, all links from a pod to the cores another; downlinks likewise."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         at_edge = np.repeat(np.arange(2 * edges), up)
@@ -182,7 +170,7 @@ class Tree:
         return np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
 
     def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-        """Which node each switch becomes under spraying: aggregation switches of a pod are one, all cores of a part."""
+        """The merged node of each switch under spraying: one per pod of aggregation switches, one per part of cores."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]
@@ -192,7 +180,7 @@ class Tree:
         return np.concatenate(node), (("edge", edges), ("pod", pods), ("cores", self.parts))
 
     def sprayed_hops(self, src, dst) -> np.ndarray:
-        """The pools a sprayed flow crosses [F 4], counted from 0; -1 where it turns back below."""
+        """The pools that a sprayed flow crosses [F 4], numbered from 0; -1 where it turns back below."""
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
@@ -202,15 +190,15 @@ class Tree:
 
 
 def check_two_tiers(nics: int) -> None:
-    """`InputError` for more NICs than two tiers of usual switches have ports for."""
+    """Raise `InputError` for more NICs than two tiers of usual switches have ports for."""
     tree = Tree(1, tiers=2)
     if nics > tree.most_hosts:
         raise Misfit(f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}.")
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:
-    """Ports of switches, `least` or twice, four times, ... as many, whose trees have room for all NICs: of three tiers
-    for all together, of two for one of every server."""
+    """The first radix among `least`, twice, four times, ... that fits all NICs: three tiers for all NICs together, two
+    tiers for one NIC per server."""
     radix = least
     while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
         radix *= 2

@@ -1,4 +1,4 @@
-"""The row of a failure: both iterations, the published figure beside it, spares and the loss of a month."""
+"""The row of a failure: both iterations, the published figure, spares and the loss per month."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv
 
 
 def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration, after: Iteration) -> dict:
-    """The breakdown is that of the iterations that suffer; `healthy_...` that of the healthy run."""
+    """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
     settings, job = one.settings, one.workload
     whole_s, hurt_s = before.iteration_s, after.iteration_s
     suffers = np.arange(len(whole_s)) >= config.case.failures.iteration
@@ -61,7 +61,6 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
 
 
 def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down: float) -> dict[str, Any]:
-    """What a spare costs, and what the failures of a month do."""
     job, bill = one.workload, bill_of(one.settings, one.fabric, one.workload, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
@@ -72,7 +71,7 @@ def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down:
 
 
 def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
-    """What the part that fails costs new, alone; None where no price is known, and of whole servers."""
+    """Price of the failed part alone, new; None for whole servers or an unknown price."""
     prices, ocs = one.settings.parts.prices, one.settings.parts.ocs
 
     def at(part: str, count: float) -> float | None:
@@ -102,13 +101,8 @@ def _sum(*dollars: float | None) -> float | None:
 
 
 def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
-    """How many of them the cluster has, of the parts that its bill counts.
-
-    - `radix`: of packet switches.   - `nvswitches`: of a server.
-
-    `electrical-nics` are those of a server, together; links those from the edge up, or those between servers; switches
-    those at the edge.
-    """
+    """Number of devices of this kind in the cluster's bill. `electrical-nics`: those of a server count together; links:
+    those from the edge up, or between servers; switches: those at the edge."""
     job, on = one.workload, one.fabric
     form = dataclasses.replace(on.form(one.settings, job), radix=radix)
     nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
@@ -129,14 +123,14 @@ def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
 
 
 class ServerNics(NamedTuple):
-    """NICs of a server on packet switches, and its other ports."""
+    """NICs of a server on packet switches, and its optical ports."""
 
     electrical: int
     optical: int
 
 
 def nics_of_server(one: Scenario, form: Form) -> ServerNics:
-    """As the parts of the fabric have them; ports of GPUs, whose price is that of the GPU, as its groups do."""
+    """NICs by the parts of the fabric; for ports included in the price of a GPU, by its groups."""
     switched, others = 0, 0
     for group in one.fabric.parts(form):
         if group.attachment.switch_ports:
@@ -148,13 +142,12 @@ def nics_of_server(one: Scenario, form: Form) -> ServerNics:
 
 
 def _optical_switches(one: Scenario, form: Form) -> int | None:
-    """Those that are bought; None where no switch is named: one for every region."""
     switch, regions = one.settings.parts.ocs, one.fabric.optical_regions
     return None if switch is None or regions is None else switch.switches(*regions(form, one.workload))
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
-    """A sentence on the kinds that a fabric lacks, of those asked for."""
+    """A sentence on the requested kinds that a fabric lacks."""
     by_reason: dict[str, list[str]] = {}
     for kind in kinds:
         if kind in absent:
@@ -165,16 +158,16 @@ def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | No
 
 # Why an iteration with something broken can take less time than a healthy one.
 
-LEAST = 1e-5  # of an iteration; less is rounding
+LEAST = 1e-5  # fraction of an iteration; less is rounding
 
 
 def faster_by(
     healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
 ) -> str | None:
-    """What the stage that is hit gains; None where the iteration takes as long or longer.
+    """A sentence on what the affected stage gains; None where the iteration takes as long or longer.
 
-    - `failed`: of that stage alone [I 1 Q L 2].   - `since`: the first iteration that suffers.
-    - `unsplit`: servers that have circuits to each other leave their electrical NICs idle.
+    - `failed`: all-to-alls of that stage alone [I 1 Q L 2]; `since`: the first affected iteration.
+    - `unsplit`: servers with circuits to each other leave their electrical NICs idle.
     """
     if slow_down > -LEAST:
         return None
@@ -192,9 +185,9 @@ def _total(values: Any) -> float:
     return float(values.sum())
 
 
-# What failures cost in a month: how many there are, and the hours of work that they take.
+# Failures per month, and the hours of work lost to them.
 # A failure that stops the job loses half of a checkpoint interval on average, and the restart; until the repair the job
-# runs slower. Failures are rare: they do not meet.
+# runs slower. Failures are rare, so they never overlap.
 
 HOURS_A_MONTH = 730.0
 MILLION = 1_000_000
@@ -202,7 +195,7 @@ FIELDS = ("per_million_hours", "mtbf_hours", "repair_hours", "stops")
 
 
 class Rate(NamedTuple):
-    """- `per_hour`: failures of one device.   - `repair_hours`: until it works again.   - `stops`: the job restarts."""
+    """`per_hour`: failures of one device; `repair_hours`: until it works again; `stops`: the job restarts."""
 
     per_hour: float
     repair_hours: float
@@ -210,10 +203,10 @@ class Rate(NamedTuple):
 
 
 def read_rates(path: str) -> dict[str, Rate]:
-    """{kind: rate} of a file with a table for each kind.
+    """{kind: rate} from a file with one table per kind.
 
-    Keys: `per_million_hours` (failures of a device in a million hours) or `mtbf_hours`; `repair_hours` (24);
-    `stops` (true; controller: false). `InputError` for anything else.
+    Keys: `per_million_hours` (failures of a device in a million hours) or `mtbf_hours`; `repair_hours` (24); `stops`
+    (true; controller: false). Raises `InputError` for anything else.
     """
     found = {}
     for kind, given in read_mapping(path, "rates of failures").items():
@@ -246,10 +239,8 @@ def expected_loss(
     checkpoint_interval_s: float,
     restart_s: float,
 ) -> dict[str, Any]:
-    """`failures_per_month` of `count` devices, and hours and iterations of work that they take; None without a rate.
-
-    - `slow_down`: part by which an iteration is longer until the repair.
-    """
+    """`failures_per_month` of `count` devices, and the hours and iterations of work lost; None without a rate.
+    `slow_down`: relative increase of the iteration time until the repair."""
     if rate is None or count is None:
         return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month"))
     failures = count * rate.per_hour * HOURS_A_MONTH

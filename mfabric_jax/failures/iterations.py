@@ -1,7 +1,7 @@
-"""What failures cost: iteration time with something broken, over that of the healthy cluster.
+"""Iteration time with a failure, relative to the healthy cluster.
 
-One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again for what is left. The
-pipeline and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again. The pipeline and the
+gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
 """
 
 import dataclasses
@@ -40,23 +40,22 @@ IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an N
 
 @dataclasses.dataclass(frozen=True)
 class Failures:
-    """What fails in one case, where and when: its `failures`, checked. `rates`: how often each kind fails."""
+    """The checked `failures` of a case; `rates`: how often each kind fails."""
 
     case: Case
     rates: dict[str, Rate]
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """What was asked for; None: those that the fabric has."""
+        """The requested kinds; None: all that the fabric has."""
         return self.case.failures.kinds
 
     def nvswitches_of(self, on: Fabric) -> int:
-        """Of a server or scale-up domain."""
         return on.nvswitches if self.case.gpu.nvswitches is None else self.case.gpu.nvswitches
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
-        """{kind: why the fabric does not have it}."""
+        """Kinds that the fabric lacks: {kind: reason}."""
         found = resolve(self.case)
         where = self.case.network.nic_gbps, (self.case.network.nic_use,)
         (group, *_) = found.fabric.groups(found.settings, found.job, *where)
@@ -64,12 +63,12 @@ class Failures:
 
     @property
     def present(self) -> list[str]:
-        """Kinds that fail, of those that the fabric has."""
+        """Requested kinds that the fabric has."""
         return [kind for kind in self.kinds or KINDS if kind not in self.absent]
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on one without a price."""
+        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on missing prices."""
         found = resolve(self.case)
         name, asked = found.fabric.name, self.kinds or tuple(KINDS)
         said = [said_of(name, asked, self.absent)]
@@ -79,7 +78,7 @@ class Failures:
 
 
 def failures_of(case: Case) -> Failures:
-    """What fails in a case, checked. `InputError` for what cannot fail there, or is not modelled beside failures."""
+    """The checked failures of a case. Raises `InputError` for a failure that cannot happen there or is not modelled."""
     asked, found = case.failures, resolve(case)
     check_beside("failures", found.case)
     if asked.kinds is not None:
@@ -99,7 +98,7 @@ def failures_of(case: Case) -> Failures:
 
 
 def plans(asked: Case | Cases) -> list[Failures]:
-    """What fails in every case. `InputError` for a kind that was asked for and that no case has."""
+    """The failures of every case. Raises `InputError` for a requested kind that no case has."""
     found = [failures_of(case) for case in cases(asked)]
     for kind in {kind for one in found for kind in one.kinds or ()}:
         if all(kind in one.absent for one in found):
@@ -113,7 +112,7 @@ def failures(
 ) -> Iterator[dict[str, Any]]:
     """A row for every case and kind of failure: iteration times before and after, and the slow-down of the run.
 
-    - `start`: rows before this one are left out, and not computed.
+    - `start`: skip the rows before this one, without computing them.
     """
     number = itertools.count()
     for config in plans(asked):
@@ -137,7 +136,6 @@ def failures(
 
 
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded, Exchanges]:
-    """What is left, and the all-to-alls of the stage that is hit."""
     job, settings, asked = one.workload, one.settings, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
     sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
@@ -183,7 +181,7 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
 
 
 def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
-    """Circuits [S S] for the last all-to-all of the stage in the first iteration."""
+    """Circuits [S S] for the stage's last all-to-all in the first iteration."""
     where, sent = places(one.workload), one.sent[0]
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)
@@ -192,13 +190,12 @@ def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) ->
 
 
 def _staying(demand, region, *, previous=None, key=None, count):
-    """These circuits, whatever the demand."""
     return Plan(Circuits(count))
 
 
 @functools.lru_cache
 def _serving_first(policy: Policy, server: int) -> Policy:
-    """The policy, told that the bytes of one server are more urgent than all others: circuits are its only way out."""
+    """The policy with one server's bytes most urgent, since circuits are its only connection."""
 
     def urgent(demand, region, *, previous=None, key=None):
         here = jnp.arange(demand.shape[0]) == server
@@ -217,7 +214,7 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
 
 
 def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
-    """The healthy all-to-alls with those of one stage replaced; what stays inside servers has the NVLink left."""
+    """The healthy all-to-alls with those of one stage replaced; traffic inside servers uses the NVLink left."""
     if healthy.anew is not None and failed.anew is not None:
         healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
     return healthy._replace(
@@ -229,7 +226,6 @@ def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrade
 
 
 def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
-    """Every iteration [I], and the busiest stage of the first."""
     settings, stages = one.settings, one.workload.pp
     rates = one.rates(one.bandwidths[0])
     eps, send, tp = (np.full(stages, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps))

@@ -60,7 +60,6 @@ class Clock(NamedTuple):
 
 
 def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
-    """Run all events."""
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
     finite = ~has_nan(problem, size, release.start, release.lag)
@@ -122,7 +121,6 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
 
 
 def _kept(clock: Clock, active: Bool[Array, "F"]) -> Filling:
-    """Start of the next filling: kept flows stay frozen, other active ones rise again."""
     level = jnp.where(clock.keep, clock.filled.level, 0)
     return Filling(level, ~active | clock.keep, clock.filled.bottleneck, jnp.zeros((), jnp.int32))
 

@@ -117,13 +117,10 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
 
 
 def _instance(terms: Terms, hops: Array, order: Successors):
-    """The instance in double precision, and the positions of its hops in `share`."""
     from mfabric_jax.flows.host.instance import HostInstance
 
     capacity = np.asarray(terms.capacity, float)
-    finite = np.append(
-        np.isfinite(capacity), False
-    )  # links of infinite capacity limit no flow; -1 selects the last entry
+    finite = np.append(np.isfinite(capacity), False)  # infinite links limit no flow; -1 selects the last entry
     at = np.flatnonzero(finite[np.ravel(hops)])
     flow, share = at // max(hops.shape[1], 1), np.ravel(terms.share)[at].astype(float)
     link = np.ravel(hops)[at].astype(np.int64)

@@ -19,12 +19,8 @@ SMALL = 512  # tables of fewer flows are not packed
 
 
 class Rates(eqx.Module):
-    """Result of `max_min_rates`.
-
-    - `rate` [F] bytes/s; `bottleneck` [F]: the full link that limits the flow (lowest index on a tie), -1: its cap or
-      nothing.
-    - `rounds`: rounds of filling; `outcome`: how the solve ended.
-    """
+    """`rate` [F] bytes/s; `bottleneck` [F]: the full link that limits the flow (lowest index on a tie), or -1 for its
+    cap or nothing; `rounds` of filling; `outcome`: how the solve ended."""
 
     rate: Float[Array, "F"]
     bottleneck: Int[Array, "F"]
@@ -114,7 +110,6 @@ def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[A
 
 
 def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
-    """Fill until at most `few` flows are left."""
     paths, weight = paths_of(problem), problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
     bound = start.rounds + weight.size  # each round freezes a flow
@@ -146,17 +141,13 @@ def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
 
 @jax.custom_jvp
 def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
-    """`rate` with the derivative of the allocation attached."""
     return rate
 
 
 @_with_tangents.defjvp
 def _rate_tangents(primals, tangents):
-    """Differentiate the linear system that the known bottlenecks define, not the loop.
-
-    Every bottleneck link is full: the sum over its flows of share * rate is its capacity, where a flow's rate is its
-    cap or weight * level of its own bottleneck.
-    """
+    """Differentiate the linear system of the known bottlenecks: on each, the sum of share * rate is the capacity, and a
+    rate is the flow's cap or weight * level of its bottleneck."""
     (rate, bottleneck, problem), d = once(primals), tangents[2]
     paths = paths_of(problem)
     held = bottleneck >= 0
@@ -172,10 +163,7 @@ def _rate_tangents(primals, tangents):
 
 def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
     """Solve for levels x: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
-
-    The system is triangular in the order in which links froze, so the fixed-point sweep is exact after as many sweeps
-    as there were rounds; its transpose is the mirrored sweep.
-    """
+    Triangular in freezing order: exact after as many fixed-point sweeps as rounds; the transpose mirrors the sweep."""
     held, holder = bottleneck >= 0, jnp.maximum(bottleneck, 0)
     own_hop = (paths.slot == paths.spread(bottleneck)) & paths.present
     other_hop = paths.present & ~own_hop

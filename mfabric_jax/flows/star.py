@@ -57,7 +57,6 @@ def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 
 
 def _checked(size, up, down, group_up, group_down):
-    """size [N N], leaf [2 N], groups [2 G] in one float type; raises `InputError`."""
     size = jnp.asarray(size)
     dtype = size.dtype if jnp.issubdtype(size.dtype, jnp.floating) else jnp.result_type(float)
     size, n = size.astype(dtype), size.shape[0] if size.ndim else 0
@@ -115,7 +114,6 @@ def dead_flows(size, leaf, groups):
 
 @_batchable
 def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
-    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish times."""
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
@@ -139,8 +137,6 @@ def _rates_in_step(flows, ports: Ports):
 
 
 def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
-    """Run `kernel`; None chooses it for the platform that the program is compiled for."""
-
     def run(kernel: Kernel, interpret: bool):
         def one(work, leaf, groups):
             limited = jnp.minimum(groups, BIG)
@@ -160,7 +156,6 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
 
 
 def _in_chunks(kernel, lanes: int, work, leaf, groups):
-    """Run the kernel on chunks of `lanes` instances (0: all), the batch on the last axis."""
     batch, n, _ = work.shape
     lanes = min(batch, lanes) or batch
     chunks = -(-batch // lanes)
@@ -180,7 +175,6 @@ def _in_chunks(kernel, lanes: int, work, leaf, groups):
 
 @jax.custom_jvp
 def _finish_tangents(finish, size, leaf, groups):
-    """`finish` with the derivative of the simulation attached."""
     return finish
 
 
@@ -199,7 +193,6 @@ def _(primals, tangents):
 
 @jax.custom_jvp
 def _rate_tangents(rate, size, leaf, groups):
-    """`rate` with the derivative of the allocation attached."""
     return rate
 
 

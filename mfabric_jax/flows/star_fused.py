@@ -62,12 +62,9 @@ class _State(NamedTuple):
 
 
 def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """When each flow of each star ends, scaled to about 1 and without flows on dead ports.
-
-    - `size` [B N N], 0 without a flow; `leaf` [B 2 N], `groups` [B 2 G]: capacities, G may be 0.
-    - `warps`: groups of 32 threads per instance, a power of two.
-    - `interpret`: run as ordinary JAX operations, slowly, without a GPU.
-    """
+    """When each flow of each star ends, scaled to about 1 and without flows on dead ports. Inputs: `size` [B N N],
+    `leaf` [B 2 N] and `groups` [B 2 G] capacities, a power of two of `warps`; `interpret` runs it slowly as JAX
+    operations."""
     return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
 
 
@@ -113,7 +110,6 @@ def _ports(leaf, group, per: int) -> _Ports:
 
 
 def _simulate(size, leaf, *rest, per: int) -> None:
-    """The program of one instance; the arguments are references to its arrays."""
     *group, finish = rest
     ports, demand = _ports(leaf, group[0] if group else None, per), size[...]
     n, zero = demand.shape[0], jnp.zeros((), demand.dtype)
@@ -129,7 +125,6 @@ def _simulate(size, leaf, *rest, per: int) -> None:
 
 
 def _share_out(flows, leaf, *rest, per: int) -> None:
-    """The program for the rates of one instance."""
     *group, rate = rest
     ports, active = _ports(leaf, group[0] if group else None, per), flows[...] > 0
     zero = jnp.zeros((), ports.leaf.dtype)
@@ -139,7 +134,6 @@ def _share_out(flows, leaf, *rest, per: int) -> None:
 
 
 def _event(state: _State, ports: _Ports) -> _State:
-    """Compute rates, run to the next completion, end all flows that complete there."""
     sends = state.left >= 0
     level = _filled(sends, state.level, state.rate, ports)
     rate = jnp.minimum(level, ports.leaf)  # not saturated: the capacity is no limit
@@ -209,14 +203,12 @@ def _shares(room, count, group_room, group_count):
 
 
 def _bit(n: int, word: int) -> Int[Array, "2 N"]:
-    """Each port's bit in this word, 0 if it is in another."""
     place = lax.broadcasted_iota(jnp.int32, (2, n), 1)
     bit = jnp.int32(1) << (place % WORD)
     return bit if n <= WORD else jnp.where(place // WORD == word, bit, jnp.int32(0))
 
 
 def _words(sends: Bool[Array, "N N"]) -> Words:
-    """Flows of every port, one bit per opposite port."""
     n = sends.shape[0]
     zero = jnp.int32(0)
     words = []
@@ -253,15 +245,12 @@ def _sided(up: Array, down: Array) -> Array:
 
 
 def _both(value: Float[Array, "N N"]) -> Float[Array, "2 N"]:
-    """Sums over the flows of each port."""
     return _sided(value.sum(1), value.sum(0))
 
 
 def _per_row(value: Array) -> Array:
-    """Each up port's value at each of its flows."""
     return lax.broadcast_in_dim(value, (value.size, value.size), (0,))
 
 
 def _per_column(value: Array) -> Array:
-    """Each down port's value at each of its flows."""
     return lax.broadcast_in_dim(value, (value.size, value.size), (1,))

@@ -48,8 +48,6 @@ class Levels(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """State between events."""
-
     left: Float[Array, "N N B"]  # bytes left; BIG without a flow
     finish: Float[Array, "N N B"]
     words: tuple[UInt32[Array, "P B"], ...]  # each port's running flows: one bit per port opposite
@@ -112,7 +110,6 @@ class Bits:
 
 
 def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
-    """Filling state with every open port's share computed."""
     shares = room / high(count, 1)
     if ports.group.shape[0]:
         shares = low(shares, ports.of_group(group_room / high(group_count, 1)))
@@ -121,7 +118,6 @@ def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
 
 
 def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
-    """Freeze the ports with the smallest share; their flows leave the opposite ports."""
     on = levels.share < BIG
     level = jnp.where(on, high(levels.share, levels.last), 0)
     frozen = barrier((levels.shares == levels.share) & on)
@@ -158,7 +154,6 @@ def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels
 
 
 def _next_end(left, level, n: int):
-    """The flow that ends next in every lane: time until then, source, destination."""
     slow = 1 / level
     level, slow = barrier((level, slow))
     until = unrolled(low, n, lambda i: left[i] * high(slow[i], slow[n:]))  # [N B] over destinations
@@ -210,7 +205,6 @@ def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
 
 
 def _level(ports: Ports, levels: Levels):
-    """Every port's level; its capacity if it never saturated."""
     return jnp.where(levels.room < 0, -levels.room, ports.leaf)
 
 

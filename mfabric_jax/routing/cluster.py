@@ -21,7 +21,7 @@ ROUNDED = 1e-12  # tolerance on the sum of a flow's shares
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:
-    """The network whose link numbers the routes use: parallel links pooled for "spray", every link separate otherwise."""
+    """The network whose link numbers the routes use: parallel links pooled for "spray", else every link separate."""
     return cluster.sprayed if one_of("routing", routing, PATHS) == "spray" else cluster.network
 
 
@@ -90,7 +90,6 @@ def _at(cluster: Cluster, gpu: np.ndarray) -> np.ndarray:
 
 
 def _across(cluster: Cluster, server: np.ndarray, have: np.ndarray, need: np.ndarray):
-    """NVSwitch links from the GPUs that `have` the data [F G] to those that `need` it: hops and shares [F 2G]."""
     gpu = server[:, None] * cluster.gpus_per_server + np.arange(cluster.gpus_per_server)
     moved = have - need
     moved = np.where(np.abs(moved) < ROUNDED, 0, moved)
@@ -163,7 +162,6 @@ def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes
 
 
 def _held(cluster: Cluster) -> np.ndarray:
-    """Fraction of each circuit row's traffic that each GPU of its source server sends [C G]."""
     gpu = cluster.circuits.gpu
     held = np.zeros((len(gpu), cluster.gpus_per_server))
     row, copy = np.nonzero(gpu >= 0)

@@ -214,7 +214,6 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
 
 
 def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sending and receiving GPUs [F], group after group: `slices` flows for each pair of ranks on different servers."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server
@@ -222,7 +221,6 @@ def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tupl
 
 
 def _first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
-    """Flows of the groups that share links with the first, directly or through others; `ends`: GPUs [F]."""
     there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
     near = group == 0
     while True:

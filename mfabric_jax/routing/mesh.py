@@ -73,7 +73,6 @@ class _Areas:
         return place, self.order[self.first[key][place] + nth], count
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes by the mesh's rule: direct, or through all third areas in equal shares."""
         if not self.thirds:
             return self.direct(src, dst)
         one, other = self.of[src], self.of[dst]
@@ -118,7 +117,6 @@ def _scaled(routes: Routes, part: np.ndarray) -> Routes:
 
 
 def _summed(parts: list[Any], flows: int) -> Routes:
-    """Merge rows (flow [N], hops [N H], shares [N H]) per flow: every link once, its shares added."""
     triples = []
     for flow, hops, share in parts:
         row, column = np.nonzero(hops >= 0)

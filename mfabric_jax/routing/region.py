@@ -260,13 +260,11 @@ def split_seconds(
 
 
 def joined(port: Float[Array, "S"]) -> Bool[Array, "S S"]:
-    """Pairs with EPS ports at both ends."""
     some = port > 0
     return some[:, None] & some[None, :]
 
 
 def _largest_ratio(demand, circuit, port: Float[Array, "S"], time: Float[Array, ""]) -> Float[Array, ""]:
-    """Largest ratio over ports, for the pairs that circuits do not finish by `time`."""
     late = demand > circuit * time
     load, speed = jnp.where(late, demand, 0), jnp.where(late, circuit, 0)
     load = jnp.concatenate([load.sum(0), load.sum(1)])
@@ -275,8 +273,6 @@ def _largest_ratio(demand, circuit, port: Float[Array, "S"], time: Float[Array, 
 
 
 def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
-    """The time before the last step: `_largest_ratio` of it is T."""
-
     def rising(state):
         now, after, step = state
         return (after > now) & (step <= demand.size)

@@ -80,7 +80,6 @@ def _sent(region: Region, circuits: Circuits, demand) -> _Sent:
 
 
 def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:
-    """Shares of split routing; pairs with neither circuit nor EPS use all relay paths, weighted by width."""
     (demand, circuit, port, _), path = sent
     apart = jnp.where(path[..., -2:].any(2), demand, 0)
     seconds = split_seconds(apart, circuit, port)
@@ -95,7 +94,6 @@ def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:
 
 
 def _normal(parts: Float[Array, "S S S+2"], path) -> Float[Array, "S S S+2"]:
-    """Scale to sum to 1 over each pair's paths; a pair without a path uses the EPS."""
     parts = jnp.where(path, parts, 0)
     total = parts.sum(2, keepdims=True)
     eps = np.zeros(parts.shape, bool)

@@ -226,8 +226,6 @@ def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tu
 
 
 def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> Routes:
-    """Table of routes from hops in any row order; hops keep their order inside a row. Shares of 0 (underflow) are
-    dropped."""
     order = np.argsort(row, kind="stable")
     order = order[share[order] > 0]
     row = row[order]
@@ -240,7 +238,6 @@ def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> R
 
 
 def _balanced(dag: _Dag, src, dst, to, size, key) -> Routes:
-    """One path per flow, chosen in falling order of size (ties in the given order)."""
     pair, row = np.unique(src * len(dag.distance) + to, return_inverse=True)
     levels = _levels(dag, pair // len(dag.distance), pair % len(dag.distance))
     hops = np.full((len(src), max([1, *map(len, levels)])), -1, np.int32)
@@ -283,7 +280,6 @@ def _lightest(network: Network, levels, dst: int, load, size: float, key: np.nda
 
 
 def _best(ends, costs, dst: int, joined) -> list[np.ndarray]:
-    """For each level, the best total from each link to the end; costs are joined by `np.maximum` or `np.add`."""
     totals: list[np.ndarray] = []
     behind = {dst: 0.0}
     for (tail, head), cost in zip(reversed(ends), reversed(costs), strict=True):

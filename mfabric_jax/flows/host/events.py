@@ -67,7 +67,6 @@ def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
 
 @compiled
 def _expect(s, clock):
-    """Predict the ends of flows whose rate changed."""
     for place in range(s.counts[CHANGED]):
         flow = s.flows[place].changed
         if s.flows[flow].rate > 0:
@@ -79,7 +78,6 @@ def _expect(s, clock):
 
 @compiled
 def _release(waiting, flow, clock):
-    """Handle a flow whose dependencies have all ended."""
     if waiting.ready[flow] <= waiting.start[flow]:
         waiting.last[flow] = -1
     at = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]

@@ -77,7 +77,6 @@ def _stand(heap, at, thing, key):
 
 @compiled
 def _rise(heap, at, thing, key):
-    """Place the item at the free position `at`, or above."""
     entries = heap.entries
     while at:
         above = (at - 1) // 2
@@ -90,7 +89,6 @@ def _rise(heap, at, thing, key):
 
 @compiled
 def _sink(heap, at, thing, key):
-    """Place the item at the free position `at`, or below."""
     entries = heap.entries
     while True:
         below = 2 * at + 1

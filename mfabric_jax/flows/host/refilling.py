@@ -182,7 +182,6 @@ def _rise(s, flow):
 
 @compiled
 def _let_go(s, hop):
-    """Release the flow from the hop's link, if that held it."""
     link, flow = s.hops[hop].link, s.hops[hop].flow
     if s.flows[flow].holder == link:
         s.links[link].held -= 1
@@ -228,7 +227,6 @@ def _freeze(s, flow, level, link, caps):
 
 @compiled
 def _room_ends(s, link):
-    """The level at which the link is full."""
     if s.links[link].risers == 0:
         return np.inf
     return max(s.links[link].capacity - s.links[link].used, 0.0) / s.links[link].rising
@@ -252,7 +250,7 @@ def _find_keys(s, links):
 
 @compiled
 def refill(s, links, caps):
-    """Update rates after flows entered and left; `changed` lists the flows that rose. `links`, `caps` are empty heaps."""
+    """Update rates after flows entered and left; `changed` lists the flows that rose. `links`, `caps`: empty heaps."""
     for at in range(s.counts[CHANGED]):
         flow = s.flows[at].changed
         if s.flows[flow].cap < np.inf:
@@ -298,7 +296,7 @@ def _wake(s, link, caps):
 
 @compiled
 def _fill(s, link, reached, caps):
-    """Fill the link if it is full by now: make flows above its level rise, hold the others. Returns the level reached."""
+    """If the link is full by now, make flows above its level rise and hold the others. Returns the level reached."""
     expected = max(_room_ends(s, link), reached)
     highest = _sum(s, link)
     _ask(s, link)
@@ -330,7 +328,6 @@ def _fill(s, link, reached, caps):
 
 @compiled
 def _finish(s):
-    """Fix all flows again."""
     for at in range(s.counts[CHANGED]):
         s.flows[s.flows[at].changed].state = FIXED
     for at in range(s.counts[TOUCHED]):

@@ -42,7 +42,6 @@ def new_tape(steps: int, members: int) -> Tape:
 
 @compiled
 def note(tape, what, first, second, value, other):
-    """Record one step."""
     at = tape.length[0]
     tape.length[0] += 1
     if at < len(tape.steps):
@@ -52,7 +51,6 @@ def note(tape, what, first, second, value, other):
 
 @compiled
 def note_member(tape, hop, held, rate):
-    """Record one hop of the link whose LEVEL is recorded next."""
     at = tape.length[1]
     tape.length[1] += 1
     if at < len(tape.hop):
