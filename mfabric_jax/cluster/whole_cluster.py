@@ -189,7 +189,6 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
 
 
 def peak_megabytes() -> float:
-    """Peak memory of this process [MB]."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 

@@ -194,7 +194,6 @@ class Cluster:
 
     @property
     def _optics(self) -> int:
-        """The first node that stands for the pooled optical NICs of a server."""
         switches = 0 if self.tree is None else sum(count for _, count in self.tree.switches)
         return self.gpus + self.servers + switches
 
@@ -253,7 +252,6 @@ class Cluster:
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
     def with_circuits(self, regions: np.ndarray) -> "Cluster":
-        """The same cluster with other circuits [G S S]."""
         return replace(self, regions=np.asarray(regions))
 
 

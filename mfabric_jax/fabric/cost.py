@@ -33,7 +33,6 @@ def packaged() -> Table:
 
 
 def prices_by_part() -> tuple[str, ...]:
-    """Names outside all tables: dollars of a network part."""
     return (*(name for name, value in packaged().items() if not isinstance(value, dict)), *UNPUBLISHED)
 
 
@@ -183,7 +182,6 @@ def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
 
 
 def as_tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a table read from a file, lists as tuples."""
     return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items()}
 
 
@@ -212,10 +210,10 @@ class Attachment:
 def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
     """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
 
-    A link has a transceiver and a port at each end; the NIC is one of these ports. The path up has as many links as the
-    tree has tiers, and links above the oversubscribed switch serve k NICs. Switch ports, transceivers and fibres: three
-    tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 + 4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers
-    3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 + 1/k.
+    A link has a port and a transceiver at each end; the path up has one link per tier, and links above the
+    oversubscribed switch serve k NICs. Switch ports, transceivers, fibres: three tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 +
+    4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers 3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 +
+    1/k.
     """
     positive("oversubscription", oversubscription)
     one_of("at", at, ("edge", "aggregation"))

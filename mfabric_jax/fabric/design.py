@@ -92,17 +92,14 @@ class Form:
 
 
 def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
-    """The NVSwitch rate of a GPU, whatever the network."""
     return own_Bps
 
 
 def tree_links(settings: Asked) -> int:
-    """Links on a path between servers over a switch tree."""
     return 2 * settings.tiers
 
 
 def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup:
-    """The same group with NICs of another bandwidth."""
     return eqx.tree_at(lambda g: g.nic_gbps, group, nic_gbps)
 
 
@@ -205,7 +202,6 @@ class Fabric:
         return 0 if mesh is None else mesh.inner_links
 
     def gpus_of(self, server: Gpu) -> int:
-        """GPUs of a server or scale-up domain."""
         if self.domain_gpus is None:
             return server.gpus_per_server
         return server.scale_up_gpus or self.domain_gpus

@@ -60,7 +60,6 @@ class Mesh(eqx.Module):
 
     @property
     def present(self) -> "Mesh":
-        """The mesh without links of width 0."""
         some = np.asarray(self.nics) > 0
         each = np.split(some, np.cumsum([count for _, count in self.links])[:-1])
         links = tuple((kind, int(part.sum())) for (kind, _), part in zip(self.links, each, strict=True))
@@ -154,7 +153,6 @@ class DirectLinks(eqx.Module):
 
     @property
     def routers(self) -> bool:
-        """Whether packet switches stand behind the servers."""
         return self.mesh is not None and len(self.mesh.nodes) > 1
 
     def lacks(self, routing: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """A dragonfly: routers behind servers, fully meshed in groups, with links between every two groups.
 
-Each server has one router; routers are balanced as published, a = 2p = 2h (p ports for NICs, a - 1 for the group, h for
-other groups). p is the least with which all servers fit into a h + 1 groups. Only the groups needed are built, filled
-evenly; leftover ports double links. Minimal routing uses all links between two groups equally, and at most one link
-inside each; Valiant goes through every third group first, equally. Gradients are exchanged by all servers of a stage
-equally. Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
+Balanced as published, a = 2p = 2h ports per router (p for NICs, a - 1 in the group, h to other groups), with the least
+p that fits all servers into a h + 1 groups; leftover ports double links. Minimal routing uses all links between two
+groups equally; Valiant goes through every third group first, equally. Source: Kim, Dally, Scott, Abts,
+Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 """
 
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ class Shape(NamedTuple):
 
 
 def dragonfly_shape(servers: int, nics: int) -> Shape:
-    """The balanced dragonfly for `servers` with `nics` each."""
     per_router = 1
     while per_router * 2 * (p := per_router * nics) * (2 * p**2 + 1) < servers:
         per_router += 1
@@ -112,7 +110,6 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """A port for every NIC, and optical ports at both ends of links between routers."""
     nics = SERVER_GPUS if form.nics is None else form.nics
     ends = 2 * dragonfly_shape(form.servers, nics).links / (form.servers * nics)
     return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)

@@ -202,7 +202,6 @@ def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) ->
 
 
 def _grouped(kinds: list[str]) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-    """The stable order that groups equal kinds by first appearance, and the resulting runs."""
     place = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     number = np.array([place[kind] for kind in kinds], np.int64)
     counts = np.bincount(number, minlength=len(place)).tolist()

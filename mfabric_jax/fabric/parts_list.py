@@ -21,8 +21,6 @@ HOURS_A_YEAR = 8766
 
 @dataclass(frozen=True)
 class GpuPrice:
-    """Dollars of a GPU, and the server it sits in."""
-
     usd: float | None = None
     server: str = USUAL_SERVER
     source: str = ""
@@ -49,18 +47,14 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Depreciation time [s]."""
         return self.years * HOURS_A_YEAR * 3600
 
 
 @dataclass(frozen=True)
 class Ocs:
-    """An optical switch; None: unknown.
-
-    - `delay_s`: fastest and slowest reconfiguration, None where nobody reports it.
-    - `usd`, `watts` of a switch, and `usd_per_port`, `watts_per_port` per port in use on top of that.
-    - `turns_per_s`: most reconfigurations of all circuits per second; None: limited only by the delay.
-    """
+    """An optical switch; None: unknown. `delay_s`: fastest and slowest reconfiguration; `usd_per_port`,
+    `watts_per_port` add to `usd`, `watts` for ports in use; `turns_per_s`: most reconfigurations per second (None:
+    limited by the delay)."""
 
     name: str
     technology: str
@@ -133,7 +127,6 @@ class Parts:
         return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def server_of(self, gpu: str) -> Server:
-        """The server a GPU sits in."""
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
 
 
@@ -147,7 +140,6 @@ def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[st
 
 
 def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str, Callable], **rest: Any) -> Any:
-    """An object of `cls` from a table of its fields; numbers are checked. `rest`: fields that no table has."""
     names = [field.name for field in dataclasses.fields(cls) if field.name not in rest]
     for field, value in given.items():
         one_of(f"field of {where}", field, names)
@@ -194,7 +186,6 @@ def _above_0(field: str, value: Any) -> None:
 
 
 def _delays(field: str, given: Any) -> tuple[float, float] | None:
-    """Fastest and slowest delay, from a pair or one number."""
     if given is None:
         return None
     both = tuple(given) if isinstance(given, list) else (given, given)

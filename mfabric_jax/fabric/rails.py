@@ -25,7 +25,6 @@ from mfabric_jax.workload import Workload
 
 
 def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
-    """Groups in which every rank sends by the NIC of the destination's rank."""
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
     return [Electrical(nic_gbps, nics, pxn=True)]

@@ -61,7 +61,6 @@ def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> li
 
 
 def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
-    """The group at another NIC bandwidth, which changes the number of optical ports per GPU."""
     gpus = group.electrical_nics
     gpus = gpus.astype(jnp.int32) if isinstance(gpus, jax.Array) else int(gpus)
     degree = optical_ports(gpu_tbps, nic_gbps) * gpus

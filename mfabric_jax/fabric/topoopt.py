@@ -24,7 +24,6 @@ def _stage_nics(job: ClusterShape) -> int:
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[DirectLinks]:
-    """Groups without circuits, which are chosen later for the mean demand of the run."""
     nics = nics_of(settings, job)
     least = RING_NICS + _stage_nics(job)
     if nics < least:

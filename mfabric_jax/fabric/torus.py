@@ -1,10 +1,9 @@
 """A 3-D torus of direct links between servers, with wrap-around through optical switches set once, as in TPU pods.
 
 An expert-parallel group is one x-y plane; groups follow each other along z, replicas of a stage first, then stages. A
-server has `nics` / 6 NICs per direction (in a dimension of two servers both directions join the same pair). Bytes
-follow the shortest path in dimension order x, y, z; at equal distance even coordinates go up and odd ones down.
-Gradients use z in both directions; sends to the next stage cross all replicas of their own and so share links. Source:
-Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
+server has `nics` / 6 NICs per direction. Bytes follow the shortest path in dimension order x, y, z; at equal distance
+even coordinates go up and odd ones down. Gradients use z in both directions; sends to the next stage cross the replicas
+of their own. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
 """
 
 import math

@@ -91,7 +91,6 @@ class Tree:
         return self.parts * -(-(hosts // self.parts) // self.edge_ports[DOWN])
 
     def uplinks_of(self, hosts: int) -> int:
-        """Uplinks of the edge switches of `hosts` hosts, all parts together."""
         return self.edges_of(hosts) * self.edge_ports[UP]
 
     @property

@@ -71,7 +71,6 @@ def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down:
 
 
 def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
-    """Price of the failed part alone, new; None for whole servers or an unknown price."""
     prices, ocs = one.settings.parts.prices, one.settings.parts.ocs
 
     def at(part: str, count: float) -> float | None:
@@ -147,7 +146,6 @@ def _optical_switches(one: Scenario, form: Form) -> int | None:
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
-    """A sentence on the requested kinds that a fabric lacks."""
     by_reason: dict[str, list[str]] = {}
     for kind in kinds:
         if kind in absent:
@@ -164,11 +162,9 @@ LEAST = 1e-5  # fraction of an iteration; less is rounding
 def faster_by(
     healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
 ) -> str | None:
-    """A sentence on what the affected stage gains; None where the iteration takes as long or longer.
-
-    - `failed`: all-to-alls of that stage alone [I 1 Q L 2]; `since`: the first affected iteration.
-    - `unsplit`: servers with circuits to each other leave their electrical NICs idle.
-    """
+    """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `failed`:
+    all-to-alls of that stage alone [I 1 Q L 2]; `since`: first affected iteration; `unsplit`: servers with circuits
+    leave their electrical NICs idle."""
     if slow_down > -LEAST:
         return None
     shorter = _total(failed.load[since:]) < _total(healthy.load[since:, stage])

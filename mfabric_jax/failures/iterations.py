@@ -158,7 +158,6 @@ def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchan
 
 
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
-    """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
     settings, job = one.settings, one.workload
     keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
@@ -181,7 +180,6 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
 
 
 def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
-    """Circuits [S S] for the stage's last all-to-all in the first iteration."""
     where, sent = places(one.workload), one.sent[0]
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)

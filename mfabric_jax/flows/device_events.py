@@ -133,7 +133,6 @@ def _add(pair: Array, more: Array) -> Array:
 
 
 def only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
-    """The problem with all other flows absent."""
     return eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
 

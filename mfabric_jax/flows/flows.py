@@ -50,7 +50,6 @@ class Flows:
 
     @property
     def flows(self) -> int:
-        """Number of flows."""
         return len(self.src)
 
     @property
@@ -81,7 +80,6 @@ class Flows:
         return replace(self, lag=self.lag + seconds, latency=seconds)
 
     def back(self) -> "Flows":
-        """The flows in the opposite direction."""
         return replace(self, src=self.dst, dst=self.src)
 
     def only(self, which: np.ndarray) -> "Flows":

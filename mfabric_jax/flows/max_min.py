@@ -59,7 +59,6 @@ def max_min_rates(problem: FlowProblem) -> Rates:
 
 
 def has_nan(problem: FlowProblem, *terms: Array) -> Bool[Array, ""]:
-    """Whether the problem or one of the `terms` has a NaN."""
     parts = (problem.capacity, problem.share, problem.weight, problem.cap, *terms)
     return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
 
@@ -71,8 +70,7 @@ def nothing_frozen(problem: FlowProblem) -> Filling:
 
 
 def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Filling:
-    """The filling loop, without derivatives; flows frozen in `start` stay frozen, and no level is below `floor`. Once a
-    quarter of a large table is left, that quarter is filled alone."""
+    """The filling loop, without derivatives; flows frozen in `start` stay frozen, and no level is below `floor`."""
     problem = lax.stop_gradient(problem)
     if problem.weight.size <= SMALL:
         return _rounds(problem, start, floor, 0)

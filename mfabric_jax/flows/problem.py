@@ -102,11 +102,9 @@ class Paths(eqx.Module):
 
     @property
     def present(self) -> Bool[Array, "F H"]:
-        """Which hops are not padding."""
         return self.slot < self.links
 
     def spread(self, value: Array) -> Array:
-        """Values of flows [F] at their hops [F H]."""
         return jnp.broadcast_to(value[:, None], self.slot.shape)
 
     def at_hops(self, value: Float[Array, "L"], fill: float) -> Array:
@@ -114,7 +112,6 @@ class Paths(eqx.Module):
         return jnp.concatenate([value, jnp.full(1, fill, value.dtype)])[self.slot]
 
     def hop_sum(self, hop: Array) -> Float[Array, "L"]:
-        """Sum of hop values on every link."""
         if self.compared:
             return self._on_link(hop, 0).sum(1)
         return jnp.zeros(self.links + 1, hop.dtype).at[self.slot].add(hop)[:-1]
@@ -135,7 +132,6 @@ class Paths(eqx.Module):
 
 
 def paths_of(problem: FlowProblem) -> Paths:
-    """The hops of a problem."""
     links, hops = problem.capacity.size, problem.hops.astype(jnp.int32)
     compared = platform() != "cpu" and hops.size * links <= COMPARED
     return Paths(jnp.where(hops >= 0, hops, links), problem.share, links, compared)

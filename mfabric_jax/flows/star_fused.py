@@ -1,9 +1,7 @@
 """The star kernel fused for a GPU: one Pallas program (Triton) per instance simulates in registers.
 
-The algorithm is that of `star_kernel`, but flows that end at the same instant end in one event. Ports are [2 N], up
-before down; the flows of a port are bits of words. Exact without tolerances, although Triton's float32 division is not
-correctly rounded. It uses only what Triton has: bounded loops, masks, reductions and elementwise operations on
-power-of-two shapes.
+The algorithm is that of `star_kernel`, except that flows ending at the same instant share an event. Ports are [2 N], up
+before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
 """
 
 import functools
@@ -157,7 +155,6 @@ def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Arr
         return (filling.least < math.inf) & (filling.steps < level.size)  # each step saturates a port
 
     def saturate(filling: _Filling) -> _Filling:
-        """Saturate all ports with the smallest share; their flows leave the opposite ports."""
         full = filling.share == filling.least
         return _after(filling, full, _common(words, full, level.dtype), ports)
 
@@ -220,7 +217,6 @@ def _words(sends: Bool[Array, "N N"]) -> Words:
 
 
 def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"]:
-    """For every port, how many of its flows go to ports of the mask."""
     common = []
     for at, word in enumerate(words):
         own = jnp.where(mask, _bit(word.shape[1], at), jnp.int32(0)).sum(1, dtype=jnp.int32)

@@ -1,12 +1,9 @@
 """The star kernel: N endpoints, each with a port up and a port down, ports optionally grouped.
 
-Flow i -> j crosses up[i] and down[j] and, where equal groups of endpoints share ports (racks under an oversubscribed
-switch), the port up of i's group and down of j's. Its max-min rate is the smaller of two levels, x_ij = min(row_i,
-column_j), so ports are filled lowest first, and a completion changes only ports above the ended flow's rate. Ports with
-the smallest share freeze together.
-
-The batch is on the last axis, so every operation is a vector operation over instances; lanes still filling do not hold
-up the others. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
+The max-min rate of flow i -> j is the smaller of two levels, x_ij = min(row_i, column_j), so ports are filled lowest
+first, and a completion changes only ports above the ended flow's rate. The batch is on the last axis; lanes still
+filling do not hold up the others. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed.,
+6.5.2.
 """
 
 import functools
@@ -133,7 +130,6 @@ def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
 
 
 def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels:
-    """Start filling above the kept ports, whose flows are settled; no level is below `floor` [B]."""
     n = bits.n
     kept = barrier(jnp.where(keep, level, BIG))
 
@@ -166,7 +162,6 @@ def _next_end(left, level, n: int):
 
 
 def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
-    """In every lane that is done filling: run to the next completion, end that flow, prepare the refill."""
     n, levels = bits.n, state.levels
     lane = jnp.arange(state.now.size, dtype=jnp.int32)
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
@@ -193,8 +188,6 @@ def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
 
 
 def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
-    """Freeze ports until at most `goal` lanes still have open ones."""
-
     def filling(state):
         return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < bits.n)
 

@@ -124,7 +124,6 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
 
 
 def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
-    """The demand with pairs inside one server set to 0."""
     server = jnp.arange(demand.shape[0]) // ranks_per_server
     return jnp.where(server[:, None] == server[None, :], 0, demand)
 
@@ -204,7 +203,7 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
-    """`single_paths` for circuits with forwarding only: one shortest path per flow, for all groups that share links."""
+    """`single_paths` for circuits with forwarding only: one shortest path per flow."""
     if links.mesh is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
     network = links.mesh.network
@@ -263,8 +262,6 @@ def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
 
 @functools.lru_cache(maxsize=32)
 def _drawn(servers: int, flows: int, nics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fraction of each pair's flows on its fullest circuit, by number of circuits [S S MOST+1], and per NIC at either
-    end."""
     rng = np.random.default_rng(seed)
     draw = rng.random((servers, servers, flows))
     heaviest = np.zeros((servers, servers, MOST_CIRCUITS + 1))

@@ -65,7 +65,6 @@ class _Areas:
         return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
 
     def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Links from each area to the other as (index in the list, link), and the number of links per index."""
         key = one * self.count + other
         count = self.first[key + 1] - self.first[key]
         place = np.repeat(np.arange(len(key)), count)

@@ -85,14 +85,12 @@ class Links(NamedTuple):
 
 
 def split(potentials: Potentials):
-    """Potentials of first, second and direct circuits [S S], and of ports up and down [S]."""
     servers = potentials.shape[-1]
     first, second, direct = (potentials[at * servers : (at + 1) * servers] for at in range(3))
     return first, second, direct, potentials[-2], potentials[-1]
 
 
 def level(servers: int, dtype) -> Potentials:
-    """Start of a descent: paths weighted by their width."""
     return jnp.zeros((3 * servers + 2, servers), dtype)
 
 

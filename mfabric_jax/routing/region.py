@@ -87,8 +87,8 @@ def _without_relay(region: Region, circuits: Circuits, demand: Float[Array, "S S
 def parts_that_wait(
     region: Region, plan: Plan, demand: Float[Array, "S S"], turning: Bool[Array, "S S"], *, routing: str = "unsplit"
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """`part_times` (relay: `relay_part_bounds`), and the time of the circuit traffic that waits for reconfigured
-    circuits [s]. `turning` [S S] marks the reconfigured pairs; a relayed path waits if either of its circuits does."""
+    """`part_times` (relay: `relay_part_bounds`), and the time of circuit traffic that waits for the pairs `turning` [S
+    S], whose circuits are reconfigured [s]; a relayed path waits if either circuit does."""
     demand = between_servers(region, demand)
     if routing != "relay":
         pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
@@ -103,10 +103,8 @@ def parts_that_wait(
 
 # ------------------------------------------------------------------------------------------------------- lower bounds
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
-    """Busiest port's bytes over its capacity [s]: the fluid optimum of a star, reached when every flow is paced.
-
-    A lower bound on the slowest flow of `star_completion` (same arguments), usually within 0.1 % and at worst 16 %.
-    """
+    """Busiest port's bytes over its capacity [s], reached when every flow is paced: a lower bound on the slowest flow
+    of `star_completion` (same arguments)."""
     size = jnp.asarray(size)
     out, into = (_over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
@@ -122,8 +120,7 @@ def fluid_lower_bound(
 ) -> Float[Array, ""]:
     """Completion time of one all-to-all whose flows are paced to end together [s]: the busiest circuit or EPS port.
 
-    Arguments and derivatives as `all_to_all_time`, of which it is a lower bound (equal under split). Much cheaper; use
-    it to optimise circuits.
+    A cheap lower bound of `all_to_all_time` (equal under split), with the same arguments; use it to optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
     circuits = plan.circuits if isinstance(plan, Plan) else plan
@@ -157,8 +154,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
 
 def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Busiest link's bytes over its capacity under relay routing [s]: a lower bound on the time, piecewise linear in
-    the shares. Use it to optimise shares."""
+    """Busiest link's bytes over its capacity under relay routing [s]: a lower bound, piecewise linear in the shares."""
     return jnp.maximum(*relay_part_bounds(region, plan, demand))
 
 
@@ -329,8 +325,8 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`part_times` under unsplit routing where `server` has lost its electrical ports. The peer with which it has most
-    circuits relays for it. Infinity where `server` has no circuit."""
+    """Unsplit `part_times` where `server` lost its electrical ports and the peer with which it has most circuits
+    relays; infinity without a circuit."""
     demand, servers = between_servers(region, demand), region.servers
     i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
     links = servers * servers

@@ -37,13 +37,9 @@ def relay_finish(
     shares: Float[Array, "S S S+2"],
     efficiency,
 ) -> Float[Array, "S S"]:
-    """Finish time of each pair [s]; 0 without bytes, infinity where a share uses a missing circuit.
-
-    - `efficiency`: a relayed byte counts 1 / efficiency on its second hop.
-
-    NaN throughout if the shares of a pair with bytes miss 1 by more than 1e-4. Differentiable in demand, capacities,
-    shares.
-    """
+    """Finish time of each pair [s]; 0 without bytes, infinity where a share uses a missing circuit, NaN throughout if
+    the shares of a pair with bytes miss 1 by more than 1e-4. A relayed byte counts 1 / `efficiency` on its second
+    hop. Differentiable in demand, capacities, shares."""
     shares = on_paths(shares.astype(demand.dtype))
     problem = relay_problem(circuit, port, shares, efficiency)
     finish = completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
@@ -91,7 +87,6 @@ def on_paths(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
 
 
 def is_path(servers: int) -> np.ndarray:
-    """[S S S+2] False inside a server and for relays through either end."""
     i, j, k = np.ogrid[:servers, :servers, : servers + 2]
     return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
 

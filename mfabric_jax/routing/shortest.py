@@ -264,7 +264,6 @@ def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]
 
 
 def _lightest(network: Network, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
-    """The path with the smallest largest cost (load + size) / capacity; ties by the smallest sum of costs."""
     ends = [(network.tail[links], network.head[links]) for links in levels]
     costs = [(load[links] + size) / network.capacity[links] for links in levels]
     worst = _best(ends, costs, dst, np.maximum)[0].min()

@@ -53,13 +53,8 @@ def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.
 
 
 class Transfers(NamedTuple):
-    """Solved flows.
-
-    - `finish` [F] s: arrival of the last byte, propagation included; the start time for 0 bytes.
-    - `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) while all flows run together.
-    - `link_bytes` [L]: bytes carried in total; `utilisation` [L]: those bytes over what the link could carry from the
-      first start to the last end.
-    """
+    """Solved flows: `finish` [F] s includes propagation; `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) hold
+    while all flows run together; `link_bytes` [L] in total; `utilisation` [L] from first start to last end."""
 
     finish: np.ndarray
     rate: np.ndarray
@@ -165,11 +160,9 @@ INSIDE = "nvswitch"  # links inside servers, where the transport does not apply
 
 
 def under(transport: Transport, network: Network, routes: Routes, size: np.ndarray) -> tuple[Network, np.ndarray]:
-    """The network with capacities as seen by payload under a transport, and every flow's extra delay [F] s.
-
-    A link that carries B bytes, while A bytes cross the opposite way, is as slow as if it moved B / pacing + acks x A;
-    pacing applies to links into GPUs and optical NICs.
-    """
+    """The network as payload sees it under a transport, and every flow's extra delay [F] s. A link that carries B
+    bytes, and A the opposite way, is as slow as if it moved B / pacing + acks x A; pacing applies to links into GPUs
+    and optical NICs."""
     if transport == NONE:
         return network, np.zeros(len(routes.hops))
     outside = ~_of_kind(network.links, lambda kind: kind.startswith(INSIDE))
@@ -188,7 +181,6 @@ def _of_kind(runs: tuple[tuple[str, int], ...], wanted) -> np.ndarray:
 
 
 def _the_other_way(network: Network, carried: np.ndarray) -> np.ndarray:
-    """Bytes from the head of every link to its tail [L], divided among parallel links by width."""
     pair, back = (a * network.size + b for a, b in ((network.tail, network.head), (network.head, network.tail)))
     known, place = np.unique(np.concatenate([pair, back]), return_inverse=True)
     own, other = place[: len(pair)], place[len(pair) :]
@@ -198,7 +190,6 @@ def _the_other_way(network: Network, carried: np.ndarray) -> np.ndarray:
 
 
 def _waits_s(transport: Transport, network: Network, routes: Routes, outside: np.ndarray) -> np.ndarray:
-    """Delay of each flow that leaves its server [s], from its mean number of links and its narrowest link."""
     there = (routes.hops >= 0) & outside[routes.hops]
     links = np.where(there, routes.share, 0).sum(axis=1)
     narrowest = np.where(there, network.capacity[routes.hops], np.inf).min(axis=1, initial=np.inf)

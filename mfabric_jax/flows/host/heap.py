@@ -22,7 +22,6 @@ class Heap(NamedTuple):
 
 
 def new_heap(things: int) -> Heap:
-    """An empty heap."""
     return Heap(np.zeros(things, _ENTRY), np.full(things, -1, np.int32), np.zeros(1, np.int64))
 
 
@@ -34,13 +33,11 @@ def least(heap):
 
 @compiled
 def first(heap):
-    """The item with the smallest key."""
     return heap.entries[0].thing
 
 
 @compiled
 def put(heap, thing, key):
-    """Add an item, or change its key."""
     at = heap.place[thing]
     if at < 0:
         at = heap.size[0]
@@ -54,7 +51,6 @@ def put(heap, thing, key):
 
 @compiled
 def drop(heap, thing):
-    """Remove an item if it is in the heap."""
     at = heap.place[thing]
     if at < 0:
         return

@@ -1,13 +1,9 @@
 """Max-min rates, updated where flows begin or end, and only as far as rates change.
 
-Links fill in order of level (rate / weight). Rising flows take part; all others keep their rates. At level x
-
-- a link that fills at x holds its rising flows; its fixed flows above x have too much, so they rise from x on;
-- a link on which a flow rises or has ended, and which holds fixed flows at x, has room left, so they rise too.
-
-A fixed flow joins at its own level or below, before any link on its path fills above that level, so no decision at a
-lower level is undone. In the end every flow has a full link on which no flow has a higher level: the max-min
-allocation.
+Links fill in order of level (rate / weight) with the rising flows; all others keep their rates. At level x, a link that
+fills makes its fixed flows above x rise from x on; a link on which a flow rises or has ended, and which holds fixed
+flows at x, makes these rise. A flow joins before any link on its path fills above its level, so nothing decided below
+is undone.
 """
 
 from typing import NamedTuple
@@ -41,15 +37,13 @@ _HOP = {"link": np.int32, "flow": np.int32, "share": float, "place": np.int32, "
 class Sharing(NamedTuple):
     """Running flows: records of flows [F], links [L] and hops [N], laid out in memory as they are used.
 
-    - A flow has `weight`, `cap`, hops `first` to `end`, `rate`, `level`, `holder` (the full link that limits it; -1:
-      its cap, -2: nothing), `left` bytes `since` its rate began, and `state`.
-    - A link has `capacity`; `members` hops, listed in the hops' field `member` from `first` on; bandwidth `used` by
-      fixed flows (`changes` since the sum was renewed); `risers` with total weight `rising`; flows `held` at the level
-      at which it is `full`, of total weight `bound`, who may have to rise (`waits`).
-    - A hop of `flow` crosses `link` with its `share`; it is the `place`-th of that link's members.
-    - `flow.changed`, `link.listed`, `link.stale` are lists with lengths `counts` [3]: flows that rose, links touched,
-      links that need a key.
-    - `now` [2]: time, and event (flow number for a begin, plus F for an end).
+    - A flow has hops `first` to `end`, the link that limits it (`holder`; -1: its cap, -2: nothing), `left` bytes
+      `since` its rate began.
+    - A link has `members` hops, listed in the hops' field `member` from `first` on; bandwidth `used` by fixed flows
+      (`changes` since the sum was renewed); `risers` of total weight `rising`; flows `held` at the level at which it is
+      `full`, of total weight `bound`, who may have to rise (`waits`). A hop is the `place`-th member.
+    - `flow.changed`, `link.listed`, `link.stale` are lists of lengths `counts` [3]: flows that rose, links touched,
+      links that need a key. `now` [2]: time, and event (flow number for a begin, plus F for an end).
     """
 
     flows: np.ndarray
@@ -102,7 +96,6 @@ def enter(s, flow):
 
 @compiled
 def leave(s, flow):
-    """End a flow and free its bandwidth."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
         _touch(s, link)
@@ -190,7 +183,6 @@ def _let_go(s, hop):
 
 @compiled
 def _give_back(s, link, rate):
-    """Lower `used`; renew the sum if what is left may be rounding error."""
     s.links[link].used -= rate
     s.links[link].changes += 1
     if s.links[link].used < MOST * rate:
@@ -234,7 +226,6 @@ def _room_ends(s, link):
 
 @compiled
 def _find_keys(s, links):
-    """For every changed link, the level of its next event."""
     for at in range(s.counts[STALE]):
         link = s.links[at].stale
         s.links[link].asked = False
