@@ -142,7 +142,6 @@ def _tokens(resolved: Resolved) -> np.ndarray:
 
 
 def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
-    """Circuits of every region [G S S] for the iteration's bytes between its servers."""
     job = resolved.job
     size, per_server = job.servers_per_region, job.ranks_per_server
     demand = region_bytes(job, tokens)

@@ -38,7 +38,7 @@ def prices_by_part() -> tuple[str, ...]:
 
 def with_own(path: str | Path | None) -> tuple[Table, Table]:
     """The package's table with the entries of a `.toml` or `.json` file on top, and the file alone. Raises `InputError`
-    for a name that no table has, and for a value in place of a table."""
+    for an unknown name, and for a value in place of a table."""
     own = {} if path is None else read_mapping(path, "prices")
     for name, value in own.items():
         one_of("price", name, (*prices_by_part(), *TABLES))
@@ -101,8 +101,8 @@ class Prices:
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults, and tables of
-        other parts are ignored. A file with its own bandwidths must list the prices at them too."""
+        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults. A file with
+        its own bandwidths must list the prices at them too."""
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         missing = [field for field in BY_BANDWIDTH if field not in given]
@@ -162,8 +162,8 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
 
 
 def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
-    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0; fields in `unknown` may
-    be None."""
+    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0 (None: in `unknown`
+    only)."""
     listed = ("gbps", *BY_BANDWIDTH)
     for field in listed:
         value = getattr(table, field)

@@ -67,7 +67,6 @@ class Network:
         raise InputError(f"node must be below {self.size}, got {node + self.size}.")
 
     def link_name(self, link: int) -> str:
-        """Name of a link, such as "gpu 3 -> edge 0"."""
         return f"{self.node_name(int(self.tail[link]))} -> {self.node_name(int(self.head[link]))}"
 
     def without(self, failed: np.ndarray) -> "Network":

@@ -22,9 +22,9 @@ class Region(eqx.Module):
 
     - `servers`: number of servers (static, since it sets all shapes).
     - `nic_gbps`: bandwidth of every NIC and circuit, per direction.
-    - `optical_degree`: NICs of a server on the OCS, its most circuits; one number or [S].
+    - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; one number or [S].
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; one number or [S].
-    - `delay_s`: reconfiguration delay, while which the OCS carries nothing.
+    - `delay_s`: reconfiguration delay, during which the OCS carries nothing.
     - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
@@ -63,7 +63,7 @@ class Region(eqx.Module):
 
     @property
     def degrees(self) -> Int[Array, "S"]:
-        """The most circuits of every server."""
+        """The most circuits that each server can have."""
         return jnp.broadcast_to(jnp.asarray(self.optical_degree).astype(jnp.int32), (self.servers,))
 
     @property

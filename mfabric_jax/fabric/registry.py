@@ -55,9 +55,9 @@ def cost_table(
 ) -> list[dict[str, Any]]:
     """Network cost of one server: a row for each part of each group of NICs.
 
-    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). What `gpus` of a server
-    (None: the fabric's number) pay besides NICs (nvl72, mfabric-cpo) and the rack switch, if priced, are rows of their
-    own. `form`: see `Form`.
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Separate rows: what
+    `gpus` (None: the fabric's number) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if priced. `form`: see
+    `Form`.
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)

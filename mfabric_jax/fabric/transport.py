@@ -47,7 +47,6 @@ class Transport:
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes of a packet on the wire."""
         return self.payload_bytes + self.header_bytes
 
     @property

@@ -196,8 +196,8 @@ def check_two_tiers(nics: int) -> None:
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:
-    """The first radix among `least`, twice, four times, ... that fits all NICs: three tiers for all NICs together, two
-    tiers for one NIC per server."""
+    """The first radix among `least`, twice, four times, ... whose trees fit all NICs (two tiers: one NIC per
+    server)."""
     radix = least
     while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
         radix *= 2

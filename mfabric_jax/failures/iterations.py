@@ -63,7 +63,6 @@ class Failures:
 
     @property
     def present(self) -> list[str]:
-        """Requested kinds that the fabric has."""
         return [kind for kind in self.kinds or KINDS if kind not in self.absent]
 
     @property
@@ -193,8 +192,6 @@ def _staying(demand, region, *, previous=None, key=None, count):
 
 @functools.lru_cache
 def _serving_first(policy: Policy, server: int) -> Policy:
-    """The policy with one server's bytes most urgent, since circuits are its only connection."""
-
     def urgent(demand, region, *, previous=None, key=None):
         here = jnp.arange(demand.shape[0]) == server
         heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)

@@ -33,7 +33,6 @@ def checked_after(after, flows: int) -> np.ndarray:
 
 
 def successors(after: np.ndarray, flows: int) -> Successors:
-    """Group the pairs `after` [D 2] by the flow waited for."""
     order = np.argsort(after[:, 0], kind="stable")
     first = np.zeros(flows + 1, np.int64)
     np.cumsum(np.bincount(after[:, 0], minlength=flows), out=first[1:])
@@ -53,7 +52,6 @@ def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) 
 
 
 def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
-    """An order of the flows that can run, and how many unfinished flows each flow [F] still waits for."""
     first, then, waits = successors(after, flows)
     order = np.zeros(flows, np.int64)
     walk = _compiled_walk() if flows > MANY else _walk

@@ -71,7 +71,6 @@ def tuned(platform: str, n: int) -> Kernel | None:
 
 
 def tuned_sizes(device: Any) -> list[int]:
-    """Numbers of endpoints tuned for a device; none if the file is broken."""
     try:
         return list(tuned_file.kernels_of(device))
     except InputError:

@@ -30,7 +30,6 @@ class _Ports(NamedTuple):
     together: Bool[Array, "N N"] | None
 
     def group_sum(self, value: Float[Array, "2 N"]) -> Float[Array, "2 N"]:
-        """Sum over each port's group, at each port."""
         assert self.together is not None
         each = lax.broadcast_in_dim(value, (*value.shape, value.shape[1]), (0, 2))
         return jnp.where(lax.broadcast_in_dim(self.together, each.shape, (1, 2)), each, 0).sum(2)
@@ -162,7 +161,6 @@ def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Arr
 
 
 def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
-    """Start of filling: levels below `floor` are kept, and the flows of their ports settled."""
     stands = level < floor
     kept = jnp.where(stands, level, math.inf)
     row, column = _sides(kept)
@@ -179,7 +177,6 @@ def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
 
 
 def _after(filling: _Filling, full, gone, ports: _Ports) -> _Filling:
-    """State after the `full` ports saturated and `gone` flows of each other port were settled with them."""
     level = jnp.maximum(filling.least, filling.last)
     leaves = jnp.where(full, filling.count, jnp.where(filling.count > 0, gone, 0))
     room, count = jnp.maximum(filling.room - level * leaves, 0), filling.count - leaves

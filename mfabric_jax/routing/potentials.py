@@ -25,8 +25,6 @@ Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up,
 
 
 class Links(NamedTuple):
-    """One all-to-all in any unit of bytes, and the capacities it runs on."""
-
     demand: Float[Array, "S S"]  # 0 where a pair has no path
     circuit: Float[Array, "S S"]  # bytes/s; 0: there is none
     port: Float[Array, "S"]

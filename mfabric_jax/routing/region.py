@@ -143,9 +143,9 @@ def _paced(region: Region, circuits: Circuits, demand: Float[Array, "S S"], rout
 
 
 def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Degree bound [s]: the busiest server's bytes, out or in, over all of its NICs.
+    """Lower bound for any circuits and routing [s]: the busiest server's bytes, out or in, over all of its NICs.
 
-    No circuits and no routing end earlier. Infinity where a server without NICs has bytes.
+    Infinity where a server without NICs has bytes.
     """
     demand = between_servers(region, demand)
     nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)

@@ -41,8 +41,6 @@ def relay_shares(
 
 
 class _Sent(NamedTuple):
-    """One all-to-all and its links; `path` marks the shares that may be above 0."""
-
     links: Links
     path: Bool[Array, "S S S+2"]
 

@@ -42,8 +42,7 @@ def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
 
 
 def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.0) -> Wired:
-    """Routing between the gpu or host nodes of a user's network, in their order; `goodput`: payload fraction of
-    capacity."""
+    """Routing between the gpu or host nodes of a user's network; `goodput`: payload fraction of capacity."""
     node = endpoints(network)
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
@@ -73,10 +72,8 @@ class Routed(NamedTuple):
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
-        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows.
-
-        Differentiable; works under `jax.vmap`.
-        """
+        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows. Differentiable and
+        `vmap`-able."""
         flows, dtype = self.flows, problem.capacity.dtype
         given = (size, flows.size), (start, flows.start), (lag, flows.lag)
         size, start, lag = (jnp.asarray(own if x is None else x, dtype) for x, own in given)

@@ -62,7 +62,6 @@ def _programs() -> tuple[Callable[..., Any], ...]:
 
 
 def run_instance(one: HostInstance) -> tuple[Times, int]:
-    """Times of every flow, and the number of events."""
     return _run(one, new_tape(0, 0))
 
 

@@ -110,7 +110,6 @@ def leave(s, flow):
 
 @compiled
 def settle(s, flow):
-    """Update the bytes left of a flow, at its rate up to now."""
     had = s.now[0] - s.flows[flow].since
     note(s.tape, CLOSE, flow, int(s.now[1]), s.flows[flow].rate, had)
     if had > 0:
