@@ -162,8 +162,7 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
 
 
 def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
-    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0 (None: in `unknown`
-    only)."""
+    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0."""
     listed = ("gbps", *BY_BANDWIDTH)
     for field in listed:
         value = getattr(table, field)

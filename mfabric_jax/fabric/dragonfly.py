@@ -19,8 +19,8 @@ from mfabric_jax.workload import Workload
 
 
 class Shape(NamedTuple):
-    """`per_router`: servers; `groups`, with `routers` each; `ports` of a router for other groups; `local`, `between`:
-    links of every two routers of a group, and of every two groups."""
+    """`per_router`: servers; `ports` of a router for other groups; `local`, `between`: links of every two routers of a
+    group, and of every two groups."""
 
     per_router: int
     groups: int

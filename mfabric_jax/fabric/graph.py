@@ -27,8 +27,7 @@ UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
 def read_graph(path: str | Path) -> Network:
-    """The graph of a node-link JSON file. Raises `InputError` for an unreadable file and for data that `graph_of`
-    rejects."""
+    """The graph of a node-link JSON file. Raises `InputError` if the file is unreadable or `graph_of` rejects it."""
     data = read_mapping(path, "a graph's nodes and edges", ".json", LARGEST)
     try:
         return graph_of(data)

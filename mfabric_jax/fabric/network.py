@@ -76,8 +76,7 @@ class Network:
         return replace(self, capacity=capacity)
 
     def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
-        """Merge parallel links into one of summed capacity; `pool` [L] and `node` [N]: index of the merged link and
-        node."""
+        """Merge parallel links; `pool` [L] and `node` [N]: index of the merged link and node."""
         count = sum(n for _, n in links)
         ends = np.zeros((2, count), self.tail.dtype)
         ends[:, pool] = node[np.stack([self.tail, self.head])]

@@ -86,7 +86,7 @@ class Ocs:
             )
 
     def switches(self, region_ports: Any, regions: Any) -> Any:
-        """Number of switches for `regions` regions of `region_ports` ports, numbers or arrays; a region fits on one
+        """Switches for `regions` regions of `region_ports` ports each (numbers or arrays); a region is on one
         switch."""
         together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
         needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
@@ -95,8 +95,7 @@ class Ocs:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts table in use: network `prices` and `watts`; `gpus`, `servers` by name; `running`; `ocs`: the chosen
-    optical switch, None where none is named."""
+    """The parts table in use; `gpus` and `servers` by name. `ocs`: the chosen optical switch, None if none is named."""
 
     prices: Prices
     watts: Watts

@@ -147,7 +147,7 @@ class Circuits(eqx.Module):
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
 
     def checked(self, degree: ArrayLike) -> "Circuits":
-        """Self, or a runtime error (also under jit) that names the broken rule; `degree` () or [S]: optical NICs per
+        """Self, or a runtime error (also under jit) naming the broken rule; `degree` () or [S]: optical NICs per
         server."""
         used = self.count.sum(axis=1)
         rules = {

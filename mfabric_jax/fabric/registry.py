@@ -98,8 +98,7 @@ def cluster_cost(
 def cluster_watts(
     name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **form: Any
 ) -> Any:
-    """Electrical power of a cluster's network at full use [W]; None if a part's is unknown. Arrays as in
-    `cluster_cost`."""
+    """Power of a cluster's network at full use [W]; None if a part's is unknown. Arrays as in `cluster_cost`."""
     whole("servers", servers)
     watts = watts or Watts()
     counted = _counted(name, gpus, bool(watts.rack_switch_per_server), {"servers": servers} | form)

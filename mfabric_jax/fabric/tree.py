@@ -196,8 +196,7 @@ def check_two_tiers(nics: int) -> None:
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:
-    """The first radix among `least`, twice, four times, ... whose trees fit all NICs (two tiers: one NIC per
-    server)."""
+    """The least radix of `least` * 2^k whose trees fit all NICs (two tiers: one NIC per server)."""
     radix = least
     while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
         radix *= 2

@@ -199,11 +199,9 @@ class Rate(NamedTuple):
 
 
 def read_rates(path: str) -> dict[str, Rate]:
-    """{kind: rate} from a file with one table per kind.
-
-    Keys: `per_million_hours` (failures of a device in a million hours) or `mtbf_hours`; `repair_hours` (24); `stops`
-    (true; controller: false). Raises `InputError` for anything else.
-    """
+    """{kind: rate} from a file with one table per kind; raises `InputError` for anything else. Keys:
+    `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (24); `stops` (true; controller:
+    false)."""
     found = {}
     for kind, given in read_mapping(path, "rates of failures").items():
         one_of(f"failure in {path!r}:", kind, KINDS)
@@ -235,8 +233,8 @@ def expected_loss(
     checkpoint_interval_s: float,
     restart_s: float,
 ) -> dict[str, Any]:
-    """`failures_per_month` of `count` devices, and the hours and iterations of work lost; None without a rate.
-    `slow_down`: relative increase of the iteration time until the repair."""
+    """`failures_per_month` of `count` devices, and hours and iterations of work lost; None without a rate. `slow_down`:
+    relative increase of the iteration time until the repair."""
     if rate is None or count is None:
         return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month"))
     failures = count * rate.per_hour * HOURS_A_MONTH

@@ -64,8 +64,7 @@ def _(primals, tangents):
 
 
 def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
-    """The linear change of begin and end, written as the solution of a linear system so that JAX can transpose and
-    batch it."""
+    """The linear change of begin and end as the solution of a linear system, so that JAX can transpose and batch it."""
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
 
     together, apart = ravel_pytree(d)  # one operand, since some inputs have changes known to be zero

@@ -191,8 +191,7 @@ def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.nd
 
 
 def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Aggregation switch and core of every flow: flows in falling order of size, each on the path whose fullest link is
-    emptiest (ties: least total load, then a hash)."""
+    """Aggregation switch and core of each flow, largest first: the path whose fullest link is emptiest."""
     if size is None:
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]

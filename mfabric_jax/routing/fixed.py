@@ -85,8 +85,8 @@ def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
 
 
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all of `demand` [S S] bytes per group [s]; the mean over groups.
-    Forwarding costs only bandwidth."""
+    """Exact fluid time of one all-to-all of `demand` [S S] bytes per group, with forwarding [s]; the mean over
+    groups."""
     if fabric.mesh is None or not fabric.joined:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
@@ -164,7 +164,7 @@ def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
 
 @jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
-    """Time of the slowest all-to-all inside a server [s], for `demand` [S G G] bytes and `gpu_Bps` bytes/s per rank."""
+    """Time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` bytes/s per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
     other = jnp.where(jnp.eye(demand.shape[1], dtype=bool), 0, 1).astype(demand.dtype)

@@ -27,8 +27,7 @@ def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = 
 
 
 def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
-    """NICs at which each server can send when all these pairs send together, each a fraction `part` of a server's
-    bytes, and the busiest link is full."""
+    """NICs per server that fill the busiest link if all pairs send a fraction `part` of a server's bytes at once."""
     routes, network = mesh_routes(mesh, src, dst), mesh.network
     there = routes.hops >= 0
     load = np.bincount(routes.hops[there], part * routes.share[there], minlength=len(network.tail))

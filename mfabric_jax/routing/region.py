@@ -103,8 +103,7 @@ def parts_that_wait(
 
 # ------------------------------------------------------------------------------------------------------- lower bounds
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
-    """Busiest port's bytes over its capacity [s], reached when every flow is paced: a lower bound on the slowest flow
-    of `star_completion` (same arguments)."""
+    """Busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, reached by paced flows."""
     size = jnp.asarray(size)
     out, into = (_over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
@@ -286,8 +285,8 @@ def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
 
 # ------------------------------------------------------------------------------------------------------- as messages
 class Ways(NamedTuple):
-    """Bytes of every pair of servers on circuits and on electrical ports [S S], and the rate limit of each [bytes/s]
-    (infinity: max-min sharing decides)."""
+    """Bytes of every pair on circuits and electrical ports [S S], and rate limits [bytes/s] (infinity: max-min
+    sharing)."""
 
     optical: Float[Array, "S S"]
     optical_rate: Float[Array, "S S"]
@@ -325,8 +324,7 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Unsplit `part_times` where `server` lost its electrical ports and the peer with which it has most circuits
-    relays; infinity without a circuit."""
+    """Unsplit `part_times` where `server` lost its electrical ports and the peer with most circuits to it relays."""
     demand, servers = between_servers(region, demand), region.servers
     i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
     links = servers * servers

@@ -72,8 +72,7 @@ class Routed(NamedTuple):
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
-        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows. Differentiable and
-        `vmap`-able."""
+        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows."""
         flows, dtype = self.flows, problem.capacity.dtype
         given = (size, flows.size), (start, flows.start), (lag, flows.lag)
         size, start, lag = (jnp.asarray(own if x is None else x, dtype) for x, own in given)

@@ -86,7 +86,7 @@ def taped(one: HostInstance) -> Tape:
 
 
 def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Change of every begin and finish [2F] for changes of capacity, share, weight, cap, size, start and lag."""
+    """Change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start and lag."""
     _, pushed, _ = _programs()
     return pushed(taped(one), one.flow, one.share, one.weight, d)
 

@@ -65,8 +65,7 @@ def _records(count: int, fields: dict[str, type], **values: np.ndarray | int) ->
 
 
 def nothing_shared(capacity, weight, cap, flow, link, share, tape: Tape) -> Sharing:
-    """The state before the first flow begins. Hops `flow`, `link`, `share` [N] in order of flows, without infinite
-    links."""
+    """The state before the first flow. Hops `flow`, `link`, `share` [N] in order of flows, without infinite links."""
     first, first_hop = _firsts(link, len(capacity)), _firsts(flow, len(weight))
     return Sharing(
         _records(len(weight), _FLOW, weight=weight, cap=cap, first=first_hop[:-1], end=first_hop[1:], holder=-2),

@@ -59,8 +59,7 @@ def note_member(tape, hop, held, rate):
 
 @njit(nogil=True, error_model="numpy")
 def pushed(tape, hop_flow, share, weight, d):
-    """Change of every flow's begin and end [2F] for changes `d` of capacity, share (by hop), weight, cap, size, start,
-    lag."""
+    """Change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size, start, lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
     flows = len(weight)
     time, left, since, rate = np.zeros(2 * flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
