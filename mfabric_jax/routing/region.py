@@ -324,7 +324,8 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Unsplit `part_times` where `server` lost its electrical ports and the peer with most circuits to it relays."""
+    """Unsplit `part_times` where `server` lost its electrical ports and the peer with most circuits to it relays;
+    infinity where it has no circuit."""
     demand, servers = between_servers(region, demand), region.servers
     i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
     links = servers * servers
