@@ -28,7 +28,7 @@ class Region(eqx.Module):
     - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    Fields not marked static may be traced arrays. A server's GPUs reach all its NICs through the NVSwitch (delegation). Unequal
+    Non-static fields may be traced. A server's GPUs reach all its NICs through the NVSwitch (delegation). Unequal
     [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
     """
 
