@@ -1,4 +1,4 @@
-"""What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `registry`."""
+"""What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `case/fabrics.py`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
