@@ -1,7 +1,4 @@
-"""Demand to train policies on, and demand to judge them by: other draws, and recorded iterations.
-
-Only proportions matter: policies see demand over what the region can carry.
-"""
+"""Demands for training policies, and held-out demands for judging them. Only proportions matter to policies."""
 
 import dataclasses
 from typing import Any
@@ -43,10 +40,10 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands of all drawn families (`FAMILIES`, `BROAD`), the named workloads, the measured tables (where their ranks
-    divide into so many servers) and, if given, a recorded trace; at most 192 of each.
+    """Training demands: at most 192 of each drawn family (`FAMILIES`, `BROAD`), named workload, measured table whose
+    ranks divide into `servers`, and the recorded trace if any.
 
-    - `held_out`: other draws, and the last fifth of the trace, which training does not see.
+    `held_out`: other random draws, and the last fifth of the trace.
     """
     seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
@@ -60,12 +57,12 @@ def pool(
 
 
 def _learned(records: int) -> int:
-    """How many of the records of a trace are learned from: the first."""
+    """Number of a trace's first records used for training."""
     return max(round(SEEN * records), 1)
 
 
 def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
-    """The records of a trace that `pool` learns from, those held out, and digests; {} without a trace."""
+    """The trace's records for training, the held-out records, and digests; {} without a trace."""
     if trace is None:
         return {}
     numbers, digests = zip(*record_digests(trace, records), strict=True)
@@ -89,7 +86,7 @@ def _from_families(servers: int, seed: int) -> list[np.ndarray]:
 
 
 def _measured_jobs(servers: int) -> list[workload.Workload]:
-    """The models whose ranks can be folded to so many servers."""
+    """Models whose ranks fold into this many servers."""
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
@@ -101,7 +98,7 @@ def from_knobs(servers: int, seed: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Demands of one workload that no training sees."""
+    """Demands of one workload, never used for training."""
 
     name: str
     demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
@@ -133,7 +130,7 @@ def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
 
 
 def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, samples: int, seed: int) -> HeldOut:
-    """Drawn from the iterations behind the first `skipped`, where there are so many."""
+    """Samples of the iterations after the first `skipped`."""
     count = tokens.count
     skipped = min(skipped, len(count) - 1)
     true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))

@@ -1,10 +1,9 @@
-"""The search of one set of circuits for many demands: rounds of the swaps that are worth most to those that count.
+"""Searches one set of circuits for many demands, in rounds of circuit swaps.
 
-A `Delivery` says how demands run over circuits: relay shares for each demand, one set for all, or no shares. Swaps are
-ranked by the worth of capacity on every link. At the best shares a link's price is how much earlier the all-to-all ends
-per capacity added there (the dual of the linear programme of `best_relay_shares`); links that are idle at the end have
-none. A circuit that opens a path is worth the price of the dearest pair's cheapest path so far, less that of the rest
-of the new path.
+Swaps are ranked by the prices of links. A link's price is how much earlier the all-to-all ends per capacity added to
+the link (the dual of the linear programme of `best_relay_shares`); a link that finishes early has price 0. A circuit
+that opens a new path is worth the price of the dearest pair's cheapest path, less the price of the rest of the new
+path.
 """
 
 import functools
@@ -37,15 +36,15 @@ UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
 
 class Worth(NamedTuple):
-    """Change of the time by one circuit, over the time; symmetric: a circuit is capacity in both directions."""
+    """Relative change of the completion time per circuit; symmetric, because a circuit is capacity in both directions."""
 
     held: Float[Array, "S S"]  # later with one less; infinite where there is none
     added: Float[Array, "S S"]  # earlier with one more
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """Worth of circuits, to first order, where links are through at nearly the best `seconds` (circuits, ports up,
-    ports down). Prices are a softmax over the links' times, at a tenth of the latest. About S^3 floats."""
+    """First-order worth of circuits, where `seconds` (rows: circuits, ports up, ports down) are near the best. Prices
+    are a softmax over link times. Needs about S^3 floats."""
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -66,12 +65,12 @@ def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
 def swaps(
     count: Int[Array, "S S"], degrees: Int[Array, "S"], worth: Worth, key: PRNGKeyArray, many: int
 ) -> Int[Array, "K S S"]:
-    """The `many` most promising circuits one swap away; where fewer exist, the rest are `count` itself.
+    """The `many` most promising circuits [K S S] one swap away; if fewer swaps exist, the rest repeat `count`.
 
-    A swap adds a circuit a-c. Where they have no free NIC, a gives up a-b and c gives up c-d, and b and d are joined
-    unless they are the same; where a has two free NICs, d is joined to a itself, and b to c alike. The dearest 2 S of
-    a-c are tried, each with its best b and d: 2 S^3 floats. Noise of 30 % from `key` on the worths makes another round
-    find other swaps.
+    A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; c likewise gives up c-d. Then b and d
+    are joined, unless they are the same server. If a has two free NICs, a takes the place of b; c likewise. Only the 2
+    S dearest pairs a-c are tried, each with its best b and d (2 S^3 floats). Noise of 30 % on the worths lets each
+    round find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -111,7 +110,8 @@ def swaps(
 
 
 class Delivery(NamedTuple):
-    """How demands run over circuits; `state` is what a descent continues from."""
+    """How demands run over circuits: with relay shares per demand, with one set of shares, or without shares. `state`
+    is where the descent of the shares continues."""
 
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
@@ -120,7 +120,7 @@ class Delivery(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Circuits with the state of the demands over them."""
+    """Circuits, with the state and the time of every demand over them."""
 
     count: Int[Array, "S S"]
     state: Any
@@ -128,25 +128,26 @@ class Found(NamedTuple):
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    """All of these circuits, on a CPU one after the other."""
+    """`how.settle` for every candidate in `counts`; one after the other on a CPU."""
     return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
-    """The best of [C ...] for all demands; on ties the first. `stay`: the first, too, if it is within 0.1 %."""
+    """The candidate of [C ...] with the least risk; the first on ties. `stay`: the first also wins if it is within 0.1
+    %."""
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
     place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
     return jax.tree.map(lambda x: x[place], found)
 
 
 def is_enough(samples: Samples, found: Found, tail: float):
-    """Whether no circuits can be better by 0.1 %."""
+    """Whether the circuits are within 0.1 % of the lower bound."""
     limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
     return risk_of(found.seconds, samples.weight, tail) <= limit
 
 
 def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
-    """Circuits no worse, after rounds of `many` swaps each."""
+    """Circuits that are at least as good, after at most `rounds` rounds of `many` swaps."""
 
     def searching(state):
         turn, fruitless, now = state
@@ -171,7 +172,7 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
 def most_promising(
     samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
 ) -> Found:
-    """The best of these circuits, judged by 16 of the demands, others at every turn."""
+    """The best candidate, judged by 16 of the demands, which change every turn."""
     demands = len(samples.pairs)
     if demands <= TRIED:
         return best(samples, settled_each(samples, how, counts, state, warm), tail)
@@ -184,7 +185,7 @@ def most_promising(
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
 def adaptive() -> Delivery:
-    """Relay shares near the best for each demand."""
+    """Relay routing with near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -210,7 +211,7 @@ def adaptive() -> Delivery:
 
 @functools.cache
 def fixed(tail: float) -> Delivery:
-    """One set of relay shares for all demands."""
+    """Relay routing with one set of shares for all demands."""
 
     def cold(samples: Samples):
         servers = samples.pairs.shape[-1]
@@ -262,7 +263,7 @@ def fixed(tail: float) -> Delivery:
 
 
 def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Shares of the paths that exist, by their width where logits are 0; 0 where a pair has none."""
+    """Softmax of the logits over existing paths, weighted by path width; 0 for a pair without a path."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
     own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
@@ -275,7 +276,7 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
 
 @functools.cache
 def paced(routing: str) -> Delivery:
-    """Unsplit or split routing, without shares; the worth of a circuit is found by trying."""
+    """Unsplit or split routing, without shares; the worth of a circuit is measured by trying it."""
 
     def late(samples: Samples, count):
         where = samples.region(UNIT_GBPS)

@@ -1,12 +1,13 @@
-"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, better move by move.
+"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, tabu search by moves.
 
-Bytes are in units that a NIC carries in one unit of time; the largest pair has 1 (`scaled`). By time T a pair leaves
-bytes to the EPS (`carried`). Unsplit: all, or none if its circuits carry its larger direction in time. Split: what its
-circuits do not finish. A port of E NICs is in time if it carries at most E T.
+Bytes are in units that a NIC carries in one unit of time, with 1 for the largest pair (`scaled`). `carried` are a
+pair's bytes on the EPS if all must end by T. Unsplit: all bytes, or none if its circuits carry its larger direction by
+T. Split: what its circuits cannot carry by T. A port of E NICs is in time if it carries at most E T.
 
-A move gives circuits to the pair (w, b) of a late server w. The NICs are free, or taken at w from the pair (w, c) and
-at b from (b, d); where both are taken, the pair (c, d) gets what its NICs allow. So a move adds circuits, moves one end
-of them, or swaps two. There are S (K + 1)^2 moves around w: c and d are among the K pairs of a server that lose least.
+A move gives circuits to a pair (w, b) of a late server w. The NICs are free, or taken at w from the pair (w, c) and at
+b from (b, d); if both are taken, the pair (c, d) gets what its NICs allow. So a move adds circuits, moves one end of
+them, or swaps two. A round considers S (K + 1)^2 moves around w: c and d are among the K pairs of a server that lose
+least.
 """
 
 import functools
@@ -37,19 +38,19 @@ CHANCE = 0.3  # power of the uniform draws that favour servers
 
 
 class Scaled(NamedTuple):
-    """One all-to-all in units of its largest pair."""
+    """One demand in units of its largest pair."""
 
     size: Float[Array, "S S"]
     port: Float[Array, "S"]  # EPS NICs
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
     def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
-        """Bytes out and in beyond what the ports carry by `at`; below 0: room."""
+        """Bytes out and in beyond what each server's ports carry by `at`; negative where there is room."""
         return carried.sum(1) - self.port * at, carried.sum(0) - self.port * at
 
 
 class Step(NamedTuple):
-    """Effect of the next circuits that every pair gets, or loses."""
+    """Effect of the next circuits that every pair gains or loses."""
 
     nics: Int[Array, "S S"]  # at each end; 0: no such step
     after: Int[Array, "S S"]  # the pair's circuits then
@@ -57,19 +58,19 @@ class Step(NamedTuple):
 
 
 def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
-    """`demand` [bytes], its diagonal 0."""
+    """`demand` [bytes] without its diagonal, in units of its largest pair."""
     largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
     port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
     return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
 
 
 def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str) -> Float[Array, ""]:
-    """Paced time of circuits [units]."""
+    """Time of paced flows over the circuits [units]."""
     return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
 
 
 def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
-    """Circuits that carry the larger direction of every pair by `at`."""
+    """Circuits that carry every pair's larger direction by `at`."""
     larger = jnp.maximum(size, size.T)
     some = larger > 0
     at = jnp.maximum(at, jnp.finfo(size.dtype).tiny)
@@ -78,17 +79,17 @@ def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
 
 
 def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
-    """The active circuits: unsplit, a pair with too few to end by `at` uses none."""
+    """The circuits in use: under unsplit routing a pair whose circuits are too few to end by `at` uses none."""
     return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
 
 
 def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
-    """Every pair's next step up and down from `count` circuits, and the bytes that the EPS carries now."""
+    """Every pair's next step up and next step down from `count` circuits, and its bytes on the EPS now."""
     return (_split if routing == "split" else _unsplit)(count, size, at)
 
 
 def _split(count, size, at):
-    """One circuit a step."""
+    """A step is one circuit."""
 
     def left(count):
         return jnp.maximum(size - count.astype(size.dtype) * at, 0)
@@ -101,7 +102,7 @@ def _split(count, size, at):
 
 
 def _unsplit(count, size, at):
-    """All that a pair needs a step. Circuits beyond that, or too few, are taken at no cost."""
+    """A step is all circuits that a pair needs. Circuits that are too few or beyond the need cost nothing to take."""
     enough = circuits_needed(size, at)
     done = count >= enough
     carried = jnp.where(done, 0, size)
@@ -121,18 +122,18 @@ def threshold(
     routing: str = "unsplit",
     starts: int = 16,
 ) -> Plan:
-    """Circuits of the least time T for which a rule finds circuits that keep every electrical port in time.
+    """Circuits for the least time T at which a greedy rule keeps every EPS port in time.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
     - `routing`: "unsplit": a pair gets all circuits that it needs to end by T, ceil(D / (T B)) for its larger
       direction; "split": one circuit at a time.
-    - `starts`: runs, the first without and the others with more and more noise on the scores; the best counts.
-    - `key`: of the noise; None: always the same.
+    - `starts`: number of runs; the first has no noise on the scores, each later one more. The best run counts.
+    - `key`: random key of the noise; None: a fixed one.
 
-    The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that relieves such ports of
-    most bytes per NIC, among those with free NICs at both ends. T is bisected; the paced time of the circuits is the
-    next upper end. Never later than `greedy_next`, where it starts. `previous` is not used.
-    Source: ATRO bisects T for its one-hop optimum; the rule is ours.
+    The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that takes most bytes per NIC
+    off such ports, among pairs with free NICs at both ends. T is bisected; the paced time of the circuits is the next
+    upper end. Starts from `greedy_next` and is never later. `previous` is not used. Source: ATRO bisects T for its
+    one-hop optimum; the rule is ours.
     """
     one_of("routing", routing, ROUTINGS)
     whole("starts", starts)
@@ -169,11 +170,11 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
 
 
 def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
-    """Circuits with which all ends by `at`, if the rule finds them, after at most S * degree / 2 rounds."""
+    """Circuits by the rule for the time `at`, after at most S * degree / 2 rounds."""
     size = work.size
 
     def look(count):
-        """Scores of the pairs, and what each would have."""
+        """Scores of the pairs, and their circuits after the step."""
         give, _, carried = steps(count, size, at, routing)
         out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, at))
         relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
@@ -195,7 +196,7 @@ def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) 
 
 # ---------------------------------------------------------------------------------------------------- moves
 class Limit(NamedTuple):
-    """At most `most` circuits taken down from `origin`, and as many put up."""
+    """At most `most` circuits removed from `origin`, and as many added."""
 
     origin: Int[Array, "S S"]
     most: Int[Array, ""]
@@ -205,7 +206,7 @@ class Limit(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """All moves around server w [K+1 S K+1]; where c = w or d = b nothing is taken."""
+    """All moves around server w [K+1 S K+1]; c = w or d = b means that nothing is taken there."""
 
     w: Int[Array, ""]
     b: Int[Array, "..."]
@@ -215,7 +216,7 @@ class _Moves(NamedTuple):
 
 
 def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
-    """The circuits taken down or those put up, whichever are more."""
+    """The larger of the number of circuits removed and the number added."""
     more = jnp.triu(count - previous)
     up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
     return jnp.maximum(up, down)
@@ -234,10 +235,11 @@ def best_move(
     """Circuits after the best move around the latest server, and the pairs [S S] whose circuits changed.
 
     - `loose` [S S]: pairs whose circuits may change.
-    - `favour` [S]: factors on the bytes that the servers' ports have too many by `at`; the largest product is latest.
+    - `favour` [S]: factors on the bytes by which a server's ports exceed `at`; the largest product marks the latest
+      server.
 
-    Even the best move may be for the worse. Nothing changes where no port is late or no move exists. A circuit beyond
-    the limit counts as much as what it carries by `at`.
+    The best move may still be worse than none. Nothing changes if no port is late or no move exists. A circuit beyond
+    the limit costs as many bytes as it carries by `at`.
     """
     give, take, carried = steps(count, work.size, at, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
@@ -281,7 +283,7 @@ def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bo
 
 
 def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
-    """Bytes that ports have too many after each move, less those before."""
+    """Change of the ports' excess bytes by each move."""
     w, b, c, d, closes = moves
     up, down, (out, into) = give.moved, take.moved, excess
 
@@ -298,7 +300,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
 
 
 def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
-    """Circuits that each move adds to those beyond the limit; (c, d) gets circuits only if that adds none."""
+    """Circuits beyond the limit that each move adds; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
 
     def differs(step: Step, sign: int):
@@ -341,13 +343,14 @@ def local_search(
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
     - `previous`: the plan in use.
-    - `key`: of chance; None: always the same.
+    - `key`: random key; None: a fixed one.
     - `routing`: "unsplit" or "split".
-    - `most_changed`: take down at most so many of the previous circuits, the only start, and put up at most so many.
-      Circuits beyond the region's degrees are taken down first, whatever the limit.
+    - `most_changed`: remove at most this many of the previous circuits and add at most this many; the search then
+      starts from the previous circuits only. Circuits beyond the region's degrees are removed first, whatever the
+      limit.
     - `rounds`: moves from every start.
 
-    Never later than its starts by paced time.
+    The paced time is never later than that of its starts.
     """
     one_of("routing", routing, ROUTINGS)
     whole("rounds", rounds, at_least=0)
@@ -386,15 +389,14 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 def improved(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    """Circuits no later than legal ones, after `rounds` moves, and their paced time [units of `scaled`].
+    """The best circuits of `rounds` moves from `start`, and their paced time [units of `scaled`].
 
     - `most`: circuits that may differ from `start`; None: any number.
 
-    Tabu search. The target is a time just below the best so far. A round makes the best move around the server whose
-    EPS ports are latest for it (by a little chance), be it for the worse; the pairs changed then keep their circuits
-    for a few rounds. Circuits with which all ports end in time are the next best, their paced time the next target.
-
-    A round costs about S (SLOTS + 1)^2 sums of eight terms. Source: tabu search after Glover, ORSA J. Computing 1(3),
+    Tabu search. The target is a time just below the best so far. A round makes the best move, even a worsening one,
+    around the server whose EPS ports are latest (with some noise); the changed pairs then keep their circuits for a few
+    rounds. When all ports meet the target, the circuits become the best and their paced time sets the next target. A
+    round costs about S (SLOTS + 1)^2 sums of eight terms. Source: tabu search after Glover, ORSA J. Computing 1(3),
     1989; objective and moves are ours.
     """
     work, degree = scaled(demand, region), region.degrees
@@ -429,7 +431,7 @@ def improved(
 
 
 def _fitted(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Takes down the circuits that carry least, until every server has NICs for its circuits."""
+    """Removes the circuits that carry least until every server is within its degree."""
     wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
     legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)
     both = jnp.maximum(demand, demand.T)
