@@ -95,8 +95,8 @@ def sweep_up(target: Path, older_s: float = STALE_S) -> None:
 
 
 def locked(file: IO, wait: bool = False) -> bool:
-    """Lock an open file until it is closed; False if another process has the lock and `wait` is False. Always True on
-    systems without locks."""
+    """Lock an open file until it is closed; False if another process has it and `wait` is False. Some systems never
+    lock."""
     if fcntl is None:
         return True
     try:

@@ -95,7 +95,6 @@ def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
 
 
 def check_size(field: str, value: float) -> None:
-    """`InputError` if the number is outside its field's range."""
     sizes = _sizes(field)
     if value != 0 and not sizes.least <= abs(value) <= sizes.most:
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
@@ -126,7 +125,6 @@ def _numbers(field: str, value: Any) -> "np.ndarray":
 
 
 def number(field: str, value: T) -> T:
-    """A single number."""
     if _concrete(value) and _numbers(field, value).ndim:
         raise InputError(f"{field} must be a number, got {value!r:.80}.")
     return value

@@ -45,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, words: list[str]) -> int | None:
-    """Run a command with the options and cases that `words` name; returns its exit status, None for 0."""
     module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
@@ -61,7 +60,6 @@ def _run(command: str, words: list[str]) -> int | None:
 
 
 def _shortened(sentence: str) -> str:
-    """The sentence on one line, without its middle if too long."""
     line = " ".join(sentence.split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 

@@ -63,8 +63,8 @@ class SweepFolder:
         return self.path / f"rows-{number:05d}.parquet"
 
     def claim(self) -> bool:
-        """Create the sweep's folder; True if it was new. `InputError` if it holds another sweep or cannot be written.
-        """
+        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder or one that cannot be
+        written."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
             if there.get("evaluate") == OF_0_1:
@@ -122,8 +122,7 @@ class SweepFolder:
 
 
 def verified(file: Path, sweep: str | None = None) -> bytes:
-    """The bytes of a parquet file. `InputError` for a damaged or misplaced part, or one that does not belong to
-    `sweep`."""
+    """The bytes of a parquet file. `InputError` for a part that is damaged, misplaced or not of `sweep`."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):
         raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")

@@ -14,7 +14,7 @@ _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", 
 
 
 def platform() -> str:
-    """"cpu" or "gpu", for instance."""
+    """Such as "cpu" or "gpu"."""
     return _named.get() or device().platform
 
 

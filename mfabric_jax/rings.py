@@ -17,5 +17,4 @@ def ring_bytes(size: Any, members: int) -> Any:
 
 
 def ring_steps(members: int) -> int:
-    """Steps of a ring all-reduce: a reduce-scatter and an all-gather."""
     return 2 * (members - 1)

@@ -26,7 +26,7 @@ CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
 
 class Key(NamedTuple):
-    """Properties of device and software that must match for an entry to apply."""
+    """What must match for an entry to apply."""
 
     device: str  # its kind; of a CPU the model, such as "cpu (AMD EPYC 9654)"
     capability: str | None  # compute capability of a GPU, such as "9.0"
@@ -36,8 +36,6 @@ class Key(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A result for one `Key`."""
-
     device: str
     capability: str | None
     runtime: str | None
@@ -89,7 +87,6 @@ def forget() -> None:
 
 
 def broken(reason: str) -> InputError:
-    """The error for a file that cannot be used."""
     plain = reason.rstrip(".")
     return InputError(f"tuned file {str(tuned_path())!r} is broken ({plain}): delete it, then run mfabric tune again.")
 

@@ -83,7 +83,6 @@ def tune(
 
 
 def check_measured(sizes: Sequence[int], batch: int | None, calls: int) -> None:
-    """`InputError` for arguments of `tune` that cannot be measured."""
     for n in distinct("sizes", tuple(sizes)):
         whole("sizes", n, at_least=2)
     whole("calls", calls)
@@ -135,7 +134,6 @@ def fastest(rows: list[Row]) -> list[Row]:
 
 
 def _compiled(kernel: str, stars: _Stars) -> tuple[Callable | None, Row]:
-    """The program, or None if it fails or is inexact, and its columns."""
     found: Row = {"compile_s": None, "error": None, "dropped": None}
     try:
         began = time.perf_counter()
@@ -184,7 +182,6 @@ def largest_error(finish: np.ndarray, exact: np.ndarray) -> float | None:
 
 
 def _stars(n: int, batch: int) -> _Stars:
-    """Stars that greedy circuits leave of Zipf-distributed demand."""
     region = Region(n, 100.0)
     some = np.asarray(_left_by_circuits(region, jax.random.split(jax.random.key(n), DRAWN)))
     size = some[np.arange(batch) % DRAWN]

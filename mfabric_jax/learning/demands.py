@@ -23,13 +23,13 @@ from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.scenarios import error_of
 
-POOL = 192  # matrices of a part of a pool at most
-AT_ONCE = 24  # of them drawn together: gates take much memory
-SEEN = 0.8  # of a trace's iterations, the first, are learned from
-OTHER_SEEDS = 1_000_003  # added to the seed: no run of training comes so far
-FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
-MEAN_OF = 256  # draws that the mean demand of a drawn workload is taken of
-DRIFT, ITERATIONS = 0.1, 8  # of the measured tables: popularity walks, so that prediction can err
+POOL = 192  # most matrices per source of a pool
+AT_ONCE = 24  # matrices drawn together, because gates take much memory
+SEEN = 0.8  # fraction of a trace's first iterations used for training
+OTHER_SEEDS = 1_000_003  # added to the seed for held-out draws
+FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, whose ranks are folded to servers
+MEAN_OF = 256  # draws in the mean demand of a drawn workload
+DRIFT, ITERATIONS = 0.1, 8  # for the measured tables: popularity drifts, so that predictions have errors
 
 
 def pool(
@@ -40,8 +40,7 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Training demands: at most 192 of each drawn family (`FAMILIES`, `BROAD`), named workload, measured table whose
-    ranks divide into `servers`, and the recorded trace if any.
+    """Training demands: at most 192 of each drawn family, named workload, fitting measured table and recorded trace.
 
     `held_out`: other random draws, and the last fifth of the trace.
     """
@@ -57,7 +56,6 @@ def pool(
 
 
 def _learned(records: int) -> int:
-    """Number of a trace's first records used for training."""
     return max(round(SEEN * records), 1)
 
 
@@ -86,7 +84,6 @@ def _from_families(servers: int, seed: int) -> list[np.ndarray]:
 
 
 def _measured_jobs(servers: int) -> list[workload.Workload]:
-    """Models whose ranks fold into this many servers."""
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
@@ -103,15 +100,15 @@ class HeldOut:
     name: str
     demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
     predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without a past
-    mean: Float[jax.Array | np.ndarray, "S S"]  # of other demand, for policies that look once
+    mean: Float[jax.Array | np.ndarray, "S S"]  # of other demands, for policies that use only the mean
     error: float = 0.0  # standard deviation of the logarithms of errors of `predicted`, from other demand
 
 
 def held_out(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
-    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares that walk, where their ranks divide
-    into so many servers) and, if given, "trace"."""
+    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold to `servers`),
+    "trace"."""
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
         count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count

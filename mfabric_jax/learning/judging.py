@@ -45,13 +45,13 @@ RECORDED = "recorded"
 STATIC, SAMPLED = "static", "sample-average"
 PLANNED = "relay-planned"  # relay routing whose shares are chosen with the circuits, from the forecast
 ROUTED = ("unsplit", "split", "relay")
-UNSCORED = ("previous", "exact", SAMPLED)  # the last is joint where there is one demand
+UNSCORED = ("previous", "exact", SAMPLED)  # sample-average of one demand is joint
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
 REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
-MOST_PROVED = 16  # servers for which optima are worth waiting for
-RESAMPLED, CONFIDENCE = 2000, 0.95  # of bootstraps
+MOST_PROVED = 16  # most servers for which optima are computed
+RESAMPLED, CONFIDENCE = 2000, 0.95  # of the bootstrap
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
@@ -60,8 +60,8 @@ Row = dict[str, Any]
 def over_bound(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str, steps: int
 ) -> Float[Array, ""]:
-    """Time of paced flows over the degree bound; 1 without demand. Relay shares come from `steps` gradient steps on the
-    true demand."""
+    """Time of paced flows over the degree bound; 1 without demand. Relay shares: `steps` gradient steps on the true
+    demand."""
     shares = relay_shares(region, circuits, demand, steps=steps) if routing == "relay" else None
     return plan_over_bound(region, Plan(circuits, shares), demand, routing)
 
@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
     name: str  # the sigma, or "predicted"
     seen: Float[Array, "N S S"]
     sigma: float  # standard deviation of the logarithms of errors
-    mean: Float[Array, "S S"]  # of other such demand
+    mean: Float[Array, "S S"]  # of other demands of the workload
 
 
 def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
@@ -85,8 +85,8 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
     if name == SAMPLED and routing == PLANNED:
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
-        return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
-    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
+        return policies.get(name, share_steps=0, risk=risk)  # relay shares are planned for the true demand instead
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # likewise
     policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
@@ -100,18 +100,15 @@ def decided_for(name: str, routing: str) -> str:
 
 
 def takes_sigma(policy: policies.Policy) -> bool:
-    """Whether a policy takes the standard deviation of forecast errors."""
     return "sigma" in policies.settings_of(policy)
 
 
 @eqx.filter_jit
 def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."], keys: Array) -> Plan:
-    """One plan for each of N demands."""
     return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
 
 
 def legal(name: str, plans: Plan, region: Region) -> Plan:
-    """The plans; `InputError` if illegal."""
     policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
     return plans
 
@@ -137,7 +134,7 @@ def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
 
 
 def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str, float]:
-    """Mean and 90th percentile of `times` [N], mean gain on `reference` [N], and intervals of the means."""
+    """Mean and 90th percentile of `times` [N], mean gain on `reference` [N], and 95 % intervals."""
     times, gain = times.astype(float), (reference - times).astype(float)
     low, high = interval(times, seed)
     gain_low, gain_high = interval(gain, seed)
@@ -147,7 +144,6 @@ def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str,
 
 
 def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the mean."""
     again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
     low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
@@ -155,7 +151,6 @@ def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
 
 # ---------------------------------------------------------------------------------------------------- settings
 def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
-    """Checks settings of both configurations; `sizes` and `many` name the fields for servers and demands."""
     for field in ("policies", sizes, "routings", "sigmas"):
         distinct(field, listed(field, getattr(config, field)))
     for servers in getattr(config, sizes):
@@ -177,8 +172,6 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
-    """Settings of region and recording."""
-
     trace: str | None = None
     """Recorded routing to judge by too (16 ranks)."""
     records: tuple[int, int] | None = None
@@ -259,13 +252,11 @@ class Scoreboard(OnRegions):
         return Region(servers, gbps, degree, nics, relay_efficiency=efficiency)
 
     def effective(self) -> dict[str, Any]:
-        """The configuration and its provenance."""
         given = dataclasses.asdict(self) | {"workloads": self.scored}
         return {"command": "policies bench"} | given | provenance(self.dtype)
 
 
 def scored_demand(config: Scoreboard) -> list[HeldOut]:
-    """Read the recording and draw the demands of every size and workload."""
     scored = []
     for servers, workload in itertools.product(config.servers, config.scored):
         true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
@@ -328,7 +319,6 @@ def _of(measure: Callable, values: np.ndarray) -> float | None:
 
 
 def _timed(work: Callable, *given) -> tuple[Any, float, float]:
-    """Result, seconds of compilation, seconds of a call."""
     marks = [time.perf_counter()]
     for _ in range(2):
         result = jax.block_until_ready(work(*given))
@@ -392,12 +382,11 @@ class Evaluation(OnRegions):
         whole("scenarios", self.scenarios)
 
     def region(self, servers: int) -> Region:
-        """In float32 as the demands are; results do not depend on the bandwidth."""
+        """In float32, like the demands; results do not depend on the bandwidth."""
         efficiency, electrical = (jnp.float32(x) for x in (self.relay_efficiency, self.electrical_nics))
         return Region(servers, jnp.float32(1), self.optical_degree, electrical, relay_efficiency=efficiency)
 
     def effective(self) -> dict[str, Any]:
-        """The configuration and its provenance."""
         return {"command": "evaluate"} | dataclasses.asdict(self) | provenance("float32")
 
 
@@ -433,7 +422,7 @@ def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[For
     """Forecasts with errors of every sigma, and predicted ones."""
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
-        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise, only larger
+        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise for every sigma, scaled
         yield Forecast(f"{sigma:g}", misjudged_each(keys, true, sigma), sigma, mean)
     if held.predicted is not None:
         yield Forecast("predicted", jnp.asarray(held.predicted), held.error, mean)
@@ -447,8 +436,7 @@ def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast,
 def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
-    """Time over the degree bound of every demand. Under relay-planned: with the plan's shares, or shares for `known`.
-    """
+    """Time over the degree bound of every demand. Under relay-planned: with the plan's shares, or shares for `known`."""
     return np.asarray(_times(region, plans, true, known, routing, steps))
 
 

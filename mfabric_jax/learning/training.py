@@ -42,18 +42,18 @@ from mfabric_jax.traffic.demand_families import check_folds, misjudged
 from mfabric_jax.traffic.scenarios import expected
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
-HELD_OUT_STEPS = 60  # towards their shares
-HELD_OUT = 96  # demands of a size
-BEHIND = 2**32 - 1  # all steps: less the servers, the number of what is held out
-CERTAIN = 1 / 5  # of the forecasts are exact
+HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
+HELD_OUT = 96  # held-out demands per size
+BEHIND = 2**32 - 1  # minus the number of servers: the random stream of held-out batches, beyond all steps
+CERTAIN = 1 / 5  # fraction of forecasts without errors
 TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
-WHOLE_AFTER = 0.5  # of the steps: from then on capacities are those of whole circuits
-LAST_RATE = 0.01  # of the first
-TRIED = 12  # rules of a step, drawn around the present one
-BEST = 4  # of them that the next is made of
-MOVE = 0.4  # of the way to what they agree on
-FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations that rules are drawn with
-NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", but for what it spreads
+WHOLE_AFTER = 0.5  # fraction of the steps after which capacities are those of whole circuits
+LAST_RATE = 0.01  # of the learning rate, relative to the first
+TRIED = 12  # rules sampled per step
+BEST = 4  # best rules from which the distribution is updated
+MOVE = 0.4  # step towards mean and deviation of the best rules
+FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations of the sampled rules
+NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", except for `spread` and `relief`
 Line = dict[str, float]
 
 
@@ -119,8 +119,6 @@ class Training:
 
 
 class Lesson(NamedTuple):
-    """One training example."""
-
     region: Region
     demand: Float[Array, "S S"]  # true
     forecast: Float[Array, "S S"]
@@ -163,8 +161,6 @@ def _part(key: PRNGKeyArray) -> Float[Array, ""]:
 
 # -------------------------------------------------------------------------------------------------------- steps
 class NetworkState(NamedTuple):
-    """Model and optimiser state."""
-
     model: PolicyNetwork
     moments: optax.OptState
 
@@ -265,10 +261,8 @@ State = NetworkState | IndexState
 
 # --------------------------------------------------------------------------------------------------------- runs
 class Run(NamedTuple):
-    """Content of a checkpoint."""
-
     state: State
-    best: PolicyNetwork | Index  # on demand that is held out
+    best: PolicyNetwork | Index  # by time on held-out demand
     least: Float[Array, ""]  # its time
 
 
@@ -336,7 +330,6 @@ def _check_finite(line: Line, run: Run, config: Training) -> None:
 
 
 def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
-    """Means since the last line."""
     return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
 
 
@@ -370,7 +363,6 @@ def first_run(config: Training) -> Run:
 
 
 def record_of(config: Training) -> dict[str, Any]:
-    """The configuration and the trace's records, for the files of a run."""
     return dataclasses.asdict(config) | {"learned_from": learned_from(config.trace, config.records)}
 
 

@@ -1,5 +1,4 @@
-"""Policies: functions `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` names those that the
-package ships."""
+"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` names those of the package."""
 
 import functools
 import inspect
@@ -48,7 +47,7 @@ OPTIMISES = {
     "exact": ROUTINGS,
     "sample-average": ROUTINGS,
 }
-SETTLE_TIES = ("joint", "sample-average")  # by the plan in place and a key
+SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 

@@ -1,9 +1,8 @@
 """Searches one set of circuits for many demands, in rounds of circuit swaps.
 
-Swaps are ranked by the prices of links. A link's price is how much earlier the all-to-all ends per capacity added to
-the link (the dual of the linear programme of `best_relay_shares`); a link that finishes early has price 0. A circuit
-that opens a new path is worth the price of the dearest pair's cheapest path, less the price of the rest of the new
-path.
+Swaps are ranked by link prices: how much earlier the all-to-all ends per capacity added to the link (the dual of the
+linear programme of `best_relay_shares`). A circuit that opens a new path is worth the price of the dearest pair's
+cheapest path, less the price of the rest of the new path.
 """
 
 import functools
@@ -23,14 +22,14 @@ from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, Links, descended
 from mfabric_jax.routing.relay import is_path, link_seconds
 
-SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
+SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the logarithm of the noise on the worths of swaps
-ENOUGH = 1e-3  # above the bound: nothing more is tried
-PATIENCE = 4  # rounds in a row that better nothing
-TRIED = 16  # demands by which one of several swaps is chosen
-COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
-WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
-LANES = 8  # demands in step on a CPU: those that are done wait for the others
+ENOUGH = 1e-3  # relative gap to the bound at which the search stops
+PATIENCE = 4  # rounds without improvement before the search stops
+TRIED = 16  # demands on which swaps are compared
+COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: first, and after a swap
+WARM, WARM_RATE = 0.2, 0.1  # softness and step size after a swap
+LANES = 8  # demands that run together on a CPU, until the last is done
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
 UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
@@ -38,13 +37,12 @@ UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 class Worth(NamedTuple):
     """Relative change of the completion time per circuit; symmetric, because a circuit is capacity in both directions."""
 
-    held: Float[Array, "S S"]  # later with one less; infinite where there is none
-    added: Float[Array, "S S"]  # earlier with one more
+    held: Float[Array, "S S"]  # increase of the time by one circuit less; infinite without a circuit
+    added: Float[Array, "S S"]  # decrease of the time by one circuit more
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """First-order worth of circuits, where `seconds` (rows: circuits, ports up, ports down) are near the best. Prices
-    are a softmax over link times. Needs about S^3 floats."""
+    """First-order worth of circuits; `seconds` (circuits, ports up, ports down) are nearly the best. About S^3 floats."""
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -69,8 +67,7 @@ def swaps(
 
     A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; c likewise gives up c-d. Then b and d
     are joined, unless they are the same server. If a has two free NICs, a takes the place of b; c likewise. Only the 2
-    S dearest pairs a-c are tried, each with its best b and d (2 S^3 floats). Noise of 30 % on the worths lets each
-    round find other swaps.
+    S dearest pairs a-c are tried (2 S^3 floats). Noise on the worths lets each round find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -110,8 +107,7 @@ def swaps(
 
 
 class Delivery(NamedTuple):
-    """How demands run over circuits: with relay shares per demand, with one set of shares, or without shares. `state`
-    is where the descent of the shares continues."""
+    """How demands run over circuits: with relay shares per demand, with one set of shares, or without shares."""
 
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
@@ -120,21 +116,17 @@ class Delivery(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Circuits, with the state and the time of every demand over them."""
-
     count: Int[Array, "S S"]
     state: Any
     seconds: Float[Array, "K"]  # over each demand's degree bound
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    """`how.settle` for every candidate in `counts`; one after the other on a CPU."""
     return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
-    """The candidate of [C ...] with the least risk; the first on ties. `stay`: the first also wins if it is within 0.1
-    %."""
+    """The candidate of [C ...] with the least risk. `stay`: prefer the first if it is within 0.1 %."""
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
     place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
     return jax.tree.map(lambda x: x[place], found)
@@ -185,7 +177,7 @@ def most_promising(
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
 def adaptive() -> Delivery:
-    """Relay routing with near-best shares for each demand."""
+    """Relay routing, near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -263,7 +255,7 @@ def fixed(tail: float) -> Delivery:
 
 
 def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Softmax of the logits over existing paths, weighted by path width; 0 for a pair without a path."""
+    """Shares of the existing paths by logits and path width; 0 for a pair without a path."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
     own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]

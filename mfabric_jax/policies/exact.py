@@ -28,13 +28,13 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
-GAP = 1e-6  # relative gap at which HiGHS takes a solution for the best
-SLACK = 1e-6  # by which T may exceed that of a plan already known
+GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
+SLACK = 1e-6  # relative margin of T above the time of the known plan
 INFEASIBLE = 2  # SciPy's status
 
 
 class Instance(NamedTuple):
-    """One demand, in units that a NIC carries in `unit` seconds (the degree bound), so that T >= 1."""
+    """One demand in units of its degree bound, so that T >= 1."""
 
     demand: np.ndarray  # [S S]
     degree: np.ndarray  # [S]
@@ -44,7 +44,6 @@ class Instance(NamedTuple):
 
     @property
     def joined(self) -> np.ndarray:
-        """Pairs whose servers both have EPS ports [S S]."""
         return (self.port[:, None] > 0) & (self.port[None, :] > 0)
 
     @property
@@ -52,7 +51,6 @@ class Instance(NamedTuple):
         return itertools.combinations(range(len(self.degree)), 2)
 
     def both(self, i: int, j: int) -> float:
-        """Bytes of the pair's larger direction."""
         return float(max(self.demand[i, j], self.demand[j, i]))
 
 
@@ -67,10 +65,9 @@ def highs(what: str) -> Any:
 def solved(
     instance: Instance, routing: str, known: float, seconds: float
 ) -> tuple[np.ndarray | None, np.ndarray | None, float]:
-    """Circuits [S S] and, for relay routing, shares [S S S+2] with a time below `known`, or None; and a lower bound on
-    T.
+    """Circuits [S S] and relay shares [S S S+2] (or None) with a time below `known`, and a lower bound on T.
 
-    After `seconds` the best solution so far is returned. The bound is infinite if no plan has a finite time.
+    The best solution after `seconds`; the bound is infinite if no plan has a finite time.
     """
     programme = _Programme(instance, _latest(instance, known))
     carried = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](programme)
@@ -89,7 +86,6 @@ def solved(
 
 
 def _latest(instance: Instance, known: float) -> float:
-    """An upper bound on T: the known time, or all bytes one after the other over relays."""
     if np.isfinite(known):
         return known * (1 + SLACK)
     slowest = min([1.0, *(port for port in instance.port if port > 0)])
@@ -123,7 +119,6 @@ class _Programme:
         self.row([(x, 1) for x in self.chosen[i, j].values()], 1, 1)
 
     def times(self, i: int, j: int) -> None:
-        """Add the products of the pair's circuits and T to `capacity`."""
         products = {c: self.variable(self.latest) for c in self.chosen[i, j]}
         for c, product in products.items():
             x = self.chosen[i, j][c]
@@ -138,14 +133,12 @@ class _Programme:
             self.row(taken, high=float(degree))
 
     def ports(self, carried: dict[tuple[int, int], tuple[int, float]]) -> None:
-        """EPS ports carry the `carried` terms within T."""
         for server, speed in enumerate(self.instance.port):
             for end in (0, 1):
                 terms = [term for pair, term in carried.items() if pair[end] == server]
                 self.row([(0, -float(speed)), *terms], high=0)
 
     def shares(self, x: np.ndarray) -> np.ndarray:
-        """Relay shares of the solution; pairs without bytes use the EPS."""
         servers = len(self.instance.degree)
         shares = np.zeros((servers, servers, servers + 2))
         for path, flow in self.flows.items():
@@ -170,7 +163,7 @@ class _Programme:
 
 
 def _useful(instance: Instance, i: int, j: int) -> range:
-    """Numbers of circuits that help without relays: up to those that carry the pair's bytes within the degree bound."""
+    """Numbers of circuits that help a pair without relays."""
     most = min(instance.degree[i], instance.degree[j], np.ceil(instance.both(i, j)))
     return range(int(most) + 1)
 
@@ -284,8 +277,7 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 def exact_circuits(
     region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
-    """The best circuits [S S], their time and a lower bound on the time of any circuits [s]; equal times prove the
-    optimum.
+    """The best circuits [S S], their time and a lower bound for any circuits [s]; equal times prove the optimum.
 
     Arguments as for `exact`. Runs on the host, not in `jit`. Times are infinite if some bytes have no path.
     """
@@ -344,7 +336,6 @@ def _ratio(load: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split_time(instance: Instance, count: np.ndarray) -> float:
-    """The latest port's time by Newton's method, as in `routing.split_seconds`."""
     demand, port = instance.demand, instance.port
     if ((demand > 0) & (count == 0) & ~instance.joined).any():
         return np.inf
@@ -380,8 +371,8 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
     A pair's weight is its bytes in both directions; each matching is exact. Works in `jit` and `vmap`, one instance
-    after the other. `previous` and `key` are not used. Source: the baseline of Helios and c-Through, SIGCOMM 2010,
-    extended to several circuits per server.
+    after the other. `previous` and `key` are not used.
+    Source: the baseline of Helios and c-Through, SIGCOMM 2010, extended to several circuits per server.
     """
     highs("policy 'matching'")
     demand = between_servers(region, demand)
@@ -407,7 +398,7 @@ def _matched(demand, degree) -> np.ndarray:
 
 
 def _heaviest(weight: np.ndarray, i: np.ndarray, j: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Indices of the pairs of a heaviest set in which server s has at most free[s]; never empty."""
+    """Indices of a heaviest set of pairs in which server s has at most free[s]; never empty."""
     bounds, constraint, milp, csr_array = highs("policy 'matching'")
     pairs = np.arange(len(i))
     ends = csr_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.tile(pairs, 2))), shape=(len(free), len(i)))

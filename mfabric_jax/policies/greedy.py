@@ -18,7 +18,7 @@ PLENTY = 2**30  # circuits: more than any server has
 
 
 class _Allocation(NamedTuple):
-    score: Float[Array, "S S"]  # upper triangle; what the released rule divides in place
+    score: Float[Array, "S S"]  # upper triangle; the released rule divides it in place
     count: Int[Array, "S S"]  # upper triangle
     free: Int[Array, "S"]
 
@@ -36,9 +36,9 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     servers of degree 6 always get 24 circuits, as the paper reports. Ties under "next" go to the larger demand, then to
     the lower (i, j); under "released" to the lower (i, j).
 
-    At most S * degree / 2 rounds. `previous` and `key` are not used. Source: arXiv 2501.03905, algorithm 1; "released"
-    as the authors' simulator runs it. Deviations: the printed loop stops at a pair without a free NIC, this one skips
-    the pair; the paper does not say how ties are broken.
+    At most S * degree / 2 rounds. `previous` and `key` are not used.
+    Source: arXiv 2501.03905, algorithm 1; "released" as the authors' simulator runs it. Deviations: the printed loop
+    stops at a pair without a free NIC, this one skips the pair; the paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
     demand, servers = as_demand(demand), region.servers
@@ -96,7 +96,6 @@ def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S 
 
 
 def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
-    """The score [S S] whose largest entry gets the next circuit."""
     if rule == "released":
         return state.score
     count = state.count.astype(total.dtype)
@@ -135,7 +134,7 @@ def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[
 def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
     """`lax.cond` that skips `compute` if no member of a batch needs it."""
 
-    def once(state):  # `free` depends on the state, or XLA would compute ahead of the loop, always
+    def once(state):  # `free` depends on the state; otherwise XLA moves the computation out of the loop
         needed, _ = state
         return jnp.zeros_like(needed), compute(jnp.where(needed, free, 0))
 
@@ -183,8 +182,7 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
 
 
 def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Array, "S"], Int[Array, "S"]]:
-    """Servers that need all of their tied pairs, or all but one where the second result is odd; bounds as in
-    `_loses_two`."""
+    """Servers that need all their tied pairs, or all but one if the second result is odd; bounds as in `_loses_two`."""
     active = free > 0
     pairs = tied.sum(1, dtype=free.dtype)
     total = free.sum(dtype=free.dtype)
@@ -194,7 +192,7 @@ def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Arr
 
 
 def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Array, "S S"]:
-    """Pairs with one end in `first` and the other in `second`, for any of the N sets."""
+    """Pairs with one end in `first[n]` and the other in `second[n]`, for any n."""
     some = _some(first.T, second)
     return some | some.T
 

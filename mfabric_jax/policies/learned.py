@@ -1,10 +1,9 @@
 """Learned policies: an index rule of five numbers, a network, and the files of `mfabric train`.
 
-The network is permutation-equivariant, so one set of weights serves any region. Every ordered pair of servers has a
-vector. A layer mixes it with the vector of the opposite direction, with means and maxima over the rows and columns of
-both servers, and with products over third servers (relays). The output shifts the logarithms of circuits proportional
-to demand. Source: message passing over rows and columns as in Hartford et al., ICML 2018 (exchangeable matrices);
-products over third vertices as in Maron et al., NeurIPS 2019 (provably powerful graph networks).
+The network is permutation-equivariant, so one set of weights serves any region: messages pass between ordered pairs of
+servers, over rows, columns (as in Hartford et al., ICML 2018, exchangeable matrices) and third servers (as in Maron et
+al., NeurIPS 2019, provably powerful graph networks). Its output shifts the logarithms of circuits proportional to
+demand.
 """
 
 import dataclasses
@@ -39,9 +38,9 @@ KINDS = ("network", "index")
 SUFFIX = ".policy"  # of files that `mfabric train` writes
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 PAIR_FEATURES = 15
-MOST_SCORE = 6.0  # by which the network may move the logarithm of a pair's circuits
-FIRST_SCORE = 0.01  # of the usual first weights of scores
-FAINT = 1e-4  # circuits added to all: spare NICs go to pairs that have none
+MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
+FIRST_SCORE = 0.01  # scale of the initial weights of the output layer
+FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 SHARE_STEPS = 60
 
 
@@ -77,7 +76,6 @@ class Index(eqx.Module):
         return {field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
-        """Circuits by this rule; see `index`."""
         need = normalised(demand, region)
         return Plan(Circuits(allocated(self, need, pair_worth(self, need), region.degrees)))
 
@@ -102,7 +100,6 @@ def index(
 
 @functools.cache
 def shipped() -> Index:
-    """The parameters that the package ships."""
     return Index(**policy_file.read(DATA / "index.policy").header["settings"])
 
 
@@ -148,15 +145,13 @@ def _typed(rule: Index, need: NormalisedDemand) -> Index:
 
 
 def _port_load(need: NormalisedDemand, count: Float[Array, "S S"]) -> Float[Array, "S"]:
-    """Load of every server's EPS ports over what they carry within the degree bound; 0 for a server without ports."""
+    """EPS load of every server over what its ports carry within the degree bound."""
     left, some = jnp.maximum(need.pairs - count, 0), need.ports > 0
     return jnp.where(some, jnp.maximum(left.sum(0), left.sum(1)) / jnp.where(some, need.ports, 1), 0)
 
 
 # ------------------------------------------------------------------------------------------------------ network
 class Layer(eqx.Module):
-    """One residual layer of messages."""
-
     pair: eqx.nn.Linear
     server: eqx.nn.Linear
     first: eqx.nn.Linear
@@ -183,11 +178,9 @@ class Layer(eqx.Module):
 
 
 class PolicyNetwork(eqx.Module):
-    """The network policy: `network(demand, region, sigma=0.0) -> Plan`.
+    """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand.
 
-    - `width`: length of the vectors; `depth`: number of layers.
-
-    Before training, circuits are nearly proportional to demand.
+    `width`: length of the vectors. `depth`: number of layers.
     """
 
     lift: eqx.nn.Linear
@@ -217,7 +210,7 @@ class PolicyNetwork(eqx.Module):
         sigma: float | Float[Array, ""] = 0.0,
         share_steps: int = SHARE_STEPS,
     ) -> Plan:
-        """Circuits for `demand` [S S] bytes, and relay shares; arguments as for `learned`."""
+        """Circuits and relay shares; arguments as for `learned`."""
         seen, spread = expected(demand, not_negative("sigma", sigma))
         circuits = Circuits(self.circuits(normalised(seen, region), region.degrees, spread))
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
@@ -239,7 +232,6 @@ class PolicyNetwork(eqx.Module):
 
 
 def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array, "S S G"]:
-    """Apply one linear map to every pair's vector."""
     return jax.vmap(jax.vmap(linear))(pairs)
 
 
@@ -268,7 +260,7 @@ class Trained:
 
 
 def save(path: str | os.PathLike, model: PolicyNetwork | Index, configuration: Mapping[str, Any]) -> Path:
-    """Write a policy to one file, for `load`. `configuration` must fit in JSON."""
+    """Write a policy to one file. `configuration` must fit in JSON."""
     kind = KINDS[isinstance(model, Index)]
     header = {"kind": kind, "settings": model.settings(), "configuration": dict(configuration)}
     return policy_file.write(path, header, model if isinstance(model, PolicyNetwork) else ())
@@ -289,7 +281,6 @@ def _loaded(path: str, changed_ns: int, size: int) -> Trained:
 
 
 def is_file(name: str) -> bool:
-    """Whether a policy's name is the path of a trained policy."""
     return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 

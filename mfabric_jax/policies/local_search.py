@@ -1,13 +1,11 @@
 """Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, tabu search by moves.
 
-Bytes are in units that a NIC carries in one unit of time, with 1 for the largest pair (`scaled`). `carried` are a
-pair's bytes on the EPS if all must end by T. Unsplit: all bytes, or none if its circuits carry its larger direction by
-T. Split: what its circuits cannot carry by T. A port of E NICs is in time if it carries at most E T.
+Bytes are in units of the largest pair, which a NIC carries in one unit of time (`scaled`). `carried` is what a pair
+leaves to the EPS to end by T. Unsplit: all bytes, or none if its circuits suffice. Split: what its circuits cannot
+carry. A port of E NICs is in time if it carries at most E T.
 
-A move gives circuits to a pair (w, b) of a late server w. The NICs are free, or taken at w from the pair (w, c) and at
-b from (b, d); if both are taken, the pair (c, d) gets what its NICs allow. So a move adds circuits, moves one end of
-them, or swaps two. A round considers S (K + 1)^2 moves around w: c and d are among the K pairs of a server that lose
-least.
+A move gives circuits to a pair (w, b) of a late server w. The NICs are free, or taken at w from (w, c) and at b from
+(b, d); if both are taken, (c, d) gets what its NICs allow. c and d are among the K pairs of a server that lose least.
 """
 
 import functools
@@ -28,13 +26,13 @@ ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
 PLENTY = 1e6  # circuits: more than any server has
 SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
-BISECTIONS = 14  # of T, between the degree bound and the best so far
+BISECTIONS = 14  # bisections of T between the degree bound and the best time so far
 NOISE = 1.0  # standard deviation of the logarithms of scores in the last start; first: 0
-STARTS = 4  # of `threshold`, whose best the search starts from
-CLOSER = 1e-4  # part of the best time by which the next must be earlier
-TENURE = 2  # rounds for which a pair keeps its last change, up to twice that by chance
-PATIENCE = 20  # rounds without a better plan, then the search goes back to the best
-CHANCE = 0.3  # power of the uniform draws that favour servers
+STARTS = 4  # runs of `threshold`, whose best is one start of the search
+CLOSER = 1e-4  # relative improvement that the target asks for
+TENURE = 2  # rounds that a pair keeps its last change; random up to twice as many
+PATIENCE = 20  # rounds without a better plan before the search returns to the best plan
+CHANCE = 0.3  # exponent of the uniform random factors on servers
 
 
 class Scaled(NamedTuple):
@@ -50,7 +48,7 @@ class Scaled(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Effect of the next circuits that every pair gains or loses."""
+    """Effect of every pair's next circuits, gained or lost."""
 
     nics: Int[Array, "S S"]  # at each end; 0: no such step
     after: Int[Array, "S S"]  # the pair's circuits then
@@ -58,7 +56,7 @@ class Step(NamedTuple):
 
 
 def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
-    """`demand` [bytes] without its diagonal, in units of its largest pair."""
+    """Remove the diagonal and scale to the largest pair."""
     largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
     port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
     return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
@@ -89,8 +87,6 @@ def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step,
 
 
 def _split(count, size, at):
-    """A step is one circuit."""
-
     def left(count):
         return jnp.maximum(size - count.astype(size.dtype) * at, 0)
 
@@ -125,15 +121,12 @@ def threshold(
     """Circuits for the least time T at which a greedy rule keeps every EPS port in time.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
-    - `routing`: "unsplit": a pair gets all circuits that it needs to end by T, ceil(D / (T B)) for its larger
-      direction; "split": one circuit at a time.
-    - `starts`: number of runs; the first has no noise on the scores, each later one more. The best run counts.
-    - `key`: random key of the noise; None: a fixed one.
+    - `routing`: "unsplit": a pair gets all the circuits that it needs to end by T; "split": one at a time.
+    - `starts`: number of runs; all but the first have noise on the scores, ever more. `key`: random key of the noise.
 
     The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that takes most bytes per NIC
-    off such ports, among pairs with free NICs at both ends. T is bisected; the paced time of the circuits is the next
-    upper end. Starts from `greedy_next` and is never later. `previous` is not used. Source: ATRO bisects T for its
-    one-hop optimum; the rule is ours.
+    off such ports. T is bisected. Starts from `greedy_next` and is never later. `previous` is not used.
+    Source: ATRO bisects T for its one-hop optimum; the rule is ours.
     """
     one_of("routing", routing, ROUTINGS)
     whole("starts", starts)
@@ -170,11 +163,9 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
 
 
 def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
-    """Circuits by the rule for the time `at`, after at most S * degree / 2 rounds."""
     size = work.size
 
     def look(count):
-        """Scores of the pairs, and their circuits after the step."""
         give, _, carried = steps(count, size, at, routing)
         out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, at))
         relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
@@ -216,7 +207,7 @@ class _Moves(NamedTuple):
 
 
 def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
-    """The larger of the number of circuits removed and the number added."""
+    """Circuits removed or added, whichever are more."""
     more = jnp.triu(count - previous)
     up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
     return jnp.maximum(up, down)
@@ -232,14 +223,11 @@ def best_move(
     routing: str,
     limit: Limit | None,
 ) -> tuple[Int[Array, "S S"], Bool[Array, "S S"]]:
-    """Circuits after the best move around the latest server, and the pairs [S S] whose circuits changed.
+    """Circuits after the best move around the latest server, and the pairs [S S] that changed.
 
-    - `loose` [S S]: pairs whose circuits may change.
-    - `favour` [S]: factors on the bytes by which a server's ports exceed `at`; the largest product marks the latest
-      server.
-
-    The best move may still be worse than none. Nothing changes if no port is late or no move exists. A circuit beyond
-    the limit costs as many bytes as it carries by `at`.
+    Only `loose` pairs may change. `favour` [S] scales the ports' excess bytes, by which the latest server is chosen.
+    The best move may be for the worse; nothing changes if no port is late or no move exists. A circuit beyond the limit
+    costs as many bytes as it carries by `at`.
     """
     give, take, carried = steps(count, work.size, at, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
@@ -267,7 +255,6 @@ def best_move(
 
 
 def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
-    """Moves around `w`, and which of them are possible."""
     servers = len(free)
     harm = jnp.where(take.nics > 0, -take.moved - take.moved.T, -jnp.inf)
     value, near = lax.top_k(harm, min(SLOTS, servers - 1))
@@ -300,7 +287,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
 
 
 def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
-    """Circuits beyond the limit that each move adds; (c, d) gets circuits only if that adds none."""
+    """Circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
 
     def differs(step: Step, sign: int):
@@ -389,15 +376,12 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 def improved(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    """The best circuits of `rounds` moves from `start`, and their paced time [units of `scaled`].
-
-    - `most`: circuits that may differ from `start`; None: any number.
+    """The best circuits of `rounds` moves from `start`, at most `most` of them changed, and their paced time [units].
 
     Tabu search. The target is a time just below the best so far. A round makes the best move, even a worsening one,
-    around the server whose EPS ports are latest (with some noise); the changed pairs then keep their circuits for a few
-    rounds. When all ports meet the target, the circuits become the best and their paced time sets the next target. A
-    round costs about S (SLOTS + 1)^2 sums of eight terms. Source: tabu search after Glover, ORSA J. Computing 1(3),
-    1989; objective and moves are ours.
+    around the server whose ports are latest (with some noise); the changed pairs then keep their circuits for a few
+    rounds. When all ports meet the target, the circuits become the best.
+    Source: tabu search after Glover, ORSA J. Computing 1(3), 1989; objective and moves are ours.
     """
     work, degree = scaled(demand, region), region.degrees
     start = start.astype(jnp.int32)

@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 
-TRIES = 2  # demands, the second with the circuits of the first in place
+TRIES = 2  # demands; the second call gets the plan of the first as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
@@ -49,7 +49,6 @@ def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[...,
 
 
 def name_of(policy: Any) -> str:
-    """A policy's name for messages and rows."""
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 

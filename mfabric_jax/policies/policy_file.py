@@ -15,13 +15,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import mapping_in
 
 VERSION = 1
-NAMED = "mfabric_jax"  # the key of a header that holds the version of its layout
+NAMED = "mfabric_jax"  # key of the header for the layout version
 Tree = TypeVar("Tree")
 
 
 class Stored(NamedTuple):
-    """Content of a file."""
-
     header: dict[str, Any]
     body: bytes
     path: str

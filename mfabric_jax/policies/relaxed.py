@@ -22,17 +22,17 @@ from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
-SCALINGS = 12  # rounds; what then still exceeds a degree is cut off
+SCALINGS = 12  # rounds; remaining excess over a degree is cut off
 HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
 RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last
-MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
-FLOOR = 0.1  # bytes of a pair, in mean ones, that its first circuits are never below
-STAIRS_FROM = 1 / 3  # part of the steps before counts are first drawn to whole numbers
-INACTIVE = 1e-3  # circuits that a pair without any is taken to have: finite times
-NEWTON = 6  # steps to a port's time under split routing; 2 to 5 in practice
-FAINT = 1e-3  # EPS NICs of a server that has none: finite times
-HALF = 0.5  # of a circuit: pairs that lack less may go without
-NOISES = (0.0, 0.15, 0.3)  # of roundings
+MEMORY = (0.8, 0.95)  # Adam's decay rates b1, b2: short memory, because the temperature falls
+FLOOR = 0.1  # lower limit of a pair's bytes for its first circuits, relative to the mean pair
+STAIRS_FROM = 1 / 3  # fraction of the steps before counts are drawn to whole numbers
+INACTIVE = 1e-3  # circuits assumed for a pair without any, to keep times finite
+NEWTON = 6  # iterations for a port's time under split routing; 2 to 5 suffice in practice
+FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
+HALF = 0.5  # circuits; pairs that lack less may get no further one
+NOISES = (0.0, 0.15, 0.3)  # standard deviations of the noise of the roundings
 
 Objective = Callable[[Any, Array, Array], Array]
 
@@ -46,17 +46,16 @@ def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 
 def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
-    """Start logits: `demand_logits`, with Gumbel noise in all but the first."""
     noise = jax.random.gumbel(key, (samples, *demand.shape), demand.dtype).at[0].set(0)
     return demand_logits(demand)[None] + noise
 
 
 def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """Real-valued circuits: exp(logits) scaled to the degrees; symmetric, zero diagonal, nearly all NICs used.
+    """Real-valued circuits: exp(logits), averaged over both directions and scaled to the degrees. Differentiable.
 
     Symmetric Sinkhorn scaling in logarithms: c_ij = exp(l_ij + u_i + u_j), u <- (u + log degree - logsumexp_j(l_ij +
-    u_j)) / 2. The half steps avoid alternation between two solutions. Logits are averaged over both directions.
-    Differentiable. Source: Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
+    u_j)) / 2; without the half, u alternates between two solutions.
+    Source: Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
     """
     servers, dtype = len(degrees), logits.dtype
     some = degrees > 0
@@ -77,7 +76,7 @@ def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 
 def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """The circuits, scaled down at servers that exceed their degree."""
+    """Scale down the circuits of servers that exceed their degree."""
     used, degree = count.sum(1), degrees.astype(count.dtype)
     fits = jnp.where(used > degree, degree / jnp.where(used > degree, used, 1), 1)
     return count * jnp.minimum(fits[:, None], fits[None, :])
@@ -119,12 +118,9 @@ def rounded(
 ) -> Int[Array, "S S"]:
     """Round every pair's circuits down, then give one more at a time to the pair that lacks most while NICs are free.
 
-    - `count` [S S]: both directions are averaged; the diagonal, NaN and negative values count as 0; a server's excess
-      over its degree is scaled down.
-    - `least`: a pair that lacks less gets no further circuit.
-    - `noise`: standard deviation of the noise on what pairs lack, drawn with `key`.
-
-    Legal for any `count`. Ties go to the lower (i, j).
+    Legal for any `count` [S S]: both directions are averaged, NaN and negative values count as 0, a server's excess is
+    scaled down. A pair that lacks less than `least` gets no further circuit. `noise` [standard deviation] is added to
+    what pairs lack. Ties go to the lower (i, j).
     """
     servers, dtype = len(degrees), count.dtype
     upper = jnp.triu(jnp.ones((servers, servers), bool), 1)
@@ -174,7 +170,7 @@ def softened_time(
     strength,
     tail: float,
 ) -> Float[Array, ""]:
-    """Softened time over the degree bound, averaged over the samples that count (`samples.counting`)."""
+    """Softened time over the degree bound, averaged over the samples that count."""
     width = width_of(samples, logits, strength)
 
     def one(pairs, potentials):
@@ -187,7 +183,6 @@ def softened_time(
 
 
 def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
-    """Capacity [NICs] of the circuits that these logits give."""
     count = soft_circuits(logits, samples.degrees)
     return drawn_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
 
@@ -250,8 +245,7 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
-    """Roundings without and with noise, both with all NICs used and without pairs that lack less than half a circuit.
-    """
+    """Roundings without and with noise, both with all NICs used and without pairs that lack less than half a circuit."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
@@ -278,8 +272,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
 
 
 def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """A smooth stand-in for unsplit routing's time over the degree bound. A pair with c < 1 circuits uses a whole
-    circuit with probability c and the EPS otherwise."""
+    """Smooth unsplit time over the degree bound: c < 1 circuits mean a whole circuit with probability c, else the EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
     rest = need.pairs * (1 - active)

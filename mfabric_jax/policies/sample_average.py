@@ -39,10 +39,10 @@ from mfabric_jax.routing.region import between_servers
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
-POWERS = (1.0, 0.5, 0.25)  # of the demand, before it is scaled to the degrees
-RELAXED = 8  # demands that a relaxation sees
-AGAIN = 2  # descents more for circuits in place
-APART = 0.12  # circuits between servers of one load, over those of the most unlike
+POWERS = (1.0, 0.5, 0.25)  # powers of the demand from which circuits are scaled
+RELAXED = 8  # demands in a relaxation
+AGAIN = 2  # further descents for the previous circuits
+APART = 0.12  # circuits between equally loaded servers, relative to the most differently loaded
 
 
 def sample_average(
@@ -105,7 +105,6 @@ def sample_average(
 
 
 def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Rows that sum to 1: a pair without a path uses the EPS."""
     none = (shares.sum(2) == 0) & ~jnp.eye(len(shares), dtype=bool)
     return shares.at[..., -1].add(none.astype(shares.dtype))
 
@@ -120,7 +119,7 @@ def _search(
     def first(samples: Samples, before, key):
         counts = _plain(samples)
         each = settled_each(samples, way, counts, way.cold(samples), False)
-        if stay:  # circuits in place are judged more exactly, so that they do not go for nothing
+        if stay:  # the previous circuits are judged more exactly, so that they are not replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
             for warm in (False, *[True] * AGAIN):
@@ -152,7 +151,6 @@ def _both(one: Found, other: Found) -> Found:
 
 
 def _plain(samples: Samples) -> Int[Array, "C S S"]:
-    """Circuits by greedy, proportional to demand, and uniform."""
     mean, region = samples.mean, samples.region(1.0)
     by_greedy, even = greedy(mean, region, rule="next").circuits, uniform(mean, region).circuits
     return jnp.stack([by_greedy.count, in_proportion(samples, 1.0), even.count])

@@ -12,7 +12,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers, joined
 
-NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
+NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be compared
 
 
 class NormalisedDemand(NamedTuple):
@@ -62,7 +62,6 @@ class Samples(NamedTuple):
 
     @property
     def cold(self) -> Float[Array, "K 3S+2 S"]:
-        """Initial relay potentials of every demand."""
         servers = len(self.ports)
         return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
@@ -99,7 +98,6 @@ def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
 
 
 def tail_of(risk: str) -> float:
-    """The worst fraction of the samples that counts: 1 for "mean", 0 for "worst", Q for "cvar:Q"."""
     name, _, part = risk.partition(":")
     if risk in ("mean", "worst"):
         return 1.0 if risk == "mean" else 0.0
@@ -133,10 +131,11 @@ def risk_of(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) 
 
 @jax.jit
 def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Lower bound on the time of one all-to-all under relay routing, for any circuits [s].
+    """Lower bound on the time T of one all-to-all under relay routing, for any circuits [s].
 
-    The degree bound; or later, below efficiency 1: a server gets the bytes K of its `degree` largest senders directly
-    and E B T over its E ports; the rest is relayed: K + (all - K - E B T) / efficiency <= degree B T.
+    The degree bound; or later, below efficiency 1: a server receives the bytes K of its `degree` largest senders
+    directly, E B T over its E EPS ports, and the rest by relays: K + (all bytes - K - E B T) / efficiency <= degree B
+    T.
     """
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers

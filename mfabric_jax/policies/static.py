@@ -59,8 +59,7 @@ def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> P
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes. `jax.tree_util.Partial(static, mean=mean)` fixes the
-    mean."""
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, fixed by `jax.tree_util.Partial(static, mean=mean)`."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(mean, region, rule="next")
@@ -95,8 +94,7 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
 
 @jax.jit
 def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Circuits [S S]: repeated matchings of demand (both directions added) within the `free` NICs. Each circuit halves
-    what its pair has left."""
+    """Circuits [S S]: repeated matchings within the `free` NICs. Each circuit halves the demand that its pair has left."""
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
 
@@ -115,7 +113,6 @@ def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, 
 
 
 def _matching(weight: Float[Array, "S S"], willing) -> Array:
-    """Greedy matching [S S] of 0 and 1: heaviest pair first among willing servers."""
     servers = weight.shape[0]
 
     def step(_, state):

@@ -29,13 +29,13 @@ from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.text_files import read_mapping
 
 MIB = 2**20
-LARGEST = 1 << 30  # bytes of a file: millions of flows
+LARGEST = 1 << 30  # bytes of a file, enough for millions of flows
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
-NAMED = "named"  # the transport that a run names; none where that is no transport of ours
+NAMED = "named"  # the transport in the run's file; NONE if the package does not model it
 QUANTILES = (5, 25, 50, 75, 95)
 LARGE = MIB  # smaller flows are bound by latency, which is not in the prediction
-ROUNDS = 4  # of the fixed point: acknowledgements are a hundredth of the data, so each finds two further digits
-DONE = 1e-9  # of a flow's bytes: flows that have no more left end together
+ROUNDS = 4  # fixed-point iterations; acknowledgements are 1 % of the data, so each adds two digits
+DONE = 1e-9  # fraction of a flow's bytes: a flow with less left has ended
 _FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are multiples of these, so that few programs are compiled
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
@@ -83,7 +83,6 @@ class PacketRun:
 
     @property
     def mean_pair_mib(self) -> float:
-        """Mean payload of a flow in MiB."""
         return float(self.size.mean()) / MIB
 
     @property
@@ -96,7 +95,6 @@ class PacketRun:
 
     @property
     def _below(self) -> list[int]:
-        """Hosts below a switch of every tier but the last."""
         if self.leaves is not None:
             return [self.leaves.hosts]
         return [] if self.radix is None else [self.radix // 2, (self.radix // 2) ** 2]
@@ -182,7 +180,6 @@ def read_run(file: Path) -> PacketRun:
 
 
 def _take(where: str, data: Any, field: str, check: Any) -> Any:
-    """A field of a JSON object, checked by class or by a check of numbers."""
     if not isinstance(data, dict):
         raise InputError(f"{where} must be a JSON object with named fields, got {_short(data)}.")
     if field not in data:
@@ -195,7 +192,6 @@ def _take(where: str, data: Any, field: str, check: Any) -> Any:
 
 
 def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
-    """Nodes from the source to the last switch."""
     nodes, first = tuple(_take(where, flow, "path", str).split(">")), f"SRC{flow['src']}"
     if len(nodes) < 2 or nodes[0] != first or not all(nodes) or len(set(nodes)) < len(nodes):
         wanted = f"different nodes joined by '>', the first of them {first}"
@@ -218,7 +214,6 @@ def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
 
 
 def _radix(topology: str) -> int | None:
-    """Ports per switch of a three-tier tree, None if unknown."""
     found = _THREE_TIERS.search(topology)
     return max(2, int(found[1])) if found else None
 
@@ -355,8 +350,6 @@ def _padded(count: int, multiple: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- correction
 class RateHistory(NamedTuple):
-    """Per flow [F]."""
-
     finish: np.ndarray  # when its last byte is sent [s]
     risen: np.ndarray  # sum of the squares of all rises of its rate
     last: np.ndarray  # the rate it ends with [bytes/s]
@@ -365,10 +358,10 @@ class RateHistory(NamedTuple):
 def rate_history(
     problem: FlowProblem, size: np.ndarray, start: np.ndarray, back: Int[np.ndarray, "F 2"], acks: float
 ) -> RateHistory:
-    """Rates of a few hundred flows from event to event; a flow starts at its full rate.
+    """Rates from event to event of flows of `size` [F] bytes from `start` [F] s; a flow starts at its full rate.
 
-    - `size` [F] bytes, `start` [F] s. `acks`: bytes of acknowledgements per byte of data.
-    - `back`: the two ports that a flow's acknowledgements cross, or L if they share none.
+    `acks`: bytes of acknowledgements per byte of data. `back`: the two ports that a flow's acknowledgements cross, L
+    for none.
     """
     flows = len(size)
     left, finish = np.array(size, float), np.array(start, float)
@@ -392,7 +385,6 @@ def rate_history(
 
 @eqx.filter_jit
 def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array, "F"]:
-    """Rates of the active flows on the capacity that acknowledgements leave."""
     running = eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
     def again(_, rate):
@@ -406,10 +398,8 @@ def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array
 def corrected(
     transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
 ) -> np.ndarray:
-    """When each sender knows that its flow has arrived [F] s, including round trip, start-up and lost bytes.
-
-    A rate that rises by x, at `regain` payloads per round trip squared, falls x^2 / (2 x slope) bytes behind.
-    """
+    """When each sender knows that its flow has arrived [F] s: round trip, start-up and lost bytes included. A rate that
+    rises by x, at `regain` payloads per round trip squared, falls x^2 / (2 x slope) bytes behind."""
     finish = history.finish + transport.path_s(links, link_delay_s, line_Bps) + links * link_delay_s
     if transport.regain is None:
         return finish
@@ -455,7 +445,6 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 
 
 def _sizes(name: str, errors: np.ndarray) -> dict[str, float | None]:
-    """Median and 90th percentile of absolute flow errors; None without large flows."""
     median, p90 = np.percentile(np.abs(errors), (50, 90)).tolist() if errors.size else (None, None)
     return {f"{name}_median": median, f"{name}_p90": p90}
 
@@ -481,7 +470,6 @@ def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
 
 
 def _over_runs(name: str, members: Sequence[Prediction], errors: Sequence[float]) -> dict[str, Any]:
-    """Mean, median and 90th percentile of absolute errors, and the worst with its pattern."""
     sizes = np.abs(errors)
     worst = int(np.argmax(sizes))
     line: dict[str, Any] = {"error_mean": float(sizes.mean()), "error_median": float(np.median(sizes))}

@@ -50,7 +50,7 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parent
 _SCRIPT = re.compile(r"^SCRIPT\b", re.MULTILINE)
 JOBS = 2
 PAUSE_S = 0.05
-PATIENCE_S = 10.0  # with a process that was asked to end
+PATIENCE_S = 10.0  # before an interrupted process is killed
 
 
 def package() -> ModuleType:
@@ -87,7 +87,6 @@ def load(module: str) -> Any:
 
 
 def known() -> dict[str, str]:
-    """Modules of scripts by name: first the figures of the paper."""
     others = (module for module in questions() if module not in FIGURES.values())
     return FIGURES | {module.replace("_", "-"): module for module in others}
 
@@ -114,8 +113,6 @@ def listing() -> str:
 
 # ---------------------------------------------------------------------------------------------------- processes
 class Ended(NamedTuple):
-    """A finished process."""
-
     name: str  # of its command
     status: int  # negative: the signal
     seconds: float
@@ -190,7 +187,6 @@ def _leave(number: int, frame: Any) -> None:
 
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:
-    """Interrupt the processes; kill them after `PATIENCE_S`."""
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
@@ -202,8 +198,6 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
 
 # -------------------------------------------------------------------------------------------------- reproduction
 class Reproduction:
-    """One run: its scripts, verdicts and failures."""
-
     def __init__(self, modules: Mapping[str, str], options):
         self.modules, self.options, self.folder = modules, options, pathlib.Path(options.out)
         self.scripts: dict[str, Any] = {}
@@ -240,7 +234,6 @@ class Reproduction:
                 raise
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each claim, in the order of the figures."""
         return [row for name in self.modules for row in self.verdicts.get(name, [])]
 
     def _keep(self, name: str) -> str | None:
@@ -281,7 +274,6 @@ class Reproduction:
         return self.folder / self.scripts[name].name
 
     def _why(self, ended: Ended) -> str:
-        """The last line of a process's errors, or how it ended."""
         if ended.status < 0:
             return f"its process ended by {signal.Signals(-ended.status).name}."
         log = self._stem(ended.name).with_suffix(".log")
