@@ -78,7 +78,6 @@ def _short(name: str) -> str:
 
 
 def _keep_mode(part: Path, target: Path) -> None:
-    """Give the new file the permissions of the old one, or the default ones."""
     with suppress(FileNotFoundError):
         part.chmod(stat.S_IMODE(target.stat().st_mode))
 

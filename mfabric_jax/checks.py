@@ -26,8 +26,6 @@ class Misfit(InputError):
 
 
 class Range(NamedTuple):
-    """Allowed sizes of a number other than 0."""
-
     least: float
     most: float
 

@@ -56,7 +56,6 @@ class SweepFolder:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Identifies the sweep."""
         return hashlib.sha256(json.dumps(self.sweep, sort_keys=True).encode()).hexdigest()
 
     def part(self, number: int) -> Path:
@@ -84,7 +83,6 @@ class SweepFolder:
         return True
 
     def release(self) -> None:
-        """Undo `claim` while there are no rows."""
         if not any(self.path.glob("rows-*.parquet")):
             (self.path / CONFIG).unlink(missing_ok=True)
 

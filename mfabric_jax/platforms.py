@@ -19,7 +19,6 @@ def platform() -> str:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
@@ -36,7 +35,6 @@ def device() -> Any:
 
 
 def local_devices() -> list[Any]:
-    """This process's devices of the requested kind."""
     default = device()
     return jax.local_devices(backend=default.platform if default else None)
 

@@ -46,7 +46,6 @@ def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") ->
 
 
 def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> Any:
-    """Any value in TOML or JSON text."""
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
         value = PARSERS[kind](text)

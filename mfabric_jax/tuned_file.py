@@ -146,7 +146,6 @@ def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str,
 
 
 def _cpu_model() -> str:
-    """Model name of the CPU, or its architecture."""
     try:
         named = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.M)
     except (OSError, ValueError):

@@ -100,7 +100,7 @@ def candidates(platform: str, n: int, batch: int) -> list[str]:
 
 
 def usual_batch(platform: str, n: int) -> int:
-    """Regions per call such that a call takes seconds at most: cost grows with the fourth power of servers."""
+    """Regions per call, so that a call takes seconds at most: cost grows with the fourth power of servers."""
     bits, least, most = (28, 64, 1 << 12) if platform == "cpu" else (34, 1 << 10, 1 << 16)
     return max(least, min(most, (1 << bits) // n**4))
 
@@ -174,7 +174,7 @@ def _program(kernel: str) -> Any:
 
 
 def largest_error(finish: np.ndarray, exact: np.ndarray) -> float | None:
-    """Largest relative error of finish times; None if one is missing or not finite."""
+    """Largest relative error; None if a finish time is missing or not finite."""
     flows = exact > 0
     if not np.array_equal(flows, finish > 0) or not np.isfinite(finish[flows]).all():
         return None

@@ -81,7 +81,7 @@ class Forecast(NamedTuple):
 
 
 def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
-    """The policy with the settings it needs for that routing: mean, risk, sigma."""
+    """The policy with its settings for that routing."""
     if name == SAMPLED and routing == PLANNED:
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
@@ -114,7 +114,6 @@ def legal(name: str, plans: Plan, region: Region) -> Plan:
 
 
 def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
-    """`many` sampled demands for each forecast."""
     keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
     return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
 
@@ -234,7 +233,6 @@ class Scoreboard(OnRegions):
 
     @property
     def scored(self) -> tuple[str, ...]:
-        """The workloads; the default includes a given trace."""
         if self.workloads is not None:
             return self.workloads
         return tuple(FAMILIES) if self.trace is None else (*FAMILIES, RECORDED)
@@ -419,7 +417,6 @@ def evaluate_policies(
 
 
 def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
-    """Forecasts with errors of every sigma, and predicted ones."""
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
         keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise for every sigma, scaled
@@ -436,7 +433,7 @@ def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast,
 def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
-    """Time over the degree bound of every demand. Under relay-planned: with the plan's shares, or shares for `known`."""
+    """Time over the degree bound of every demand; for relay-planned, with the plan's shares or shares for `known`."""
     return np.asarray(_times(region, plans, true, known, routing, steps))
 
 

@@ -127,7 +127,7 @@ class Lesson(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))
 def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
-    """A batch of examples: demands of the pool with permuted servers, each in its own region."""
+    """Demands of the pool with permuted servers, each in its own region."""
     return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
 
 
@@ -334,7 +334,6 @@ def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
 
 
 def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Run, Line]:
-    """The run with its best model updated, and the held-out times."""
     model, found = model_of(run.state), {}
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)

@@ -89,8 +89,8 @@ def settings_of(policy: Policy) -> list[str]:
 def suited(policy: str | Policy, **settings: Any) -> Policy:
     """`get` with only those settings that the policy has: `suited(name, rule="next", routing="split")`.
 
-    A policy that cannot optimise for `routing` gets the nearest routing that it can: unsplit for best-path, split for
-    relay. A function is returned unchanged.
+    A policy that cannot optimise for `routing` does so for the nearest: unsplit for best-path, split for relay. A
+    function is returned unchanged.
     """
     if callable(policy):
         return policy
@@ -118,12 +118,11 @@ def takes_many(policy: Policy) -> bool:
 
 
 def is_own(policy: str | Policy) -> bool:
-    """Whether a policy is the user's own function."""
     return not isinstance(policy, str) or is_function(policy)
 
 
 def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
-    """`suited`; the user's own policy is also run for regions of these sizes. `InputError` if its circuits are illegal."""
+    """`suited`; the user's own policy is also tried for regions of these sizes, with `InputError` if it is illegal."""
     chosen = suited(policy, **settings)
     if is_own(policy):
         for servers in sizes:

@@ -35,14 +35,14 @@ UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
 
 class Worth(NamedTuple):
-    """Relative change of the completion time per circuit; symmetric, because a circuit is capacity in both directions."""
+    """Relative change of the completion time per circuit; symmetric, as a circuit is capacity in both directions."""
 
     held: Float[Array, "S S"]  # increase of the time by one circuit less; infinite without a circuit
     added: Float[Array, "S S"]  # decrease of the time by one circuit more
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """First-order worth of circuits; `seconds` (circuits, ports up, ports down) are nearly the best. About S^3 floats."""
+    """First-order worth of circuits; `seconds` (circuits, ports up, ports down) are nearly best. About S^3 floats."""
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -67,7 +67,7 @@ def swaps(
 
     A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; c likewise gives up c-d. Then b and d
     are joined, unless they are the same server. If a has two free NICs, a takes the place of b; c likewise. Only the 2
-    S dearest pairs a-c are tried (2 S^3 floats). Noise on the worths lets each round find other swaps.
+    S dearest pairs a-c are tried. Noise on the worths lets each round find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -133,14 +133,11 @@ def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Fou
 
 
 def is_enough(samples: Samples, found: Found, tail: float):
-    """Whether the circuits are within 0.1 % of the lower bound."""
     limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
     return risk_of(found.seconds, samples.weight, tail) <= limit
 
 
 def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
-    """Circuits that are at least as good, after at most `rounds` rounds of `many` swaps."""
-
     def searching(state):
         turn, fruitless, now = state
         return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)

@@ -55,7 +55,6 @@ class Instance(NamedTuple):
 
 
 def highs(what: str) -> Any:
-    """SciPy's `Bounds`, `LinearConstraint`, `milp` and `csr_array`; `InputError` if SciPy is not installed."""
     with extra("exact", what):
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -163,7 +162,6 @@ class _Programme:
 
 
 def _useful(instance: Instance, i: int, j: int) -> range:
-    """Numbers of circuits that help a pair without relays."""
     most = min(instance.degree[i], instance.degree[j], np.ceil(instance.both(i, j)))
     return range(int(most) + 1)
 

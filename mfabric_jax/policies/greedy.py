@@ -30,10 +30,10 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     - `rule`: "printed": the largest time D/C, infinite without a circuit; "next": the largest D/(C+1); "released": the
       largest score, D at first and divided by 100 c when the pair gets its c-th circuit.
 
-    Ties under "printed" go to the pair that allows most further circuits between pairs with demand; then to the one
-    that leaves every other server the partners that it needs; then to the larger demand; then to the lower (i, j). The
-    number of further circuits is an upper bound, exact up to four servers and where all pairs have demand. With it 8
-    servers of degree 6 always get 24 circuits, as the paper reports. Ties under "next" go to the larger demand, then to
+    Ties under "printed" go to the pair that allows most further circuits between pairs with demand (an upper bound,
+    exact up to four servers and where all pairs have demand); then to the one that leaves every other server the
+    partners that it needs; then to the larger demand; then to the lower (i, j). So 8 servers of degree 6 get 24
+    circuits from any demand between all pairs, as the paper reports. Ties under "next" go to the larger demand, then to
     the lower (i, j); under "released" to the lower (i, j).
 
     At most S * degree / 2 rounds. `previous` and `key` are not used.

@@ -1,9 +1,8 @@
 """Learned policies: an index rule of five numbers, a network, and the files of `mfabric train`.
 
-The network is permutation-equivariant, so one set of weights serves any region: messages pass between ordered pairs of
-servers, over rows, columns (as in Hartford et al., ICML 2018, exchangeable matrices) and third servers (as in Maron et
-al., NeurIPS 2019, provably powerful graph networks). Its output shifts the logarithms of circuits proportional to
-demand.
+The network is permutation-equivariant, so one set of weights serves any region. Messages pass between pairs of servers
+over rows and columns (Hartford et al., ICML 2018, exchangeable matrices) and over third servers (Maron et al., NeurIPS
+2019, provably powerful graph networks). The output shifts the logarithms of circuits proportional to demand.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ SUFFIX = ".policy"  # of files that `mfabric train` writes
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 PAIR_FEATURES = 15
 MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
-FIRST_SCORE = 0.01  # scale of the initial weights of the output layer
+FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
 FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 SHARE_STEPS = 60
 
@@ -178,10 +177,7 @@ class Layer(eqx.Module):
 
 
 class PolicyNetwork(eqx.Module):
-    """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand.
-
-    `width`: length of the vectors. `depth`: number of layers.
-    """
+    """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand."""
 
     lift: eqx.nn.Linear
     layers: tuple[Layer, ...]
@@ -217,7 +213,6 @@ class PolicyNetwork(eqx.Module):
 
     @eqx.filter_jit
     def circuits(self, need: NormalisedDemand, degrees: Int[Array, "S"], spread: Float[Array, ""]) -> Int[Array, "S S"]:
-        """The network's real-valued circuits, made whole by the index rule of the package."""
         real = soft_circuits(self.logits(need, degrees, spread), degrees)
         return allocated(shipped(), need.single(), real + FAINT, degrees)
 
@@ -308,7 +303,6 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
 
 
 def _last_run(numbers: Sequence[tuple[int, bool]]) -> tuple[int, int] | None:
-    """First and last number of the last run of true values."""
     runs = [[number for number, _ in run] for true, run in itertools.groupby(numbers, lambda pair: pair[1]) if true]
     return (runs[-1][0], runs[-1][-1]) if runs else None
 
@@ -325,11 +319,10 @@ def learned(
     """Circuits by the network of the package, and relay shares for the expected demand.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `sigma`: standard deviation of the logarithm of the forecast's errors.
-    - `share_steps`: gradient steps towards the shares.
+    - `sigma`: standard deviation of the logarithm of the forecast's errors. `share_steps`: gradient steps of the
+      shares.
 
-    Trained for relay routing at 8 and 16 servers, with forecast errors of sigma up to 1. `previous` and `key` are not
-    used.
+    Trained for relay routing at 8 and 16 servers with sigma up to 1. `previous` and `key` are not used.
     """
     return _shipped_network()(demand, region, sigma=sigma, share_steps=share_steps)
 

@@ -36,8 +36,6 @@ CHANCE = 0.3  # exponent of the uniform random factors on servers
 
 
 class Scaled(NamedTuple):
-    """One demand in units of its largest pair."""
-
     size: Float[Array, "S S"]
     port: Float[Array, "S"]  # EPS NICs
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
@@ -68,7 +66,6 @@ def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], 
 
 
 def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
-    """Circuits that carry every pair's larger direction by `at`."""
     larger = jnp.maximum(size, size.T)
     some = larger > 0
     at = jnp.maximum(at, jnp.finfo(size.dtype).tiny)

@@ -1,4 +1,4 @@
-"""The user's own policies: a function, or `FILE.py:FUNCTION` where only a name fits. They are tried out before use."""
+"""The user's own policies, as functions or `FILE.py:FUNCTION`, tried out before use."""
 
 import functools
 import importlib.util

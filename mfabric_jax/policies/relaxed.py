@@ -83,8 +83,8 @@ def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 
 def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
-    """Capacities of real-valued circuits: c - strength sin(2 pi c) / (2 pi). At strength 1 a smooth staircase, flat at
-    whole numbers, so that gradients drive counts there."""
+    """Circuits c as capacities: c - strength sin(2 pi c) / (2 pi), at strength 1 a smooth staircase, flat at whole
+    numbers."""
     turn = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(turn * count) / turn
 
@@ -152,8 +152,7 @@ def rounded(
 def relaxed_jointly(
     samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0
 ) -> Float[Array, "S S"]:
-    """Nearly whole circuits [S S] after gradient steps on `softened_time`, in circuits and relay potentials together.
-    `tail`: as in `samples.risk_of`."""
+    """Nearly whole circuits after gradient steps on `softened_time`, in the logits of circuits and relay potentials."""
 
     def objective(parameters, temperature, strength):
         logits, potentials = parameters
@@ -204,11 +203,10 @@ def relaxed(
     - `key`: random key; None: a fixed one.
     - `routing`: "split" by its exact time per port, "unsplit" by a smooth stand-in, "relay" by relaxed shares
       (`relaxed_jointly`); the relay plan has shares.
-    - `steps`, `samples`: gradient steps, number of starts.
-    - `rounds`: of local search, which relay routing does without.
+    - `steps`, `samples`: gradient steps, number of starts. `rounds`: of local search, which relay routing does without.
 
-    Legal for any demand. `previous` is not used. `local_search` alone is as good; `joint` is better under relay
-    routing.
+    Legal for any demand. `local_search` alone is as good; `joint` is better under relay routing. `previous` is not
+    used.
     """
     one_of("routing", routing, ROUTINGS)
     demand = between_servers(region, demand)
@@ -245,7 +243,7 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
-    """Roundings without and with noise, both with all NICs used and without pairs that lack less than half a circuit."""
+    """Roundings without and with noise; with all NICs used, and without pairs that lack less than half a circuit."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
@@ -272,7 +270,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
 
 
 def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """Smooth unsplit time over the degree bound: c < 1 circuits mean a whole circuit with probability c, else the EPS."""
+    """Smooth unsplit time over the degree bound; c < 1 circuits are a whole one with probability c, else the EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
     rest = need.pairs * (1 - active)

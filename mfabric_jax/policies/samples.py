@@ -23,7 +23,6 @@ class NormalisedDemand(NamedTuple):
     efficiency: Float[Array, ""]  # of relaying
 
     def single(self) -> "NormalisedDemand":
-        """The same in float32."""
         pairs, ports, efficiency = (x.astype(jnp.float32) for x in self)
         return NormalisedDemand(pairs, ports, efficiency)
 

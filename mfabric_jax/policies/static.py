@@ -21,8 +21,8 @@ from mfabric_jax.routing.region import between_servers
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Circuits spread evenly over all pairs, which differ by one circuit at most.
 
-    With odd servers and an odd degree one NIC stays idle. With unequal degrees the t-th turn joins two servers only if
-    both have more than t NICs.
+    With odd servers and an odd degree one NIC stays idle. Unequal degrees: turn t joins two servers with more than t
+    NICs.
     """
     turns = _turns(region.servers)
     if not len(turns):
@@ -54,12 +54,11 @@ def _turns(servers: int) -> np.ndarray:
 
 
 def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
-    """The previous circuits; uniform ones if there are none."""
     return uniform(demand, region) if previous is None else previous
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, fixed by `jax.tree_util.Partial(static, mean=mean)`."""
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `jax.tree_util.Partial(static, mean=mean)` fixes it."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(mean, region, rule="next")
@@ -94,7 +93,7 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
 
 @jax.jit
 def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Circuits [S S]: repeated matchings within the `free` NICs. Each circuit halves the demand that its pair has left."""
+    """Circuits [S S]: repeated matchings within the `free` NICs. A circuit halves the demand that its pair has left."""
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
 

@@ -78,7 +78,6 @@ class PacketRun:
 
     @property
     def goodput_Bps(self) -> float:
-        """Payload rate of a link."""
         return self.link_Bps * self.payload / (self.payload + self.header)
 
     @property
@@ -101,7 +100,7 @@ class PacketRun:
 
     @property
     def group(self) -> str:
-        """The kind of bottleneck; errors are summarised per group."""
+        """The kind of bottleneck, by which errors are summarised."""
         if self.leaves is not None:
             return "leaf-spine"
         if len(self.dst) > 1 and np.all(self.dst == self.dst[0]):
@@ -200,7 +199,6 @@ def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
-    """Number of hosts, and the leaves unless the tree is non-blocking."""
     hosts, leaves = _HOSTS.search(topology), _LEAVES.search(topology)
     if not hosts or not (leaves or _NON_BLOCKING.search(topology)):
         wanted = "'N hosts', and 'non-blocking' or 'N ToR with N host ports and N uplinks'"
@@ -258,7 +256,6 @@ class Prediction:
 
     @property
     def corrected_flow_errors(self) -> np.ndarray:
-        """The same for the corrected prediction."""
         return _large_flow_errors(self.run, self.corrected)
 
 
@@ -269,8 +266,8 @@ def _large_flow_errors(run: PacketRun, finish: np.ndarray) -> np.ndarray:
 def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport = NAMED) -> Prediction:
     """Exact fluid completion of a run, and the same corrected for a transport.
 
-    - `dtype`: "float64" needs `jax_enable_x64`; or "float32".
-    - `transport`: as in `get_transport`, or "named": the one in the run's file. Packet sizes are the run's.
+    `dtype`: "float64" needs `jax_enable_x64`; or "float32". `transport`: as in `get_transport`, or "named": the one in
+    the run's file. Packet sizes are the run's.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
@@ -292,7 +289,6 @@ def transport_of(run: PacketRun, transport: str | Transport = NAMED) -> Transpor
 
 
 def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
-    """When the sender of each flow knows that all has arrived [F] s."""
     used = replace(transport, payload_bytes=run.payload, header_bytes=run.header)
     problem = network(run, dtype, used.pacing)
     padding = (0, len(problem.weight) - len(run.size))

@@ -54,7 +54,6 @@ PATIENCE_S = 10.0  # before an interrupted process is killed
 
 
 def package() -> ModuleType:
-    """The experiments package: inside this package in a wheel, beside it in a checkout."""
     if PACKAGE in sys.modules:
         return sys.modules[PACKAGE]
     inside, beside = (place / "experiments" / "__init__.py" for place in (ROOT, ROOT.parent))
@@ -101,7 +100,6 @@ def chosen(words: Sequence[str]) -> dict[str, str]:
 
 
 def listing() -> str:
-    """Every figure with its question, then the scripts that `all` leaves out."""
     asked, names = questions(), known()
     wide = max(map(len, names))
     lines = {name: f"  {name:<{wide}}  {asked.get(module, '(missing)')}" for name, module in names.items()}
@@ -245,7 +243,6 @@ class Reproduction:
         return None if rows is None else self._judged(name, rows, "kept")
 
     def _finish(self, ended: Ended) -> str:
-        """Judge the rows that a process has written."""
         if ended.status:
             raise InputError(self._why(ended))
         rows, _ = report.read_rows(self.scripts[ended.name].files(self.folder)[0])
