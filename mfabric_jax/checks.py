@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """A mistake in what the caller asked for. The message is one sentence for a person."""
+    """A mistake in the caller's input; the message is one sentence for a person."""
 
 
 class Misfit(InputError):
-    """Values that are allowed, each by itself, and do not go together."""
+    """Values that are allowed individually but not together."""
 
 
 class Range(NamedTuple):

@@ -105,7 +105,7 @@ def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
 
 
 def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> Bool[Array, ""]:
-    """Whether another tied pair may have a smaller `_loss` than this one."""
+    """Whether another tied pair may lose less than this one."""
     i, j = jnp.divmod(pair, len(free))
     half = (2 * free >= free.sum(dtype=free.dtype)) & (free > 0)
     left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)

@@ -32,7 +32,7 @@ STARTS = 4  # runs of `threshold`, whose best is one start of the search
 CLOSER = 1e-4  # relative improvement that the target asks for
 TENURE = 2  # rounds that a pair keeps its last change; random up to twice as many
 PATIENCE = 20  # rounds without a better plan before the search returns to the best plan
-CHANCE = 0.3  # exponent of the uniform random factors on servers
+CHANCE = 0.3  # exponent of the uniform random factors on the servers
 
 
 class Scaled(NamedTuple):
@@ -373,7 +373,8 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 def improved(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    """The best circuits of `rounds` moves from `start`, at most `most` of them changed, and their paced time [units].
+    """The best circuits of `rounds` moves from `start`, and their paced time [units]. `most` may change; None: any
+    number.
 
     Tabu search. The target is a time just below the best so far. A round makes the best move, even a worsening one,
     around the server whose ports are latest (with some noise); the changed pairs then keep their circuits for a few

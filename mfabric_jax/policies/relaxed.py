@@ -118,9 +118,9 @@ def rounded(
 ) -> Int[Array, "S S"]:
     """Round every pair's circuits down, then give one more at a time to the pair that lacks most while NICs are free.
 
-    Legal for any `count` [S S]: both directions are averaged, NaN and negative values count as 0, a server's excess is
-    scaled down. A pair that lacks less than `least` gets no further circuit. `noise` [standard deviation] is added to
-    what pairs lack. Ties go to the lower (i, j).
+    Legal for any `count` [S S]: both directions are averaged; the diagonal, NaN and negative values count as 0; a
+    server's excess is scaled down. A pair that lacks less than `least` gets no further circuit. `noise` is the standard
+    deviation of what `key` adds to the lacks. Ties go to the lower (i, j).
     """
     servers, dtype = len(degrees), count.dtype
     upper = jnp.triu(jnp.ones((servers, servers), bool), 1)

@@ -58,7 +58,8 @@ def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> P
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `jax.tree_util.Partial(static, mean=mean)` fixes it."""
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, which `jax.tree_util.Partial(static, mean=...)`
+    fixes."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(mean, region, rule="next")
