@@ -49,8 +49,7 @@ def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
 def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     """Temporary paths for `path` and `more`, moved to their targets if the block succeeds and removed if it fails.
 
-    Makes missing folders. Symbolic links and file permissions are kept. `InputError` for errors of the operating system
-    (no permission, full disk, a folder in the way).
+    Makes missing folders; keeps links and permissions. `InputError` for what the operating system refuses.
     """
     targets = [Path(os.path.realpath(target)) for target in (path, *more)]
     parts = [target.with_name(f".{_short(target.name)}.{secrets.token_hex(4)}.part") for target in targets]
@@ -94,8 +93,7 @@ def sweep_up(target: Path, older_s: float = STALE_S) -> None:
 
 
 def locked(file: IO, wait: bool = False) -> bool:
-    """Lock an open file until it is closed; False if another process has it and `wait` is False. Some systems never
-    lock."""
+    """Lock an open file until it is closed; False if another process has it and `wait` is False. True without locks."""
     if fcntl is None:
         return True
     try:

@@ -1,7 +1,6 @@
 """Checks of user input. Each returns its value or raises an `InputError` that names field, value and what is allowed.
 
-Tracers pass unchecked. The field's name selects the range of allowed sizes (here only): beyond it memory does not
-suffice, or results are 0 or infinite.
+Tracers pass unchecked. The field's name selects its range: beyond it memory is too small, or results are 0 or infinite.
 """
 
 import difflib

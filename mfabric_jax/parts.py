@@ -62,8 +62,7 @@ class SweepFolder:
         return self.path / f"rows-{number:05d}.parquet"
 
     def claim(self) -> bool:
-        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder or one that cannot be
-        written."""
+        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder, or an unwritable one."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
             if there.get("evaluate") == OF_0_1:

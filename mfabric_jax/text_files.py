@@ -1,8 +1,5 @@
-"""Reads TOML and JSON settings files.
-
-Refuses, with one sentence, files that cannot be opened, are not UTF-8, too large, too deeply nested, repeat a key, or
-hold no mapping.
-"""
+"""Reads TOML and JSON settings files. Refuses, with one sentence, files that cannot be opened, are not UTF-8, too
+large, too deeply nested, repeat a key, or hold no mapping."""
 
 import json
 import os
@@ -19,9 +16,9 @@ LARGEST = 1 << 26  # bytes of a file of settings
 
 
 def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: int = LARGEST) -> dict[str, Any]:
-    """The mapping in a `.toml` or `.json` file. `InputError` if it cannot be used.
+    """The mapping in a `.toml` or `.json` file of at most `largest` bytes; `InputError` if it cannot be used.
 
-    `what` names the content in messages, such as "prices". `kind` overrides the extension. `largest`: bytes.
+    `what` names the content in messages, such as "prices". `kind` overrides the extension.
     """
     path = Path(path)
     allowed = " or ".join(PARSERS) if kind is None else kind

@@ -1,7 +1,6 @@
-"""The JSON file in which `tune` keeps results, one entry per device and version.
+"""The JSON file of `tune`: `tuned.json` in `cache_folder()`, or MFABRIC_TUNED; one entry per device and version.
 
-The path is `tuned.json` in `cache_folder()`, or the environment variable MFABRIC_TUNED. A process reads the file once;
-a missing or unreadable one has no entries.
+A process reads it once; a missing or unreadable file has no entries.
 """
 
 import datetime

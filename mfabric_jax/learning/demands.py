@@ -107,8 +107,7 @@ class HeldOut:
 def held_out(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
-    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold to `servers`),
-    "trace"."""
+    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold) and "trace"."""
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
         count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count

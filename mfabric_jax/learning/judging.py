@@ -60,8 +60,7 @@ Row = dict[str, Any]
 def over_bound(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str, steps: int
 ) -> Float[Array, ""]:
-    """Time of paced flows over the degree bound; 1 without demand. Relay shares: `steps` gradient steps on the true
-    demand."""
+    """Time of paced flows over the degree bound; 1 without demand. Relay shares take `steps` gradient steps."""
     shares = relay_shares(region, circuits, demand, steps=steps) if routing == "relay" else None
     return plan_over_bound(region, Plan(circuits, shares), demand, routing)
 

@@ -1,13 +1,12 @@
 """Trains policies on generated or recorded demand; the loss is the time that their circuits give the true demand.
 
 A run is a folder: `checkpoint` (all state), `metrics.jsonl` (a line per `log_every` steps) and `trained.policy`, the
-best model so far, for `policies.load`. Randomness depends only on seed and step, so a resumed run gives the same
-result.
+best model so far, for `policies.load`. Randomness depends only on seed and step, so a resumed run gives equal results.
 
 A network follows the gradient through real-valued circuits, drawn to whole numbers during the first half of the steps.
-Relay potentials take a few steps for the true demand and are then held fixed: near the best shares the time has the
-same gradient in the circuits. An index rule has no gradient and uses the cross-entropy method (Rubinstein, Methodology
-and Computing in Applied Probability 1, 1999).
+Relay potentials take a few steps for the true demand and are then held fixed: near the best shares the gradient in the
+circuits is the same. An index rule uses the cross-entropy method (Rubinstein, Methodology and Computing in Applied
+Probability 1, 1999), which needs no gradient.
 """
 
 import dataclasses

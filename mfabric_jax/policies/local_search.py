@@ -326,13 +326,10 @@ def local_search(
     """The best circuits that tabu search (`improved`) finds from `greedy_next`, `threshold` and the previous circuits.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
-    - `previous`: the plan in use.
-    - `key`: random key; None: a fixed one.
-    - `routing`: "unsplit" or "split".
-    - `most_changed`: remove at most this many of the previous circuits and add at most this many; the search then
-      starts from the previous circuits only. Circuits beyond the region's degrees are removed first, whatever the
-      limit.
-    - `rounds`: moves from every start.
+    - `previous`: the plan in use. `key`: random key; None: a fixed one.
+    - `routing`: "unsplit" or "split". `rounds`: moves from every start.
+    - `most_changed`: remove at most this many of the previous circuits, then the only start, and add at most this many.
+      Circuits beyond the region's degrees are removed first, whatever the limit.
 
     The paced time is never later than that of its starts.
     """

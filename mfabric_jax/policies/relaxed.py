@@ -83,8 +83,7 @@ def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 
 def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
-    """Circuits c as capacities: c - strength sin(2 pi c) / (2 pi), at strength 1 a smooth staircase, flat at whole
-    numbers."""
+    """Circuits c as capacities c - strength sin(2 pi c) / (2 pi): at strength 1 a staircase, flat at whole numbers."""
     turn = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(turn * count) / turn
 
@@ -205,8 +204,7 @@ def relaxed(
       (`relaxed_jointly`); the relay plan has shares.
     - `steps`, `samples`: gradient steps, number of starts. `rounds`: of local search, which relay routing does without.
 
-    Legal for any demand. `local_search` alone is as good; `joint` is better under relay routing. `previous` is not
-    used.
+    `local_search` alone is as good; `joint` is better under relay routing. `previous` is not used.
     """
     one_of("routing", routing, ROUTINGS)
     demand = between_servers(region, demand)

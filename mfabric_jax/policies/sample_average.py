@@ -64,8 +64,7 @@ def sample_average(
     """One set of circuits for several demands; each demand counts by its time over its own degree bound.
 
     - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one sample; the diagonal is ignored.
-    - `previous`: its circuits are kept if they are within 0.1 % of the best.
-    - `key`: random key; None: a fixed one.
+    - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
     - `weights` [K]: how much each sample counts; None: equally.
     - `routes`: "adaptive": relay shares for each sample, [K S S S+2] ([S S S+2] of one); "fixed": one set [S S S+2].
     - `risk`: minimise the "mean" of the times, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
@@ -185,10 +184,8 @@ def joint(
     """Circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-    - `previous`: its circuits are kept if they are within 0.1 % of the best.
-    - `key`: random key; None: a fixed one.
-    - `steps`, `samples`: gradient steps and starts of the relaxation.
-    - `rounds`: at most, of six swaps each.
+    - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
+    - `steps`, `samples`: gradient steps and starts of the relaxation. `rounds`: at most, of six swaps each.
 
     At most 0.2 % later than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
     """

@@ -133,8 +133,7 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
     """Lower bound on the time T of one all-to-all under relay routing, for any circuits [s].
 
     The degree bound; or later, below efficiency 1: a server receives the bytes K of its `degree` largest senders
-    directly, E B T over its E EPS ports, and the rest by relays: K + (all bytes - K - E B T) / efficiency <= degree B
-    T.
+    directly, E B T over E EPS ports, and the rest by relays: K + (all - K - E B T) / efficiency <= degree B T.
     """
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers

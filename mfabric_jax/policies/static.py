@@ -21,8 +21,7 @@ from mfabric_jax.routing.region import between_servers
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Circuits spread evenly over all pairs, which differ by one circuit at most.
 
-    With odd servers and an odd degree one NIC stays idle. Unequal degrees: turn t joins two servers with more than t
-    NICs.
+    With odd servers and an odd degree one NIC stays idle. In turn t only servers with more than t NICs get circuits.
     """
     turns = _turns(region.servers)
     if not len(turns):
@@ -58,8 +57,7 @@ def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> P
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, which `jax.tree_util.Partial(static, mean=...)`
-    fixes."""
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes the mean."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(mean, region, rule="next")

@@ -299,10 +299,8 @@ def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
 
 
 def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
-    """The links shared by the flows of a run, padded with unused links and flows of weight 0.
-
-    A flow's first link is its sender's port, its last the receiver's port, slowed by `pacing`.
-    """
+    """The links that the flows of a run share, padded with unused links and flows of weight 0. A flow's first link is
+    its sender's port, its last its receiver's, slowed by `pacing`."""
     crossed = [_links(run, flow) for flow in range(len(run.size))]
     parallel = {link: count for links in crossed for link, count in links.items()}
     index = {link: number for number, link in enumerate(parallel)}
@@ -329,7 +327,6 @@ def ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
 
 
 def _links(run: PacketRun, flow: int) -> dict[tuple, int]:
-    """Directed links or pools that a flow crosses, in order, each with its number of parallel links."""
     src, dst = run.src[flow], run.dst[flow]
     if run.paths is not None:
         return dict.fromkeys(pairwise((*run.paths[flow], f"DST{dst}")), 1)
