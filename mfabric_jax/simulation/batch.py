@@ -34,7 +34,7 @@ Function = Callable[[Case], Mapping[str, Any]]
 
 
 class Estimate(NamedTuple):
-    """The planned run: number of cases in all and at once, bytes per device, devices, and seconds of compilation."""
+    """The planned run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
 
     cases: int
     at_once: int
@@ -131,9 +131,7 @@ def evaluate(
 
 
 def cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
-    """Function that cuts chunks from cases on the device; None: cut on the host (on a CPU, on several devices, or if
-    one device cannot hold all cases).
-    """
+    """Function that cuts chunks from cases on the device; None where they are cut on the host."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
     if platform() == "cpu" or spread.mesh.size > 1 or bytes_of_all + estimate.device_bytes > limit:
         return None
@@ -148,7 +146,6 @@ def _cut(cases: Case, chosen: Int[Array, "B"]) -> Case:
 
 
 def _chunks(cases: Case, count: int, estimate: Estimate, cut, spread: NamedSharding) -> Iterator[Case]:
-    """Chunks on the devices, the last one padded with its last case."""
     there = jax.device_put(cases, _everywhere(spread)) if cut else cases
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)

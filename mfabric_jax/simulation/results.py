@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cases of a block that are solved together: `places` of their rows; `work`: a scenario or columns of one program."""
+    """Cases of a block that are solved together; `places`: of their rows; `work`: a scenario or columns of one program."""
 
     places: tuple[int, ...]
     work: Any
@@ -187,9 +187,7 @@ def not_known(asked: Cases) -> list[str]:
 
 # ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result records: versions, device, and kernel ("auto" resolved by endpoints; `tuned` by `mfabric
-    tune`).
-    """
+    """What every result records: versions, commit, device, dtype and kernels."""
     import mfabric_jax
 
     device = next(iter(jnp.zeros(()).devices()))

@@ -25,7 +25,7 @@ TRAFFIC = ("none", "EP", "PP", "DP")  # by the column "traffic" of the tasks
 
 
 class EndLayout(NamedTuple):
-    """Ends of an expert-parallel group (`per_region`) and of a server, and expert-parallel ranks of an end (`ranks`)."""
+    """Ends of an expert-parallel group (`per_region`) and of a server; expert-parallel ranks of an end (`ranks`)."""
 
     per_region: int
     per_server: int
@@ -80,7 +80,6 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ passes of a replica
     def _replica(self, number: int) -> list["_Ran"]:
-        """The tasks that end every stage of one replica."""
         order, one = self.order, RunningBlocks(self.workload, self.replicas[number], self.rules)
         sites = [self._site(stage, number) for stage in range(self.workload.pp)]
         ran = [_Ran(site.nothing, {}) for site in sites]
@@ -110,7 +109,6 @@ class _Writer:
         return site
 
     def _arrived(self, sites: list[Site], n: int, ended: dict[int, Ready]) -> Ready:
-        """Tasks that deliver the input of a pass from a neighbour."""
         site, need = sites[self.order.stage[n]], self.order.needs[n]
         if need < 0:
             return site.nothing
@@ -197,7 +195,6 @@ class _Writer:
         return gathered(self.tasks, ends, [ready], group, name, self.barriers)[None]
 
     def _ring(self, ends: np.ndarray, waits: list, size: float) -> Ready:
-        """Every server of a stage sends `size` bytes to its successor."""
         servers = len(ends) // self.ends.per_server
         if size <= 0:
             return np.concatenate([np.atleast_2d(one) for one in waits])

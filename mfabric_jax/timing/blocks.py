@@ -22,8 +22,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 class Compute(NamedTuple):
     """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
 
-    `expert_s` is the part of `moe_s` that grows with received tokens, `scores_s` the part of `attention_s` without
-    weights.
+    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights.
     """
 
     attention_s: Float[Array, ""]
@@ -59,7 +58,6 @@ class Blocks(NamedTuple):
 
     @property
     def with_experts(self):
-        """Which blocks have experts."""
         return self.moe if self.experts is None else self.experts
 
 
@@ -67,11 +65,10 @@ class Rules(NamedTuple):
     """What waits for what in a block and an iteration; static under JAX.
 
     - `eps_waits`: traffic on packet switches also waits for a reconfiguration.
-    - `parts`: number of parts in which dispatch, experts and combine of a block overlap (1: none). Experts of a part
-      follow its dispatch; its combine follows them and all dispatches.
+    - `parts`: number of parts in which dispatch, experts and combine of a block overlap (1: none).
     - `recompute`: as in `Workload`; recomputed parts do not overlap.
-    - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, without slowing anything
-      else.
+    - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost to other
+      traffic.
     - `comm_cores`: part of a GPU's cores that communicates while two passes run together.
     """
 
@@ -102,8 +99,6 @@ class Slots(NamedTuple):
 
 
 def in_float64(tree: Any) -> Any:
-    """The tree with NumPy arrays, real numbers as float64."""
-
     def widened(x: Any) -> np.ndarray:
         x = np.asarray(x)
         return x.astype(np.float64) if x.dtype.kind == "f" else x
@@ -116,10 +111,9 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class Work(NamedTuple):
-    """Computation, or the all-reduce of attention, on the compute lane.
+    """Computation, or the all-reduce of attention, on the compute lane; `of`: its `ROWS`.
 
-    `of`: names of `ROWS` that it takes; `track`, `kind`: of its segment in pictures; `off`: gradients of weights, for
-    which nothing in the block waits.
+    `track`, `kind`: of its segment in pictures; `off`: weight gradients, for which nothing in the block waits.
     """
 
     of: tuple[str, ...]
@@ -159,7 +153,6 @@ REDUCE_AGAIN = REDUCE._replace(label="TP again")
 
 
 def forward_block() -> tuple[Section, Section, Section]:
-    """Sections of a forward block."""
     return (
         (Beside(0), Work(("attention",), "attention"), REDUCE, Decide()),
         (Turn(0), Send(0, "dispatch"), Work(("inner",), "experts", kind="experts")),
@@ -240,7 +233,6 @@ def _off(op: Any) -> bool:
 
 
 def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
-    """Operations, each with the run of computation that it is in."""
     placed, run = [], "lead"
     for op in ops:
         placed.append((run, op))
@@ -324,9 +316,7 @@ ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have 
 
 @functools.cache
 def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
-    """[kind, column, base]: kinds are `KINDS`, then forward and backward of a pair; columns are `COMPUTED`, then all
-    computation and all all-reduces.
-    """
+    """[kind, column, base]: `KINDS`, then both passes of a pair; `COMPUTED`, all computation, all all-reduces; `BASES`."""
     every = [steps_of(kind, recompute, together=False) for kind in KINDS]
     every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
     found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))

@@ -40,11 +40,9 @@ class Box:
     dtype: Any
 
     def sample(self, key) -> Array:
-        """Draw an array uniformly."""
         return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is in the space."""
         x = jnp.asarray(x)
         fits = x.shape == self.shape and jnp.issubdtype(x.dtype, jnp.floating)
         return jnp.all((x >= self.low) & (x <= self.high)) if fits else jnp.asarray(False)
@@ -59,11 +57,9 @@ class Discrete:
     dtype = jnp.int32
 
     def sample(self, key) -> Array:
-        """Draw an integer uniformly."""
         return jax.random.randint(key, (), 0, self.n, self.dtype)
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is in the space."""
         x = jnp.asarray(x)
         fits = x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)
         return (x >= 0) & (x < self.n) if fits else jnp.asarray(False)
@@ -76,12 +72,10 @@ class Dict:
     spaces: dict[str, Box | Discrete]
 
     def sample(self, key) -> dict[str, Array]:
-        """Draw every entry independently."""
         keys = jax.random.split(key, len(self.spaces))
         return {name: space.sample(key) for (name, space), key in zip(self.spaces.items(), keys, strict=True)}
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is in the space."""
         if set(x) != set(self.spaces):
             return jnp.asarray(False)
         return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
@@ -153,24 +147,21 @@ class Recorded(eqx.Module):
             raise InputError(f"demands must be [T S S] with at least one step, got {list(self.demands.shape)}.")
 
     def first(self, key, servers: int, dtype):
-        """(state, demand [S S] bytes) of the first step."""
         if self.demands.shape[1] != servers:
             raise InputError(f"demands must be of the region's {servers} servers, got {list(self.demands.shape)}.")
         at = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
         return at, self.demands[at].astype(dtype)
 
     def next(self, key, state):
-        """(state, demand [S S] bytes) of the next step."""
         at = (state + 1) % len(self.demands)
         return at, self.demands[at]
 
 
 # ---------------------------------------------------------------------------------------------------- the environment
 class Params(eqx.Module):
-    """Parameters of an episode; all are traced except the number of servers and the type of `source`.
+    """Parameters of an episode; traced, except the number of servers and the type of `source`.
 
-    `region.delay_s` is the time of a change, of which computation hides `hidden_s`; each new circuit adds `each_s`.
-    `steps` is the length of the episode.
+    Computation hides `hidden_s` of `region.delay_s`; each new circuit adds `each_s`; `steps`: length of the episode.
     """
 
     region: Region
@@ -256,20 +247,17 @@ class RegionEnv:
         return self._step_env(key, state, self._checked(action, params), params)
 
     def action_space(self, params: Params | None = None) -> Dict | Discrete:
-        """The space of actions."""
         if self.policies is not None:
             return Discrete(1 + len(self.policies))
         servers = (self.default_params if params is None else params).region.servers
         return Dict({"scores": Box(0.0, 1.0, (servers, servers), self.dtype), "change": Discrete(2)})
 
     def observation_space(self, params: Params | None = None) -> Dict:
-        """The space of observations."""
         servers = (self.default_params if params is None else params).region.servers
         shapes = {"demand": (self.history, servers, servers), "circuits": (servers, servers), "step": ()}
         return Dict({name: Box(0.0, 1.0, shape, self.dtype) for name, shape in shapes.items()})
 
     def observed(self, state: State, params: Params) -> dict[str, Array]:
-        """The observation of a state."""
         most, degree = state.seen.max(), params.region.degrees.max().astype(self.dtype)
         return {
             "demand": state.seen / jnp.where(most > 0, most, 1),
@@ -315,7 +303,6 @@ class RegionEnv:
         return self.observed(after, params), after, reward, done, info
 
     def _checked(self, action, params: Params):
-        """The action as arrays, with shapes and types checked."""
         if self.policies is not None:
             return _numbered("action", action, len(self.policies))
         if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
@@ -345,7 +332,6 @@ def _array(value: Any) -> Array | None:
 
 
 def _form(value: Any) -> str:
-    """Description of a value for an error message."""
     array = _array(value)
     if array is None:
         return repr(value) if isinstance(value, int) else type(value).__name__
@@ -384,7 +370,6 @@ class Trajectory(NamedTuple):
 
     @property
     def total_s(self) -> Float[Array, ""]:
-        """Total seconds of all steps."""
         return (self.exchange_s + self.paid_s).sum(-1)
 
 

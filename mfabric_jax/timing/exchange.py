@@ -67,9 +67,7 @@ def every_all_to_all(work: Callable) -> Callable:
 
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside`: bytes between ranks of a server, and between a rank and a NIC of another rank, over its
-    NVSwitch.
-    """
+    """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
     where, demand = places(workload), rank_demand(workload, tokens)
     inside = every_all_to_all(lambda one: _inside_time(workload, group, one))(demand)
     return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
@@ -96,7 +94,7 @@ def exchanges_between(
     acks: float = 0.0,
     key: Array | None = None,
 ) -> Exchanges:
-    """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte of data."""
+    """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
     demand = rank_demand(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
@@ -130,7 +128,6 @@ def with_acks(parts: Callable, acks: float) -> Callable:
 
 
 def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
-    """Predicted demands [layer M S S], or K scenarios of each [layer M K S S]."""
     if not first.scenarios:
         return guess
     keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2])
@@ -177,7 +174,6 @@ def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], second
 
 
 def _steady(workload: Workload, where: Places, demand, seconds: Callable) -> Exchanges:
-    """All-to-alls on a fabric without switching."""
     even = even_bytes(workload, demand.dtype)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
     load = jax.vmap(seconds)(every)

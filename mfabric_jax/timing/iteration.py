@@ -73,8 +73,7 @@ class FabricRates(NamedTuple):
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
     """The rates of a group at its bandwidth, of which `goodput` is payload; `rest`: other fields of `FabricRates`.
 
-    `acks`: bytes of acknowledgement per byte of data. They slow gradient rings, where each server receives as much as
-    it sends, but not sends between stages; all-to-alls count them elsewhere.
+    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
     return FabricRates(nic, eps / (1 + acks), send, **{"delay_s": group.delay_s} | rest)
@@ -95,9 +94,7 @@ class Iteration(NamedTuple):
 
     @property
     def exposed_comm_s(self):
-        """Seconds of communication that computation does not hide: tensor, context, expert and data parallel, and
-        moving experts.
-        """
+        """Seconds of communication that computation does not hide."""
         return self.tp_comm_s + self.ep_comm_s + self.dp_comm_s + self.placement_s
 
 
@@ -291,9 +288,8 @@ def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[A
 def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "P"]:
     """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
-    Dense gradients go over all servers of the stage, those of experts over their replicas and copies; each ring step
-    adds its propagation. With sharded optimizer states: a reduce-scatter, then an all-gather of weights. Work per
-    micro-batch under further sharding is in `beside_of`.
+    Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
+    states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
@@ -322,12 +318,10 @@ def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
 
 
 def _column(seconds):
-    """() or [P] to be broadcast against [P Q L]."""
     return seconds[..., None, None]
 
 
 def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Array:
-    """Seconds of every block [P Q L 2] from (forward, backward) pairs."""
     where = places(workload)
     runs = where.present & (order_of(workload).kind != WEIGHT)[..., None]
     pairs = [jnp.where(where.backward, back, forth) for forth, back in (before, behind)]
@@ -462,7 +456,7 @@ def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together:
 
 
 def _by_port(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> tuple[Array, Bool[Array, "port R"]]:
-    """Bytes that each port receives from every rank [port R], and which ranks send from each port [port R]."""
+    """Bytes that a port receives from a rank, and whether the rank sends from it, [port R]."""
     into = demand[:, order].reshape(-1, together, len(order)).sum(1)
     return into, (order // together)[None] == np.arange(len(order) // together)[:, None]
 

@@ -90,7 +90,6 @@ def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int]
 
 
 def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
-    """Boundary between two stages; `around`: between chunks."""
     if not around:
         return min(stage, other)
     return -1 if stage == other and stages > 1 else stages - 1
@@ -205,7 +204,7 @@ def places(workload: Workload) -> Places:
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
-    """Running order of all-to-alls [2QL] where passes pair up: combine gradient, dispatch, dispatch gradient, combine."""
+    """Running order of all-to-alls [2QL] in pairs: combine gradient, dispatch, dispatch gradient, combine."""
     number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)
     rows = []
     for together in paired:

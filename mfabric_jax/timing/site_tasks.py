@@ -38,7 +38,6 @@ class Site:
 
     @property
     def nothing(self) -> Ready:
-        """Waits for nothing."""
         return np.zeros((0, len(self.ends)), np.int64)
 
     def compute(self, ready: Ready, seconds: float, name: str, lane: int = 0) -> Ready:
@@ -48,7 +47,6 @@ class Site:
         return self.tasks.add(TaskKind.COMPUTE, self.ends, name, ready, seconds=seconds, lane=lane)[None]
 
     def tensor_parallel(self, ready: Ready, seconds: float, name: str) -> Ready:
-        """The all-reduce of tensor-parallel ranks."""
         if self.reduced is None or seconds <= 0:
             return self.compute(ready, seconds, name, lane=-1)
         return all_reduced(self.tasks, self.ends, [ready], self.reduced, name)[None]

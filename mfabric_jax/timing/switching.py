@@ -33,14 +33,13 @@ PAIRS_A_SLOT = 16  # more pairs of demands than so many for each slot: all-to-al
 
 
 class TradeOff(NamedTuple):
-    """What the rule "pays" compares: the reconfiguration delay and the computation that hides it.
+    """Costs and gains that the rule "pays" compares.
 
-    - `size` [2]: bytes of the two forward all-to-alls, relative to dispatch.
-    - `inner_s` [3]: expert computation between the two, by `Places.kind`; `expert_s` [3] is its part that grows with
+    - `size` [2]: bytes of the two forward all-to-alls over dispatch; `busy`: `expert_load` of blocks.
+    - `inner_s` [3]: expert computation between the two, by `Places.kind`; `expert_s` [3]: its part that grows with
       load.
     - `behind_s` [3]: computation after the last all-to-all of a block.
     - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.
-    - `busy`: `expert_load` of every block (1: balanced).
     """
 
     delay_s: Float[Array, ""] | float
@@ -207,8 +206,6 @@ def _chain(pair_of: Callable, start: Array, slots: Any, moe: Bool[Array, "B"], k
 
 
 def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
-    """Circuits of the two all-to-alls of one block."""
-
     def ask(demand):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count.astype(before.dtype)
 
@@ -260,7 +257,6 @@ class Span(eqx.Module):
 
     @property
     def long(self) -> bool:
-        """Whether circuits are chosen before a pass begins."""
         return self.name in LONG
 
 
@@ -270,7 +266,7 @@ ALL_TO_ALL = Span()
 def set_for(
     span: Span, where: Places, region: Region, policy: Policy, demand, seen: Float[Array, "I layer M S S"], key, cold
 ):
-    """Circuits of every all-to-all and those before it, [P Q L 2 S S], for a long span; `demand` [layer M S S] bytes."""
+    """Circuits of every all-to-all and those before it, [P Q L 2 S S], for a long span; `demand` [layer M S S]."""
     of = _of_passes if span.name == "stage" else _of_stages
     samples, weight = of(where, demand, seen)
     count, before = _chosen(region, policy, samples, weight, key if span.key is None else span.key, cold)
@@ -307,7 +303,6 @@ def _of_stages(where: Places, demand, seen):
 
 
 def _chosen(region: Region, policy: Policy, samples, weight, key, cold: bool):
-    """Circuits for every span and those before it, [P N S S]."""
     start = uniform(None, region).circuits.count
     keys = None if key is None else jax.random.split(key, weight.shape[:2])
 
@@ -359,9 +354,7 @@ def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
 
 
 def routed_in_parts(routing: str) -> Callable:
-    """Like `routed`, with a mask of pairs whose circuits turn [S S]; also returns the time of the traffic that waits
-    for them.
-    """
+    """Like `routed`, with the pairs that turn [S S]; also returns the time of traffic that waits for them."""
 
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning):
         shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
@@ -464,7 +457,6 @@ def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
 
 
 def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, cold: bool) -> Exchanges:
-    """`switched` for circuits that depend on demand alone: each demand is solved once."""
     moe, start = where.layer >= 0, uniform(None, unit).circuits.count
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
     previous = Plan(Circuits(start))
@@ -505,16 +497,13 @@ def _last(at: np.ndarray) -> np.ndarray:
 
 
 class Own(NamedTuple):
-    """Static: demand indices of every stage [P N] (layer times micro-batches plus micro-batch, last repeated as
-    padding), and the index of every slot [P Q L].
-    """
+    """Static: demand indices (layer times micro-batches plus micro-batch) of every stage [P N] and slot [P Q L]."""
 
     demands: np.ndarray
     slots: np.ndarray
 
 
 def demands_of_stages(where: Places, layers: int, micro_batches: int) -> Own:
-    """Which demands the slots of every stage serve."""
     layer, micro_batch = where.pick(layers, micro_batches)
     names, moe = layer * micro_batches + micro_batch, where.layer >= 0
     each = [np.unique(names[stage][moe[stage]]) for stage in range(len(names))]
@@ -525,7 +514,7 @@ def demands_of_stages(where: Places, layers: int, micro_batches: int) -> Own:
 
 
 def few_pairs(own: Own) -> bool:
-    """Whether timing all pairs of a stage's demands at once is less work than timing the all-to-alls in sequence."""
+    """Whether timing all pairs of demands at once is less work than timing all-to-alls in sequence."""
     return own.demands.shape[1] ** 2 <= PAIRS_A_SLOT * own.slots[0].size
 
 
@@ -579,7 +568,6 @@ def where_it_pays(
 
 
 def _exchanges(parts_s: list, found: Seconds, count: Array, before: Array, ahead: Any) -> Exchanges:
-    """`Exchanges` of all-to-alls [P Q L 2] whose circuits [P Q L 2 S S] are known."""
     optical, electrical, *waiting = parts_s
     switch, anew = jnp.any(count != before, axis=(-2, -1)), circuits_anew(before, count, optical.dtype)
     calm_s = jnp.maximum(found[0][-1], found[1][-1])

@@ -36,9 +36,7 @@ SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1
 
 
 class Clock(NamedTuple):
-    """Times of one stage: end of each pass so far, of its compute lane and of its last all-to-all; when circuits carry;
-    whether the switch was restarted.
-    """
+    """Times of one stage: end of each pass, of its compute lane and last all-to-all, and when its circuits carry."""
 
     ready: tuple
     free: Any
@@ -205,13 +203,11 @@ class _Walks(NamedTuple):
         return lax.scan(block, clock, (one.seconds, one.flags))
 
     def pair(self, clock: tuple, one: _Pass, two: _Pass) -> tuple[tuple, tuple]:
-        """Both passes, with the switch and as if all circuits carried."""
         ways = jax.vmap(lambda switches: self._through(clock, one, two, switches))(jnp.asarray([True, False]))
         (after, (ones, twos)), calm = jax.tree.map(lambda x: x[0], ways), ways[0][0][1]
         return after, (ones, twos, jnp.stack([after[0] - calm, calm - clock[0]]))
 
     def beside_nobody(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
-        """A pass alone, in an order with pairs."""
         after, times = self.alone(clock, one)
         return after, (times, times, jnp.zeros(2, one.seconds.dtype))
 

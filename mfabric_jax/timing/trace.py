@@ -122,7 +122,6 @@ class _Drawn(NamedTuple):
                 yield from (one for one in sent if not together or one["kind"] != "waiting")
 
     def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
-        """Track, kind, label and seconds of computation."""
         if isinstance(op, ops.Beside):
             for kind, seconds in self.beside.items():
                 yield BESIDE[kind][0], kind, BESIDE[kind][1], seconds[(*at, op.which)]
@@ -134,11 +133,9 @@ class _Drawn(NamedTuple):
         yield op.track, kind, label, length
 
     def _length(self, at, which: int) -> Any:
-        """Seconds of an all-to-all without waiting for the switch."""
         return max(self.blocks.optical_s[(*at, which)], self.blocks.electronic_s[(*at, which)])
 
     def _in_parts(self, who: _Who, at, experts: str, length: Any) -> Iterator[Segment]:
-        """Experts in parts, each after its dispatch and the previous part."""
         parts, first = self.rules.parts, self._length(at, 0)
         now = begin = self.slots.over[(*at, 0)] - first
         for part in range(1, parts + 1):
@@ -147,7 +144,6 @@ class _Drawn(NamedTuple):
             yield who.draw("compute", experts, f"experts {part}/{parts}", start, length / parts)
 
     def _all_to_all(self, who: _Who, at, op: ops.Send) -> Iterator[Segment]:
-        """Both parts of an all-to-all, and its waiting for the switch."""
         which, waits = (*at, op.which), self.rules.eps_waits
         start = self.slots.again[which] if op.again else self.slots.start[which]
         active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
@@ -167,7 +163,6 @@ class _Drawn(NamedTuple):
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
-    """The passes of a stage in running order, each with its position."""
     order, held = order_of(workload), workload.held_places(stage)
     for q, (kind, micro_batch, chunk) in enumerate(
         zip(order.kind[stage], order.micro_batch[stage], order.chunk[stage], strict=True)
@@ -177,7 +172,6 @@ def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
 
 
 def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, int, int]]]:
-    """The blocks of a stage in running order, with their place in [P Q L]."""
     most = max(workload.place_blocks)
     for q, who in _passes(workload, stage):
         first, count = sum(workload.place_blocks[: who.place]), workload.place_blocks[who.place]
@@ -188,7 +182,6 @@ def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, 
 
 
 def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
-    """Waiting for a neighbour's output: pipeline bubble and transfer."""
     found, now, order = [], 0.0, order_of(workload)
     for q, who in _passes(workload, stage):
         both = [q, q + 1] if order.paired is not None and order.paired[stage, q] else [q]
@@ -201,7 +194,6 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
 def _reduced(
     found: list[Segment], slots: Any, reduce_s: np.ndarray, step_s: np.ndarray | None, moved_s: float
 ) -> list[Segment]:
-    """Adds gradients, optimizer step, waiting for the last stage, and moving experts."""
     through = slots.end.max(axis=(1, 2))
     steps = np.zeros(len(reduce_s)) if step_s is None else np.asarray(step_s)
     total = (through + reduce_s + steps).max()
