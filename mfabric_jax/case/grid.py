@@ -36,7 +36,6 @@ FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', wh
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -133,8 +132,6 @@ class Cases:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A named variant of the cases and its statement, lists included."""
-
     name: str
     stated: Statement
 
@@ -252,10 +249,7 @@ REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Cases with random values, `draws` for each case; equal seeds give equal values.
-
-    `random`: table [random], axes by path (`draws.FORM`); `sweep`: table [sweep].
-    """
+    """Cases with random values; `random`: axes by path (`draws.FORM`), `sweep`: table with `draws` per case and seed."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)
@@ -281,7 +275,6 @@ def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> 
 
 
 def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
-    """A block with the values drawn for its cases."""
     base, rows = flat(block.case), len(next(iter(values.values())))
     before = {
         path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()
@@ -320,7 +313,6 @@ def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _drawn(path: str, axis: Mapping[str, Any], count: int, seed: int) -> list[Any]:
-    """`count` checked values of a random axis."""
     field = f"random.{path}"
     check_form(field, axis)
     if "of" in axis:

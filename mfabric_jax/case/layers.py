@@ -188,7 +188,7 @@ def merged(layers: Sequence[Layer]) -> Cases:
 
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Variants of an earlier layer that agree with a later one; a fabric that only dropped variants had stays, unnamed."""
+    """Variants of an earlier layer that agree with a later one; fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in _of_all_models(variants, later):
@@ -207,7 +207,7 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
 
 
 def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:
-    """Variants narrowed to the stated models; those of other models are dropped."""
+    """Variants narrowed to the stated models."""
     for variant in variants:
         if MODEL not in variant.stated or MODEL not in stated:
             yield variant
@@ -241,7 +241,7 @@ def load(
 ) -> Case | Cases:
     """The case of `.toml` or `.json` files, later ones over earlier ones; where they hold lists or variants, the cases.
 
-    `preset`: names from `mfabric show --presets`, applied before the files; `changes`: values by path, applied last.
+    `preset`: names from `mfabric show --presets`, applied before the files; `changes`: by path, applied last.
     `InputError` for an unreadable file, an unknown name or an invalid value.
     """
     named = [preset] if isinstance(preset, str) else list(preset)

@@ -77,7 +77,6 @@ def converted(path: str, kind: Any, value: Any) -> Any:
 
 
 def _in_units(path: str, kind: Any, value: Any) -> Any:
-    """A number from a text with a unit, or a range from FIRST-LAST."""
     if not isinstance(value, str):
         return value
     if tuple in {typing.get_origin(one) for one in parts_of(kind)} and (ends := RANGE.fullmatch(value.strip())):
@@ -186,9 +185,8 @@ class Case(Group, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting of type `kind`; `traced`: other values run in the same program.
-
-    `choice`, `of`: path of the choice and name of the alternative that it belongs to, or "".
+    """One setting; `kind`: its type; `choice`, `of`: its choice's path and alternative, or ""; `traced`: does not
+    recompile.
     """
 
     path: str
@@ -201,12 +199,10 @@ class Leaf:
 
     @property
     def open(self) -> bool:
-        """Whether it may be left open."""
         return type(None) in parts_of(self.kind)
 
     @property
     def listed(self) -> bool:
-        """Whether one value is a list."""
         return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
 
 
@@ -224,7 +220,6 @@ class Choice:
 
 
 def _said(hint: Any) -> tuple[str, bool]:
-    """Documentation of a field, and whether it is traced."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description, bool((meta.extra_json_schema or {}).get("traced"))
@@ -233,7 +228,6 @@ def _said(hint: Any) -> tuple[str, bool]:
 
 @functools.cache
 def _fields(cls: type) -> tuple[tuple[str, str, Any, Any], ...]:
-    """Attribute, name in a path, annotated type and default of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     each = msgspec.structs.fields(cls)
     return tuple((field.name, field.encode_name, hints[field.name], field.default) for field in each)
@@ -272,7 +266,6 @@ def _leaves_of(cls: type, prefix: str, choice: str, name: str) -> Iterable[Leaf]
 
 
 def leaf_path(alternative: str, field: str) -> str:
-    """Path of a field of an alternative."""
     return alternative if field == "value" else f"{alternative}.{field}"
 
 
@@ -290,10 +283,7 @@ def unknown(path: str, where: str = "") -> InputError:
 
 
 def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
-    """Checked statement of a mapping of nested tables and dotted paths; a list is one value per case.
-
-    `where`: prefix of errors, such as "case.toml: "; `text`: values are command-line words.
-    """
+    """Checked statement of nested tables and dotted paths, prefixing errors by `where`; `text`: values are typed words."""
     found: Statement = {}
     _collect(given, "", found, where)
     checked: Statement = {}
@@ -324,7 +314,6 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
 
 
 def _table(path: str, value: Mapping[str, Any], found: Statement, where: str) -> None:
-    """A table of a group, of a part of it, or of an alternative."""
     at = alternatives_at(path)
     inside = [one for one in settings() if one.startswith(path + ".")]
     if not at and not inside:
@@ -426,7 +415,6 @@ def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
 
 
 def _names(chosen: Any) -> list[str]:
-    """Names of the alternatives of a stated choice."""
     several = chosen if isinstance(chosen, list) else [chosen]
     return [one.name if isinstance(one, Alternative) else one for one in several]
 

@@ -148,7 +148,6 @@ def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
 
 
 def _word(value: Any) -> str:
-    """A value as a file writes it."""
     return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -174,12 +173,10 @@ class Resolved:
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU and its server."""
         return self.settings.server
 
     @property
     def fabric(self) -> Fabric:
-        """The fabric between servers."""
         return fabric.get(self.case.network.fabric)
 
 
@@ -193,7 +190,6 @@ class _Open:
         return self.values.get(path)
 
     def fill(self, path: str, value: Any, why: str) -> None:
-        """Sets a path if it is open."""
         if self.values.get(path) is None and value is not None:
             self.values[path] = value
             self.why[path] = why
@@ -269,7 +265,6 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
 
 
 def _gpu(found: _Open) -> Gpu:
-    """The GPU with the case's overrides."""
     gpu = get_gpu(found["gpu.name"])
     given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
     si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
@@ -299,7 +294,6 @@ def recipes(name: str) -> dict[str, tuple[str, Statement]]:
 
 
 def _recipe(found: _Open, model: Model) -> None:
-    """Fills settings from the model's file, its makers or the paper."""
     if model.set_up:
         word = {name: value for name, value in model.set_up.items() if name == "precision"}
         rest = {name: value for name, value in model.set_up.items() if name != "precision"}
@@ -328,7 +322,6 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
 
 
 def _formats(found: _Open) -> None:
-    """Fills number formats, schedule, overlap, dispatch and sharding with usual values."""
     for name in ("compute", "dispatch", "combine", "gradients"):
         found.fill(f"job.precision.{name}", "bf16", "usual")
     found.fill("job.schedule", "1f1b", "usual")
@@ -377,7 +370,6 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
 
 
 def _shape(found: _Open) -> dict[str, Any]:
-    """Fields of the workload that are not searched."""
     passes = found["job.overlap"] == "passes"
     capacity = found["job.capacity_factor"]
     return {
@@ -469,7 +461,6 @@ def _nearest(value: int, allowed: Sequence[int]) -> str:
 
 
 def _asked_batch(found: _Open) -> int | None:
-    """Sequences of an iteration, as stated or usual."""
     if all(found[path] is None for path in BATCH):
         return GLOBAL_BATCH
     return found["job.batch.global_batch"]
@@ -481,7 +472,6 @@ def _disagree(found: _Open, said: str, takes: str) -> None:
 
 
 def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
-    """Fills micro-batches or global batch from each other."""
     micro_batch, cp, pp = found["job.batch.micro_batch"], found["job.parallel.cp"], degrees["pp"]
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
     order = SCHEDULES[found["job.schedule"]]
@@ -580,10 +570,7 @@ def gpu_of(case: Case) -> Gpu:
 
 @functools.lru_cache(maxsize=256)
 def hardware_of(case: Case, servers: int) -> Hardware:
-    """The GPUs and the network of a case over `servers` servers.
-
-    `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so.
-    """
+    """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
     tree_nics = _ports(found, gpu, servers, on)

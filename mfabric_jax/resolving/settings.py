@@ -37,9 +37,8 @@ ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was
 
 
 class Calibrated(NamedTuple):
-    """Fit of one model: `efficiency` over the default GPU's peak (may exceed 1), and the quality of the fit.
-
-    `compute_s`: of the busiest stage; `ratios`: fitted times over that at 800 Gbps; `residuals`: their relative errors.
+    """A model's `efficiency` over the default GPU's peak (may exceed 1), `compute_s` of the busiest stage, and fit
+    errors.
     """
 
     efficiency: float
@@ -67,10 +66,7 @@ HALF = 0.5  # of the peak, for a model without published times
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """GPUs, NICs and switches of one case, whatever runs there; see `case.tree` for other fields.
-
-    `case`: resolved; `server`: GPU and server; `carried_by`: transport; `server_nics`: NICs of a server, if known.
-    """
+    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server."""
 
     case: Case
     server: Gpu
@@ -137,7 +133,6 @@ class Settings(Hardware):
         return CALIBRATED[rate.value] if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
 
     def achieved(self, job: Workload) -> float:
-        """Achieved over peak FLOP/s of the GPU for a model."""
         rate: Any = self.case.compute.rate
         if rate.name == "calibrated":
             known = self.calibrated.get(job.known_as)
@@ -154,7 +149,6 @@ class Settings(Hardware):
         return block_seconds(job, self.server, achieved, self.case.job.precision.compute)  # type: ignore[arg-type]
 
     def room(self, job: Workload) -> Room:
-        """The slots in which a group's experts are placed."""
         facts, rule = job.architecture, self.case.placement.rule
         limited = job.node_limit == "model" and facts.expert_groups > 1
         groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
@@ -172,7 +166,6 @@ class Settings(Hardware):
     # ---------------------------------------------------------------------------------------------------------- network
     @functools.cached_property
     def parts(self) -> Parts:
-        """The table of parts in use."""
         return Parts.read(self.case.network.prices, self.case.circuits.ocs)
 
     @property
@@ -189,7 +182,6 @@ class Settings(Hardware):
     # --------------------------------------------------------------------------------------------------------- circuits
     @property
     def policy_name(self) -> str:
-        """Name of the policy for rows and titles."""
         return policies.name_of(self.case.circuits.policy)
 
     def circuits_policy(self, mean=None) -> policies.Policy:

@@ -174,7 +174,6 @@ def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
 
 
 def usual_at_once(devices: Sequence[Any] | None = None) -> int:
-    """Default number of cases per chunk."""
     devices = local_devices() if devices is None else devices
     return ON_CPU if all(device.platform == "cpu" for device in devices) else ON_DEVICE
 
@@ -213,7 +212,6 @@ def _memory(devices: Sequence[Any]) -> float:
 
 
 def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding):
-    """The program for as many cases at once as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
     key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"]), platform()

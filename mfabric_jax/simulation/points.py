@@ -71,10 +71,7 @@ WHOLE = ("sample", "optical_degree")  # numbers that are whole
 
 
 class IterationOf(eqx.Module):
-    """Function: numbers of a case by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`.
-
-    Model, fabric, rules and policy are static; traffic, fixed circuits and FLOP rates are arrays that do not recompile.
-    """
+    """Function: numbers of a case by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`."""
 
     on: Fabric = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
@@ -105,7 +102,6 @@ class IterationOf(eqx.Module):
         return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
-        """Seconds with these all-to-alls."""
         rates, seconds = self._costs(self._typed(case))
         time = iterate(self.solver.workload, rates, solved, seconds, rules=self.rules)
         parts = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
@@ -139,7 +135,6 @@ class IterationOf(eqx.Module):
         return group
 
     def _typed(self, case: Numbers) -> Numbers:
-        """Numbers by internal name; NICs on no optical switch are on the tree."""
         for path in case:
             one_of("number of a case", path, NUMBERS)
         names = {NUMBERS[path]: x for path, x in case.items()}
@@ -216,7 +211,6 @@ class Points:
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-        """The first case, its program, and its numbers."""
         return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
 
     @property
@@ -279,7 +273,7 @@ class Points:
         return told | {"compute_source": self._sources(cases)}
 
     def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Median all-to-all load over the balanced one, by row; `solved` [N']: all-to-alls, `place` [N']: their rows."""
+        """Median all-to-all load of each row over the balanced one; `solved` [N']: all-to-alls, `place` [N']: rows."""
         order, found = np.argsort(place, kind="stable"), []
         known: dict[tuple, float] = {}
         for some in np.split(solved[order], np.flatnonzero(np.diff(place[order])) + 1):
@@ -310,7 +304,6 @@ class Points:
         return len(self.function.given.tokens) // self.replicas
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Iterations that each row averages: sample [N'], row [N']."""
         every, rows = np.arange(self._iterations), np.arange(len(sample))
         many = np.where(sample == AVERAGED, len(every), 1)
         place = np.repeat(rows, many)

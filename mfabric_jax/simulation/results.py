@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cases of a block that are solved together; `places`: of their rows; `work`: a scenario or columns of one program."""
+    """Cases of a block that are solved together; `places` of rows; `work`: a scenario or columns."""
 
     places: tuple[int, ...]
     work: Any
@@ -98,7 +98,6 @@ class Results:
                     progress(group.work)
 
     def _told(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        """Adds the varied settings to the rows of a group."""
         places = self.groups[number].places
         return [row | self._varied[place] for place, row in zip(places, rows, strict=True)]
 
@@ -141,7 +140,6 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def _groups(block: Block) -> Iterator[Group]:
-    """Cases that differ in bandwidth alone are one scenario."""
     others = [path for path in block.columns if path != BANDWIDTH]
     if len(block) > FEW or block.case.run.sample is not None or "run.sample" in others:
         yield Group(tuple(range(len(block))), Points(block))
@@ -177,7 +175,6 @@ def effective(asked: Cases) -> dict[str, Any]:
 
 
 def not_known(asked: Cases) -> list[str]:
-    """Sentences on unknown prices and watts."""
     found = []
     for one in map(resolve, (block.case for block in asked.blocks)):
         bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster; `nic_gbps` and `ports` (numbers of NICs that replace those of the settings) may be arrays."""
+    """The bill of a cluster; `nic_gbps` and `ports` (NIC counts that override the settings) may be arrays."""
     parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
@@ -64,10 +64,9 @@ def usd_of_gpu(settings: Settings) -> float | None:
 
 
 def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
-    """Columns of dollars and kilowatts, of the cluster and per iteration and million tokens; numbers or arrays.
+    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
 
-    An iteration pays for its share of the cluster's lifetime and for its energy (times PUE). nan or None where the
-    `achieved` rate exceeds the peak, as no real GPU then has this time.
+    They are unknown where `achieved` exceeds the peak of the priced GPUs.
     """
     running = settings.parts.running
     joules = _times(bill.cluster_watts, running.pue * iteration_s)
@@ -90,7 +89,6 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
 
 
 def tokens_of_iteration(job: Workload) -> int:
-    """Tokens that the whole cluster trains on in one iteration."""
     return job.iteration_tokens
 
 
@@ -123,7 +121,6 @@ def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
 
 
 def _if_can(achieved: Any, value: Any) -> Any:
-    """The value where the achieved rate does not exceed the peak."""
     if value is None or np.ndim(achieved) == 0:
         return None if np.ndim(achieved) == 0 and achieved > 1 else value
     return np.where(achieved > 1, np.nan, value)
@@ -168,8 +165,7 @@ def columns_of(
 ) -> dict[str, np.ndarray]:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
-    - `mean`: seconds of `PARTS` and `replica_s` of the mean replica, and `SWITCHING` where circuits change.
-    - `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `ports`: as in `bill_of`.
+    `mean`: seconds of the mean replica, and `SWITCHING`; `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
     """
     settings, on, job = one.settings, one.fabric, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
@@ -252,7 +248,6 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
 
 
 def shown_rate(settings: Settings, achieved: float) -> str:
-    """An achieved rate as `compute_source` shows it."""
     return f"{achieved:.1%}" if settings.case.compute.rate.name == "measured" else f"{achieved:.0%}"
 
 
@@ -273,17 +268,14 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
 
 # ---------------------------------------------------------------------------------------------------- what switches do
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Circuits set up anew in an iteration, over all regions, and turns of the busiest region's switch [...].
-
-    From `Exchanges.anew` and `Exchanges.switch` [... P Q L 2]; all groups of a stage count alike.
-    """
+    """Circuits set up anew per iteration in all regions, and turns of the busiest switch, from fields of `Exchanges`."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
 def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
-    """Columns of changed circuits and switch turns, and turns over the switch's limit; None: fixed or unknown switch."""
+    """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.settings.optical_switch if one.fabric.reconfigures else None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)

@@ -86,7 +86,6 @@ class Scenario:
 
     @property
     def sent(self) -> np.ndarray:
-        """`traffic.sent_tokens` of the traffic [I layer M R C]."""
         return sent_tokens(self.workload, self.tokens)
 
     @property
@@ -96,7 +95,6 @@ class Scenario:
 
     @property
     def mean_demand(self) -> jax.Array:
-        """Bytes between the servers of a region [S S]: the mean all-to-all of the run."""
         return mean_demand(self.workload, *self.every_replica)
 
     def rates(self, nic_gbps: float) -> FabricRates:
@@ -137,13 +135,11 @@ class Scenario:
 
     @property
     def _drawn_for(self) -> Any:
-        """Settings on which the traffic depends, beside the job."""
         case = self.settings.case
         return case.traffic, case.placement, case.run, self.settings.plan_on
 
     @property
     def _solved_for(self) -> Any:
-        """Settings on which all-to-alls depend, beside job and links."""
         case = self.settings.case
         if self.weighs:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
@@ -215,7 +211,6 @@ def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
 
 
 def _decision_s(one: Scenario) -> float:
-    """Seconds of a decision, stated or measured on the first all-to-all."""
     settings, job = one.settings, one.workload
     if not one.group.reconfigures:
         return 0.0
@@ -264,10 +259,7 @@ def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
 
 
 def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with experts placed; only one micro-batch where matrices repeat.
-
-    Where a past iteration is needed to place experts or choose circuits, one more is drawn or read, as the first.
-    """
+    """Traffic of every replica, with experts placed, preceded by a past iteration where placement or circuits need it."""
     rule: Any = settings.case.placement.rule
     moved = rule.name != "contiguous"
     past = settings.plan_on == "past" and settings.circuits_for in LONG
@@ -344,7 +336,6 @@ def totient_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]
 
 
 def _over_stage(group: DirectLinks, count: np.ndarray, rings: int) -> DirectLinks:
-    """Links whose gradients use all rings, in both directions."""
     return dataclasses.replace(wired(group, count), ring_nics=float(RING_NICS * rings))
 
 
@@ -389,9 +380,7 @@ def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, .
 
 
 def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica from a recording, whose records are dealt out in turn; `read`: tokens with a multiple of
-    the iterations.
-    """
+    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations, dealt out in turn."""
     every = read(replicas)
     return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 
@@ -413,5 +402,4 @@ def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[st
 
 
 def mean_of_replicas(timed: Iteration, replicas: int) -> Any:
-    """Seconds of the mean replica [I ...]."""
     return timed.iteration_s.reshape(replicas, -1, *timed.iteration_s.shape[1:]).mean(axis=0)

@@ -60,9 +60,7 @@ class Simulated(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- solving
 class Given(NamedTuple):
-    """Input of one iteration, or of all [I ...]: selections, predictions and their error, selections on which long
-    spans are planned, a random key, and bytes that move with experts per stage.
-    """
+    """Input of one iteration, or of all [I ...]: selections, predictions, random key, and bytes that move with experts."""
 
     tokens: Array
     guess: Array | None
@@ -162,7 +160,6 @@ def planned_on(one: Scenario) -> jax.Array:
 
 
 def given_of(one: Scenario) -> Given:
-    """Input of every iteration, all of one replica before the next."""
     each = [_given(replica, at) for at, replica in enumerate(one.each_replica)]
     return each[0] if len(each) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *each)
 
@@ -262,7 +259,6 @@ def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = No
 
 
 def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """[replica x I bandwidth]."""
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
     at = [one.rates(gbps) for gbps in one.bandwidths]
@@ -298,10 +294,7 @@ def simulate_each(
     workers: int = 2,
     progress: Callable[[Scenario], None] | None = None,
 ) -> Iterator[tuple[int, Simulated]]:
-    """(number, result) of each scenario that is not `done`, in order of completion.
-
-    `workers` threads solve; equal all-to-alls are solved once. `progress` is called with every finished scenario.
-    """
+    """(number, result) of each scenario not `done`, in order of completion; threads share solves of equal all-to-alls."""
     drop_programs_if_crowded()
     started: dict[Any, Future] = {}
     left = {number: one for number, one in enumerate(every) if number not in done}
@@ -328,7 +321,6 @@ def simulate_each(
 
 
 def _work(one: Scenario) -> int:
-    """Rough relative cost of a scenario."""
     job, group = one.workload, one.group
     ends = job.ep if group.nic_use == "own" else job.servers_per_region
     return job.moe_layers * ends**4 * (1 if group.oversubscription is None else 2)
@@ -354,12 +346,10 @@ def carried(one: Scenario) -> Any:
 
 
 def _flows(job: Workload) -> int:
-    """Number of flows from a server to another."""
     return job.ranks_per_server ** (1 if job.dispatch == PER_SERVER else 2) * job.tp
 
 
 def _over_switches(one: Scenario) -> SinglePaths:
-    """Single paths of one group, or of all groups of the cluster."""
     network, group, job = one.settings.case.network, one.group, one.workload
     paths: Any = network.paths
     if group.nics != job.gpus_per_server:
@@ -377,14 +367,14 @@ SIGMA = 0.3  # of a prediction that has no past: about that of the moving averag
 
 
 def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:
-    """Predicted selections [I layer M R E]."""
     return as_placed(tokens, lambda own: traffic.predicted(own, predictor or DEFAULT))
 
 
 def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
-    """Standard deviation of the log prediction error between servers, over the iterations before each [I].
+    """Standard deviation of the log prediction error between servers, over the last `WINDOW` iterations before each
+    [I].
 
-    Iteration 0 is skipped: its prediction is uniform.
+    Iteration 0 is left out, as its prediction is uniform.
     """
     seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
     past = [slice(max(1, at - WINDOW), at) for at in range(len(true))]
@@ -394,15 +384,12 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
 
 
 def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
-    """Bytes between servers [I layer M S S]."""
     work = jax.jit(jax.vmap(lambda one: server_bytes(dispatched_bytes(workload, one), workload.ranks_per_server)))
     flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
     return flat.reshape(*count.shape[:3], *flat.shape[1:])
 
 
 def iterations_before(tokens: Tokens) -> np.ndarray:
-    """Selections of the iteration before each [I layer M R E]."""
-
     def before(own: Tokens) -> np.ndarray:
         assert own.before is not None
         return np.concatenate([own.before[None], own.count[:-1]])
@@ -455,7 +442,6 @@ def achieved_in(one: Scenario, measured_s: float) -> float:
     solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
 
     def iteration(slower: float) -> float:
-        """Seconds of the mean iteration with computation `slower` times slower than at the peak."""
         timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
         return float(np.asarray(timed.iteration_s, np.float64).mean())
 

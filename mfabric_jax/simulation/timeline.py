@@ -43,7 +43,6 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 
 
 def walked_through(one: Scenario) -> Walked:
-    """`Walked` of the shown iteration, at the first bandwidth."""
     settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
     rates, seconds = jax.tree.map(
@@ -53,7 +52,6 @@ def walked_through(one: Scenario) -> Walked:
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:
-    """Seconds per stage by column; each row adds up to `iteration_s`."""
     walked = jax.tree.map(lambda x: np.asarray(x, np.float64), walked)
     stages = np.arange(len(walked.reduce_s))
     total, parts = float(walked.ends.max() + walked.moved_s), walked.spent
@@ -69,8 +67,7 @@ NEAR_GBPS = 400.0
 def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
     """A region with its circuits, and timelines of a middle block with and without circuits, by title.
 
-    Taken near 400 Gbps from the first model whose circuit regions have more than two servers (else the first); empty
-    where no case has changing circuits.
+    Near 400 Gbps, from the first model with circuits between more than two servers; empty without changing circuits.
     """
     every = [(block, resolve(block.case)) for block in asked.blocks]
     optical = [(block, one) for block, one in every if one.fabric.reconfigures]
@@ -86,13 +83,11 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
 
 
 def _scenario(block: Block) -> Scenario:
-    """One iteration of the case nearest to 400 Gbps."""
     near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
     return scenario_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
 
 
 def _region(one: Scenario) -> dict[str, Any]:
-    """Bytes between servers of a region [S S] and the circuits for them [S S]."""
     settings, job = one.settings, one.workload
     sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)

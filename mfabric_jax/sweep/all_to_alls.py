@@ -55,7 +55,6 @@ class AllToAllOf(eqx.Module):
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
 
     def _demand(self, case: Mapping[str, Array], key: Array) -> Float[Array, "S S"]:
-        """Bytes [S S]; a server sends `gigabytes` on average."""
         made = drawn(key, jnp.minimum(case["demand"], len(FAMILIES) - 1), self.servers).astype(self.dtype)
         read = self.pool[case["sample"] % len(self.pool)]
         demand = jnp.where(case["demand"] == len(FAMILIES), read, made)
@@ -123,7 +122,6 @@ class AllToAlls:
             self._tried(int(degree))
 
     def effective(self) -> dict[str, Any]:
-        """Settings that do not vary."""
         return {**self.code, **self.data, "dtype": self.dtype}
 
     def shown(self) -> dict[str, Any]:

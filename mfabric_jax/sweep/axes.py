@@ -45,9 +45,7 @@ def _kinds(hint: Any) -> list[type]:
 
 
 def axis_values(table: str, name: str, given: Any) -> Sequence:
-    """The values that a table lists for a setting, or one draw of a random range; `InputError` for an empty or invalid
-    axis.
-    """
+    """The values of a setting's axis, or one draw of a range; `InputError` for an empty or invalid axis."""
     if table == "fixed":
         return (given,)
     if table == "random":
@@ -64,9 +62,7 @@ def axis_values(table: str, name: str, given: Any) -> Sequence:
 
 
 def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
-    """Columns of all configurations: combinations of `grid` (last axis fastest) with each place of the `together`
-    lists, `draws` times.
-    """
+    """Columns of all configurations: `grid` (last axis fastest) times places of the `together` lists, times `draws`."""
     places = len(next(iter(together.values()))) if together else 1
     shape = (*(len(values) for values in grid.values()), places, draws)
     if math.prod(shape) > MOST_CASES:

@@ -66,7 +66,6 @@ class CaseSpace:
 
     @functools.cached_property
     def cases(self) -> Cases:
-        """The possible cases."""
         return dataclasses.replace(self.asked, blocks=self._possible[0])
 
     @property
@@ -115,7 +114,6 @@ class CaseSpace:
         return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
 
     def files(self) -> dict[str, Path]:
-        """Files that cases name."""
         every = [flat(block.case) for block in self.cases.blocks]
         named = {str(one.get(path)) for one in every for path in OF_FILES}
         paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
@@ -131,7 +129,6 @@ class CaseSpace:
 
 
 def _short(stated: dict[str, Any]) -> dict[str, Any]:
-    """Without the values of long lists, which the digest covers."""
     long = {path: f"{len(value)} values" for path, value in stated.items() if _longer(value)}
     return stated | long
 
@@ -141,7 +138,6 @@ def _longer(value: Any) -> bool:
 
 
 def _without(block: Block, left: dict[str, int]) -> Block | None:
-    """A block without its impossible cases; None if none is left."""
     below = flat(block.case)
     tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
     rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)

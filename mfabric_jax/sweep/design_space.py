@@ -96,7 +96,6 @@ class Sweep:
 
     @property
     def kind(self) -> Any:
-        """The class that `evaluate` names."""
         module, name = KINDS[self.evaluate]
         return getattr(importlib.import_module(f"mfabric_jax.sweep.{module}"), name)
 
@@ -105,7 +104,6 @@ class Sweep:
         return self.kind.SETTINGS
 
     def program(self, group: CodeGroup) -> Any:
-        """The evaluator of a group."""
         first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
         return self.kind(group.code, first, self.dtype)
 
@@ -139,7 +137,6 @@ class Sweep:
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
     def files(self) -> dict[str, Path]:
-        """Files that settings name."""
         named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
         return {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
 
@@ -185,7 +182,6 @@ class Sweep:
 
 
 def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """A sweep without long lists, for footers."""
     lists = {
         name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
         for name, values in sweep["list"].items()

@@ -38,7 +38,6 @@ def _kind(one: Leaf | Choice) -> Any:
 
 
 def _settings() -> dict[str, Setting]:
-    """Settings of `Replay`, of the graph's file, and of cases by path (None: open)."""
     found = {"workload": Setting("", str)} | {name: Setting(None, kind | None) for name, kind in GIVEN.items()}
     found |= {"gradient": Setting(False, bool)}
     hints = typing.get_type_hints(Replay)
@@ -80,7 +79,6 @@ class Replays:
             self._asked(row)
 
     def effective(self) -> dict[str, Any]:
-        """Settings that do not vary."""
         return {name: value for name, value in {**self.code, **self.data}.items() if value is not None}
 
     def shown(self) -> dict[str, Any]:
@@ -90,7 +88,6 @@ class Replays:
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
-        """Columns of results [N]."""
         graph = _read(self.code["workload"], **{name: self.code[name] for name in GIVEN})
         found = []
         for row in _rows(data):

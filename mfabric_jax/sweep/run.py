@@ -117,7 +117,6 @@ def sweep_folder(config: Any, path: Path) -> SweepFolder:
 
 
 def _fingerprint(path: Path) -> str:
-    """Hash of a file, or of a folder's files."""
     held = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -128,8 +127,6 @@ def _fingerprint(path: Path) -> str:
 
 
 class Maker:
-    """Computes and writes parts."""
-
     def __init__(self, config: Any, folder: SweepFolder):
         self.config, self.folder = config, folder
 
@@ -178,7 +175,6 @@ def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: C
 
 
 def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], finished: Callable) -> None:
-    """Gives every worker one part at a time, and replaces lost workers."""
     waiting, running, lost = list(todo), {}, dict.fromkeys((part.number for part in todo), 0)
     idle = [start() for _ in range(workers)]
     while waiting or running:

@@ -146,7 +146,6 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ what follows them
     def _reduced(self, stage: int, ran: list["_Ran"]) -> Ready:
-        """Gradients of a stage and the optimizer step: the tasks that end them."""
         ends, walked = self.grid[stage].ravel(), self.replicas[0].walked
         overlap = self.rules.dp_overlap and self.workload.sharding in ("none", "optimizer")
         last = gradient_slots(self.workload, stage) if overlap else [None]
@@ -173,7 +172,6 @@ class _Writer:
         return self.tasks.add(TaskKind.COMPUTE, ends, "optimizer", ready, seconds=step_s, lane=0)[None]
 
     def _collectives(self, stage: int, sums: GradientBytes, parts: int) -> list[Reduced]:
-        """All-reduces of a stage's dense and expert gradients, in `parts` parts."""
         slices = max(1, round(1 / self.ends.ranks))  # of a rank; GPUs reduce theirs
         grid = self.grid[stage].reshape(len(self.replicas), -1, slices)
         dense = grid.transpose(2, 0, 1).reshape(slices, -1)

@@ -111,9 +111,8 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class Work(NamedTuple):
-    """Computation, or the all-reduce of attention, on the compute lane; `of`: its `ROWS`.
-
-    `track`, `kind`: of its segment in pictures; `off`: weight gradients, for which nothing in the block waits.
+    """Computation (or attention's all-reduce) of rows `of`; `off`: weight gradients, for which nothing in the block
+    waits.
     """
 
     of: tuple[str, ...]
@@ -161,7 +160,6 @@ def forward_block() -> tuple[Section, Section, Section]:
 
 
 def backward_block(recompute: str) -> tuple[Section, Section, Section]:
-    """Sections of a backward block; `recompute` as in `Workload`."""
     before, between, behind = (), (), ()
     if recompute == "block":
         before = Work(("attention",), "attention again"), REDUCE_AGAIN
@@ -200,10 +198,7 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
-    """(whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
-
-    Gradients of weights come last in their section.
-    """
+    """(whose, run, operation) of two blocks together (0 forward, 1 backward); weight gradients come last in a section."""
     forward, backward = forward_block(), backward_block(recompute)
     left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
     steps = []
@@ -215,7 +210,6 @@ def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
 
 
 def steps_of(kind: str, recompute: str, *, together: bool) -> tuple[tuple[str, Any], ...]:
-    """(run, operation) of a block of one pass, alone or together with another."""
     if not together:
         return alone(kind, recompute)
     return tuple((run, op) for whose, run, op in pair(recompute) if whose == (kind != "forward"))
@@ -242,7 +236,6 @@ def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
 
 
 def _with_weights(steps: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-    """Merges gradients of inputs with the gradients of weights that follow."""
     joined: list[tuple[str, Any]] = []
     for run, op in steps:
         if _off(op):
@@ -316,7 +309,7 @@ ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have 
 
 @functools.cache
 def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
-    """[kind, column, base]: `KINDS`, then both passes of a pair; `COMPUTED`, all computation, all all-reduces; `BASES`."""
+    """[kind, column, base]: `KINDS` and both passes of a pair; `COMPUTED`, all computation, all all-reduces; `BASES`."""
     every = [steps_of(kind, recompute, together=False) for kind in KINDS]
     every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
     found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
@@ -342,10 +335,7 @@ def row_of(work: Work) -> dict[str, float]:
 
 
 class Table(NamedTuple):
-    """What a clock reads of all blocks: `seconds` and `flags` [P Q L column], by `SECONDS` and `FLAGS`.
-
-    `inner` [P Q L 2]: start and end of experts after the end of the first all-to-all; the rest as in `Slots`.
-    """
+    """Input of a clock: `seconds`, `flags` [P Q L column]; `inner` [P Q L 2]: start and end of experts after dispatch."""
 
     seconds: Any
     flags: Any
@@ -406,7 +396,6 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    """[P Q L column]: seconds of `COMPUTED`, of all computation, and of all-reduces."""
     kind = jnp.asarray(order.kind)
     which = jnp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
@@ -418,10 +407,9 @@ def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, toget
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
-    """Seconds after the end of the first all-to-all: (start and end of experts [.. 2], start of the second).
+    """Seconds after the first all-to-all ends: (start and end of experts [.. 2], start of the second).
 
-    `length` [.. 2] and `inner` are seconds of the all-to-alls and of the experts. The second all-to-all runs without
-    gaps; late parts delay its start instead.
+    `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
     """
     first, second = length[..., 0], length[..., 1]
     begin, end = first / parts, jnp.maximum(first + inner / parts, first / parts + inner)
@@ -435,7 +423,7 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
-    """`Slots` from the times of a clock [P Q L] by name; without the waiting of pairs."""
+    """`Slots` from the times of a clock [P Q L]; without the waiting of pairs."""
 
     def both(name: str, *again: str) -> Any:
         return jnp.stack([times[(name, which, *again)] for which in (0, 1)], -1)

@@ -114,13 +114,11 @@ class Drift(eqx.Module):
                 raise InputError(f"{field} must be at most 1, got {value}.")
 
     def first(self, key, servers: int, dtype):
-        """(state, demand [S S] bytes) of the first step."""
         walk, hot, key = jax.random.split(key, 3)
         place = jax.random.randint(hot, (), 0, servers, jnp.int32)
         return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), place))
 
     def next(self, key, state):
-        """(state, demand [S S] bytes) of the next step."""
         walks, place = state  # walks: one of receivers, then those of pairs
         servers, dtype = walks.shape[1], walks.dtype
         walk, chance = jax.random.split(key)
@@ -225,7 +223,6 @@ class RegionEnv:
 
     @property
     def default_params(self) -> Params:
-        """Eight servers at 400 Gbps, a switch delay of 1 ms, drifting demand."""
         return Params(Region(8, 400.0, delay_s=units.ms(1)), Drift())
 
     def reset(self, key, params: Params | None = None) -> tuple[dict[str, Array], State]:
@@ -242,7 +239,7 @@ class RegionEnv:
         return self._step(key, state, self._checked(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
-        """`step` without the reset at the end of an episode."""
+        """`step` without the reset at the end."""
         params = self.default_params if params is None else params
         return self._step_env(key, state, self._checked(action, params), params)
 
@@ -347,9 +344,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Legal circuits from any scores: `greedy` (rule "next") with scores, clipped to 0..1 and NaN as 0, in place of
-    bytes.
-    """
+    """Legal circuits from any scores: `greedy` (rule "next") on scores clipped to 0..1, NaN as 0."""
     scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)
     return greedy(scores, region, rule="next").circuits.count
 
@@ -359,9 +354,7 @@ Routing = str | Callable[..., Array]
 
 
 class Trajectory(NamedTuple):
-    """What happened at each of T steps: circuits `count` [T S S], whether they `changed` [T], seconds of the all-to-all
-    `exchange_s` [T], and seconds of waiting for the switch `paid_s` [T].
-    """
+    """T steps: circuits `count` [T S S], whether they `changed` [T], all-to-all `exchange_s` and exposed `paid_s` [T]."""
 
     count: Int[Array, "T S S"]
     changed: Bool[Array, "T"]
@@ -382,7 +375,6 @@ class ReconfigurationCost(NamedTuple):
 
     @staticmethod
     def of(region: Region, hidden_s: Any, each_s: Any, demands: Float[Array, "T S S"]) -> "ReconfigurationCost":
-        """The cost for steps with these demands, in their dtype."""
         steps, dtype = len(demands), demands.dtype
         hidden = jnp.asarray(not_negative("hidden_s", hidden_s), dtype)
         if hidden.shape not in ((), (steps,)):

@@ -147,11 +147,7 @@ def failed_stage(
     first: First = BLOCK,
     key: Array | None = None,
 ) -> Exchanges:
-    """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
-
-    `region`: the servers and links that are left; `share` [R S]: part of each rank on each server; `parts`: as in
-    `switched`.
-    """
+    """All-to-alls of a stage after a failure [1 Q L]; `region`: what is left, `share` [R S]: part of a rank per server."""
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
     where = places(workload).of_stage(stage)

@@ -133,11 +133,8 @@ def iterate_compiled(
 
 
 class Walked(NamedTuple):
-    """Everything that happens in one iteration.
-
-    - `reduce_s`, `step_s` [P]: gradient all-reduce and optimizer step after the passes of a stage (`step_s` None: left
-      out).
-    - `beside`: other seconds of blocks; `moved_s`: experts that move after the iteration.
+    """Everything that happens in one iteration, and seconds after it: gradients `reduce_s`, optimizer `step_s` [P],
+    `moved_s`.
     """
 
     slots: Slots
@@ -150,7 +147,6 @@ class Walked(NamedTuple):
 
     @property
     def ends(self) -> Float[Array, "P"]:
-        """When every stage has finished [P], moving experts apart."""
         ends = self.slots.end.max(axis=(1, 2)) + self.reduce_s
         return ends if self.step_s is None else ends + self.step_s
 
@@ -211,9 +207,7 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, ""]
 
 
 def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
-    """Seconds to send activations (or their gradients) between stages p and p + 1; last entry: from the last to the
-    first.
-    """
+    """Seconds of activations between stages p and p + 1 [P]; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(rates.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
@@ -230,10 +224,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, expert_s: Any = 0.0) -> Blocks:
-    """The blocks of all passes with their two all-to-alls [P Q L 2]: dispatch and combine, backward in reverse.
-
-    `expert_s`: as in `BlockSeconds`, for ranks that send as soon as their own experts are done.
-    """
+    """Blocks of all passes with both all-to-alls [P Q L 2]; `expert_s`: of `BlockSeconds`, for ranks that send early."""
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = jnp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
@@ -330,7 +321,6 @@ def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Arr
 
 
 def _head(workload: Workload, compute: Compute) -> Array:
-    """Output head: after the last block of the model forward, before it backward."""
     last = last_blocks(workload)
     head_s = _column(head_over_attention(workload) * compute.attention_s)
     every = _each_block(workload, before=(0.0, BACKWARD_OVER_FORWARD * head_s), behind=(head_s, 0.0))
@@ -338,7 +328,6 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    """Which running blocks are the last of the model [P Q L]."""
     order, blocks = order_of(workload), workload.place_blocks
     found, (*_, count), most = np.zeros_like(places(workload).present), blocks, max(blocks)
     for stage in range(workload.pp):
@@ -380,7 +369,6 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
 
 
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):
-    """Seconds of a reduce-scatter or all-gather of a block's parameters, () or [P]."""
     dense, expert = (bytes_each * part for part in block_params(workload, moe))
     ring = replica_ring(workload, dense, expert)
     return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.latency_s) / 2
@@ -392,10 +380,9 @@ TILE = 128  # rows that a grouped matrix product computes together
 
 
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
-    """Selections that the busiest rank computes, relative to the mean over ranks [layer M].
+    """Selections that the busiest rank computes over those of a rank under balanced routing [layer M].
 
-    - `tokens`: selections of each source rank for each expert; expert e lives on rank e // (E / R).
-    - `tile`: rows to which each expert's selections are rounded up, as in a grouped matrix product (1: no rounding).
+    Expert e lives on rank e // (E / R); `tile`: selections of each expert are rounded up to it (1: no rounding).
     """
     return _rank_load(workload, tokens, tile).max(axis=-1)
 
@@ -419,11 +406,7 @@ class Early(NamedTuple):
 
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
-    """`Early` of every all-to-all; `tokens` and `tile` as in `expert_load`.
-
-    `ports`: what limits traffic between servers: NICs of each "rank", NICs of a "server", or links of each "pair" of
-    servers.
-    """
+    """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
     per_server, others = workload.ranks_per_server, 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
     left = _left_of_pair if ports == "pair" else _left
@@ -447,7 +430,6 @@ def _left(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) ->
 
 
 def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
-    """`_left` for the pair of servers with most left to send."""
     into, out = _by_port(demand, order, together)
     left = jnp.cumsum(jnp.where(out[:, None], into[None], 0), axis=-1)  # [from to k]
     every = left[..., -1:]
@@ -462,10 +444,8 @@ def _by_port(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int)
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
-    """Seconds from the end of the busiest rank's computation to the end of an all-to-all whose ranks start
-    independently.
+    """Seconds from the busiest rank's end to the end of an all-to-all whose ranks start when done.
 
-    It is the latest, over k, of the start of the k busiest ranks plus the time of their bytes. `left`: of `Early`;
-    `ahead_s`: `Early.ahead` in seconds.
+    The latest, over k, of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in seconds.
     """
     return lax.max(left * seconds[..., None] - ahead_s, jnp.zeros_like(ahead_s)).max(axis=-1)

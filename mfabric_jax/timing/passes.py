@@ -22,8 +22,7 @@ class Order(NamedTuple):
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
     - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 its own
       stage.
-    - `later` [P Q]: backward passes whose weight gradients are left to a pass of kind WEIGHT; None: no such passes.
-    - `paired` [P Q]: forward passes that run together with the next backward pass; None: no such passes.
+    - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
 
     kind: np.ndarray
@@ -38,14 +37,12 @@ class Order(NamedTuple):
 
     @property
     def in_pairs(self) -> np.ndarray:
-        """Which passes run together with another [P Q]."""
         if self.paired is None:
             return np.zeros(self.kind.shape, bool)
         return self.paired | np.roll(self.paired, 1, axis=1)
 
 
 def order_of(workload: Workload) -> Order:
-    """The order in which the stages of a workload run."""
     return order(workload.schedule, *workload.shape)
 
 
@@ -146,7 +143,6 @@ class Exchanges(NamedTuple):
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:
-        """The longer of both parts [bytes]."""
         return jnp.maximum(self.optical, self.electrical)
 
 
@@ -173,7 +169,6 @@ class Places(NamedTuple):
         return self.backward.astype(int) + self.later
 
     def of_stage(self, stage: int) -> "Places":
-        """The places of one stage, [1 Q L]."""
         one = slice(stage, stage + 1)
         lane = None if self.lane is None else self.lane[one]
         return jax.tree.map(lambda field: field[one], self._replace(lane=None))._replace(lane=lane)

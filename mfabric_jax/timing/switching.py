@@ -54,7 +54,6 @@ class TradeOff(NamedTuple):
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
-    """The `TradeOff` of a job, from its `FabricRates` and block seconds."""
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     dtype = jnp.result_type(seconds.attention_s * reduce_s)
@@ -110,7 +109,6 @@ def what_pays(
 
 
 def circuits_anew(before: Int[Array, "S S"], after: Int[Array, "S S"], dtype: Any = None) -> Float[Array, ""]:
-    """Number of circuits set up on a change from `before` to `after`."""
     found = jnp.maximum(after - before, 0).sum((-2, -1)) / 2
     return found if dtype is None else found.astype(dtype)
 
@@ -157,7 +155,7 @@ BLOCK = First()
 
 
 class SlotsToServe(NamedTuple):
-    """Demand, `Places.kind` and `expert_load` of every block [P Q L], in the running order of each stage."""
+    """Demand, `Places.kind` and `expert_load` of every block [P Q L], in running order."""
 
     demand: Float[Array, "P Q L S S"]
     guess: Float[Array, "P Q L S S"] | Float[Array, "P Q L K S S"]
@@ -167,10 +165,9 @@ class SlotsToServe(NamedTuple):
 
 
 def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key, *, both=False):
-    """Circuits of every all-to-all and those in place before it, both [P Q L 2 S S].
+    """Circuits of every all-to-all and before it, [P Q L 2 S S]; `both`: a block's two all-to-alls share circuits.
 
     An iteration starts with the circuits that an identical iteration leaves, or with uniform ones (`first.cold`).
-    `both`: the two all-to-alls of a block share one set of circuits.
     """
     shape = slots.moe.shape
     if first.rule == "random" and key is None:
@@ -282,14 +279,12 @@ def set_for(
 
 
 def _of_passes(where: Places, demand, seen):
-    """Demand samples [P Q L S S] and their weights [P Q L]; a block without experts has weight 0."""
     known = jnp.asarray(where.backward)[..., None, None]
     own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
     return jnp.where(known, own, past), jnp.asarray(where.layer >= 0, demand.dtype)
 
 
 def _of_stages(where: Places, demand, seen):
-    """Demand samples [P 1 K S S] and how often each is sent [P 1 K]; 0 pads."""
     iterations, layers, micro_batches = seen.shape[:3]
     layer, micro_batch = where.pick(layers, micro_batches)
     moe, names = where.layer >= 0, layer * micro_batches + micro_batch
@@ -339,7 +334,7 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 
 
 def routed(routing: str) -> Callable:
-    """Function (region, circuits, demand) -> end of circuits and of packet switches, for a routing model.
+    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
 
     "relay" uses near-optimal shares with paced flows, as split routing does.
     """
@@ -377,10 +372,10 @@ def switched(
     seen: Float[Array, "I layer M S S"] | None = None,
     partly: Callable | None = None,
 ) -> Exchanges:
-    """All-to-alls between the servers of a region at unit bandwidth, with circuits chosen block after block.
+    """All-to-alls between servers of a region at unit bandwidth, with circuits chosen block by block.
 
-    - `parts`: function from `routed`; `partly`: function from `routed_in_parts`, where unchanged circuits carry during
-      a turn.
+    - `parts`: function from `routed`; `partly`: function from `routed_in_parts`, if unchanged circuits carry during a
+      turn.
     - `guess`: predicted demand, [S S] or [K S S] for each layer and micro-batch; `seen`: demand of `span.seen`.
     """
     if where.lane is not None:
@@ -491,7 +486,6 @@ def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.nda
 
 
 def _last(at: np.ndarray) -> np.ndarray:
-    """Replaces -1 by the last other value before it, along the last axis."""
     place = np.maximum.accumulate(np.where(at >= 0, np.arange(at.shape[-1]), -1), axis=-1)
     return np.where(place >= 0, np.take_along_axis(at, np.maximum(place, 0), axis=-1), -1)
 

@@ -95,19 +95,16 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
 
 
 def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool) -> Any:
-    """End of an all-to-all; `waits`: seconds on circuits that start at `active`."""
     carries = jnp.maximum(start, active)
     over = jnp.maximum((carries if eps_waits else start) + packet, start + optical)
     return jnp.maximum(over, jnp.where(waits > 0, carries + waits, start))
 
 
 def _named(times: dict, names: list) -> tuple:
-    """Times in the order of names; missing ones are the start of the block."""
     return tuple(times.get(name, times["begin"]) for name in names)
 
 
 def names_of(rules: Rules) -> list[Any]:
-    """Names of the times of a block."""
     names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
     names += [(name, which) for name in OF_BOTH for which in (0, 1)]
     if rules.recompute == "block":
@@ -236,7 +233,6 @@ def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], paid: Any) -> Slots:
-    """Adds the waiting of pairs, `paid` [U 2], to the first slots of their forward passes."""
     work = (slots.compute_s + slots.tp_s).sum(-1)
     if blocks.beside_s is not None:
         work = work + jnp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))

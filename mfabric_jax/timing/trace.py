@@ -23,7 +23,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
-SLIVER = 1e-4  # part of a picture: gaps this small are rounding
+SLIVER = 1e-4  # part of the window: shorter segments are rounding
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
 BESIDE = {  # what else a block takes: track and label
     "head": ("compute", "output head"),
@@ -91,8 +91,6 @@ class _Who(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """An iteration to draw; `rows`: seconds [P Q L] by `blocks.ROWS`."""
-
     slots: Slots
     blocks: Blocks
     rows: dict[str, np.ndarray]
@@ -221,11 +219,7 @@ def _apart(drawn: list[Segment]) -> list[Segment]:
 
 
 def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
-    """One MoE block from the middle of the iteration, shifted to start at 0: forward, then backward.
-
-    Backward starts with the reconfiguration for its first all-to-all, and so includes the end of the previous block,
-    which is marked.
-    """
+    """A MoE block from mid-iteration, shifted to 0: forward, then backward from the turn for its first all-to-all on."""
     middle = workload.pp // 2
     some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
     place = middle if workload.place_layers(middle) else next(some)
@@ -249,7 +243,6 @@ def _works(one: Segment) -> bool:
 
 
 def _window(stage: list[Segment], block: int, direction: str, low: float, high: float, shift: float) -> list[Segment]:
-    """Segments between two times, clipped and shifted; those of other blocks are marked."""
     cut = []
     for one in stage:
         start, end = max(one["start_s"], low), min(one["end_s"], high)
