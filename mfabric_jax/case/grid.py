@@ -249,7 +249,9 @@ REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Cases with random values; `random`: axes by path (`draws.FORM`), `sweep`: table with `draws` per case and seed."""
+    """Cases with random values, several for each case, from the tables [random] (axes by path) and [sweep] (draws,
+    seed).
+    """
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)

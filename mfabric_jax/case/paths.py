@@ -283,7 +283,10 @@ def unknown(path: str, where: str = "") -> InputError:
 
 
 def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
-    """Checked statement of nested tables and dotted paths, prefixing errors by `where`; `text`: values are typed words."""
+    """Checked statement of nested tables and dotted paths; a list is one value per case.
+
+    `where`: prefix of errors; `text`: values are command-line words.
+    """
     found: Statement = {}
     _collect(given, "", found, where)
     checked: Statement = {}

@@ -268,7 +268,7 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
 
 # ---------------------------------------------------------------------------------------------------- what switches do
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Circuits set up anew per iteration in all regions, and turns of the busiest switch, from fields of `Exchanges`."""
+    """Circuits set up anew per iteration in all regions, and turns of the busiest region's switch [...]."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)

@@ -259,7 +259,7 @@ def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
 
 
 def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with experts placed, preceded by a past iteration where placement or circuits need it."""
+    """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
     rule: Any = settings.case.placement.rule
     moved = rule.name != "contiguous"
     past = settings.plan_on == "past" and settings.circuits_for in LONG
@@ -380,7 +380,7 @@ def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, .
 
 
 def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations, dealt out in turn."""
+    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations."""
     every = read(replicas)
     return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 

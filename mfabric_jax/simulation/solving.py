@@ -60,7 +60,7 @@ class Simulated(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- solving
 class Given(NamedTuple):
-    """Input of one iteration, or of all [I ...]: selections, predictions, random key, and bytes that move with experts."""
+    """Input of one iteration, or of all [I ...], for the solver."""
 
     tokens: Array
     guess: Array | None
@@ -294,7 +294,10 @@ def simulate_each(
     workers: int = 2,
     progress: Callable[[Scenario], None] | None = None,
 ) -> Iterator[tuple[int, Simulated]]:
-    """(number, result) of each scenario not `done`, in order of completion; threads share solves of equal all-to-alls."""
+    """(number, result) of each scenario that is not `done`, in order of completion.
+
+    `workers` threads solve; equal all-to-alls are solved once.
+    """
     drop_programs_if_crowded()
     started: dict[Any, Future] = {}
     left = {number: one for number, one in enumerate(every) if number not in done}

@@ -198,7 +198,10 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
-    """(whose, run, operation) of two blocks together (0 forward, 1 backward); weight gradients come last in a section."""
+    """(whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
+
+    Gradients of weights come last in their section.
+    """
     forward, backward = forward_block(), backward_block(recompute)
     left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
     steps = []
@@ -309,7 +312,10 @@ ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have 
 
 @functools.cache
 def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
-    """[kind, column, base]: `KINDS` and both passes of a pair; `COMPUTED`, all computation, all all-reduces; `BASES`."""
+    """Matrix [kind, column, base]: seconds of a column per second of a base.
+
+    Kinds: `KINDS` and both passes of a pair; columns: `COMPUTED`, all computation, all all-reduces; bases: `BASES`.
+    """
     every = [steps_of(kind, recompute, together=False) for kind in KINDS]
     every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
     found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
@@ -335,7 +341,10 @@ def row_of(work: Work) -> dict[str, float]:
 
 
 class Table(NamedTuple):
-    """Input of a clock: `seconds`, `flags` [P Q L column]; `inner` [P Q L 2]: start and end of experts after dispatch."""
+    """Input of a clock: `seconds` and `flags` [P Q L column], by `SECONDS` and `FLAGS`; the rest as in `Slots`.
+
+    `inner` [P Q L 2]: start and end of experts after the end of the first all-to-all.
+    """
 
     seconds: Any
     flags: Any

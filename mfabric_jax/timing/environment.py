@@ -354,7 +354,10 @@ Routing = str | Callable[..., Array]
 
 
 class Trajectory(NamedTuple):
-    """T steps: circuits `count` [T S S], whether they `changed` [T], all-to-all `exchange_s` and exposed `paid_s` [T]."""
+    """Result of T steps: circuits `count` [T S S], and whether they `changed` [T].
+
+    `exchange_s`, `paid_s` [T]: seconds of the all-to-all, and of waiting for the switch.
+    """
 
     count: Int[Array, "T S S"]
     changed: Bool[Array, "T"]

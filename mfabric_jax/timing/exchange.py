@@ -43,7 +43,7 @@ def exchanges(
     - `first`, `span`: rule for the first all-to-all of a block, and how long circuits stay set.
     - `partial`: unchanged circuits carry while others turn.
     - `carry`: replaces spraying and `routing`: `single_paths` on an electrical fabric; on a region `single_part_times`
-      or a function (region, circuits, demand) -> end of circuits and of packet switches.
+      or a function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
     Links have equal capacity in both directions, so one solve serves dispatch, combine and their gradients, scaled by
     element size. Compiled once; other bandwidths, delays or traffic of the same shape reuse the program.
@@ -147,7 +147,11 @@ def failed_stage(
     first: First = BLOCK,
     key: Array | None = None,
 ) -> Exchanges:
-    """All-to-alls of a stage after a failure [1 Q L]; `region`: what is left, `share` [R S]: part of a rank per server."""
+    """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
+
+    `region`: servers and links that are left; `share` [R S]: part of each rank on each server; `parts`: as in
+    `switched`.
+    """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
     where = places(workload).of_stage(stage)

@@ -224,7 +224,10 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, expert_s: Any = 0.0) -> Blocks:
-    """Blocks of all passes with both all-to-alls [P Q L 2]; `expert_s`: of `BlockSeconds`, for ranks that send early."""
+    """Blocks of all passes with both all-to-alls [P Q L 2]; backward reverses dispatch and combine.
+
+    `expert_s`: as in `BlockSeconds`, for ranks that send as soon as their own experts are done.
+    """
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = jnp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)

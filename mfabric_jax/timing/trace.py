@@ -219,7 +219,10 @@ def _apart(drawn: list[Segment]) -> list[Segment]:
 
 
 def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
-    """A MoE block from mid-iteration, shifted to 0: forward, then backward from the turn for its first all-to-all on."""
+    """One MoE block from the middle of the iteration, forward then backward, shifted to start at 0.
+
+    Backward starts with the reconfiguration for its first all-to-all.
+    """
     middle = workload.pp // 2
     some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
     place = middle if workload.place_layers(middle) else next(some)
