@@ -249,9 +249,7 @@ REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Cases with random values, several for each case, from the tables [random] (axes by path) and [sweep] (draws,
-    seed).
-    """
+    """Cases with random values, several for each case; `random`, `sweep`: the tables of these names."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)

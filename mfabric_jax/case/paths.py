@@ -185,9 +185,7 @@ class Case(Group, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting; `kind`: its type; `choice`, `of`: its choice's path and alternative, or ""; `traced`: does not
-    recompile.
-    """
+    """One setting of type `kind`, of the alternative `of` of `choice` (or ""); `traced`: never recompiles."""
 
     path: str
     kind: Any

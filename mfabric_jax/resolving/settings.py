@@ -37,9 +37,7 @@ ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was
 
 
 class Calibrated(NamedTuple):
-    """A model's `efficiency` over the default GPU's peak (may exceed 1), `compute_s` of the busiest stage, and fit
-    errors.
-    """
+    """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
 
     efficiency: float
     compute_s: float

@@ -45,11 +45,9 @@ class Part(NamedTuple):
 class Sweep:
     """A design space of all-to-alls or replays; whole iterations are in `case_space`.
 
-    - `evaluate`: "all-to-all" of a region, or "replay" of a graph of tasks with settings of `Replay` and of a case by
-      path.
+    - `evaluate`: "all-to-all" of a region, or "replay" of a graph of tasks with settings of `Replay` and a case.
     - `fixed`: settings of all configurations; `grid`: every combination; `list`: lists read side by side.
-    - `random`: a range (`low`, `high`, `scale` linear or log, `whole`) or choice (`of`), drawn `draws` times per
-      combination.
+    - `random`: a range (`low`, `high`, `scale` linear or log, `whole`) or choice (`of`), drawn `draws` times.
     - `rows_per_shard`: rows of a file; None: 8,192 all-to-alls.
     """
 

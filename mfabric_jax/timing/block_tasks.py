@@ -17,9 +17,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica: its `walk`, switch delays [P Q L 2], and flows of both all-to-alls of a block at [P Q
-    L].
-    """
+    """One data-parallel replica: its `walk`, switch delays [P Q L 2], and flows `sent` by all-to-alls."""
 
     walked: Walked
     delay_s: np.ndarray
@@ -27,9 +25,7 @@ class Replica(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of one pass: seconds of work by `blocks.ROWS`, and flows, NVSwitch seconds and switching of its
-    all-to-alls.
-    """
+    """One block of one pass: seconds of work by `blocks.ROWS`, and its two all-to-alls."""
 
     name: str
     seconds: dict[str, float]
@@ -42,9 +38,7 @@ class Block(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """How a region's switch turns: `decision_s` from a forward gate on; `packets_wait`: packet traffic waits for it
-    too.
-    """
+    """How a region's switch turns; `decision_s`: after a forward gate; `packets_wait`: packets wait too."""
 
     decision_s: float
     packets_wait: bool

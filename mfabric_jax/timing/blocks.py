@@ -67,8 +67,7 @@ class Rules(NamedTuple):
     - `eps_waits`: traffic on packet switches also waits for a reconfiguration.
     - `parts`: number of parts in which dispatch, experts and combine of a block overlap (1: none).
     - `recompute`: as in `Workload`; recomputed parts do not overlap.
-    - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost to other
-      traffic.
+    - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost.
     - `comm_cores`: part of a GPU's cores that communicates while two passes run together.
     """
 
@@ -111,9 +110,7 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class Work(NamedTuple):
-    """Computation (or attention's all-reduce) of rows `of`; `off`: weight gradients, for which nothing in the block
-    waits.
-    """
+    """Computation, or attention's all-reduce, of rows `of`; `off`: weight gradients, which can wait."""
 
     of: tuple[str, ...]
     label: str

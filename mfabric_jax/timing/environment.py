@@ -89,8 +89,7 @@ class Drift(eqx.Module):
     """Demand that drifts: every server sends the same number of bytes, split by the popularity of the receivers.
 
     - `bytes_per_server`: bytes sent by each server in a step without a burst.
-    - `skew`, `pairs`: standard deviation of log popularity, per receiver and per pair; `memory`: correlation from step
-      to step.
+    - `skew`, `pairs`: standard deviation of log popularity, by receiver and pair; `memory`: correlation between steps.
     - `heat`: log factor of one hot receiver; `moves`: probability per step that another server becomes hot.
     - `burst`: probability of a step with `burst_times` the bytes.
     """
@@ -191,8 +190,7 @@ class RegionEnv:
     - `routing`: "unsplit", "best-path" or "split", timed by `fluid_lower_bound`.
     - `history`: number H of demands in an observation, newest last.
     - `ahead`: the agent acts before it sees the demand to be served (prediction).
-    - `policies`: None: the action is scores of pairs. Otherwise it is an integer: 0 keeps the circuits, n applies
-      policy n.
+    - `policies`: None: the action is scores of pairs. Otherwise an integer: 0 keeps circuits, n applies policy n.
     - `dtype`: type of real numbers.
 
     Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Circuits go one at a time to the pair with the largest (sum
@@ -230,8 +228,7 @@ class RegionEnv:
         return self._reset(key, self.default_params if params is None else params)
 
     def step(self, key, state: State, action, params: Params | None = None):
-        """(observation, state, reward, done, info). After the last step, observation and state are those of a new
-        episode.
+        """(observation, state, reward, done, info); after the last step, the first two are of a new episode.
 
         `InputError` for an action outside `action_space`; traced numbers are clipped instead.
         """

@@ -149,8 +149,7 @@ def failed_stage(
 ) -> Exchanges:
     """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
 
-    `region`: servers and links that are left; `share` [R S]: part of each rank on each server; `parts`: as in
-    `switched`.
+    `region`: servers and links that are left; `share` [R S]: part of each rank on each server.
     """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)

@@ -52,10 +52,8 @@ class FabricRates(NamedTuple):
     """What the timeline needs to know of a fabric; rates in bytes/s.
 
     - `nic_Bps`: a NIC; `nvlink_Bps`: a GPU inside its server; `memory_Bps`: HBM of a GPU, for a counted optimizer step.
-    - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P] (slowest server of a
-      stage).
-    - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation between
-      servers.
+    - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
+    - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
     """
 
@@ -133,9 +131,7 @@ def iterate_compiled(
 
 
 class Walked(NamedTuple):
-    """Everything that happens in one iteration, and seconds after it: gradients `reduce_s`, optimizer `step_s` [P],
-    `moved_s`.
-    """
+    """All events of one iteration, and seconds after the passes: `reduce_s`, `step_s` [P], `moved_s`."""
 
     slots: Slots
     blocks: Blocks

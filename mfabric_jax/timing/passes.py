@@ -20,8 +20,7 @@ class Order(NamedTuple):
     - `kind`, `micro_batch`, `chunk` [P Q]: the passes of each stage in its own order; chunk -1: none.
     - `stage`, `position` [P*Q]: all passes in one order in which each follows what it needs.
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
-    - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 its own
-      stage.
+    - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 none.
     - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
 
@@ -118,14 +117,12 @@ class Exchanges(NamedTuple):
     - `optical`, `electrical` [bytes]: seconds on circuits and on packet switches, times the NIC bandwidth. All links of
       a fabric are multiples of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
     - `inside` [P Q L] [bytes]: seconds on the NVSwitch at the same time, times its bandwidth.
-    - `switch`: circuits change before it; `anew`: number of new circuits; `count` [P Q L 2 S S]: circuits (None: no
-      optics).
+    - `switch`: circuits change before it; `anew`: number of new circuits; `count` [P Q L 2 S S]: circuits.
     - `ahead` [P Q L]: the circuits of the first are known before the pass.
     - `balanced`: the load if every expert received equally many tokens.
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
-    - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches (None: no
-      moves).
+    - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
     """
 
     optical: Float[Array, "P Q L 2"]
@@ -149,8 +146,7 @@ class Exchanges(NamedTuple):
 class Places(NamedTuple):
     """Static: the block in every running slot [P Q L].
 
-    - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for passes of weight gradients
-      alone.
+    - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for weight gradients.
     - `later`: a backward pass that leaves weight gradients to another pass.
     - `lane` [P 2QL]: running order of a stage's all-to-alls; None: by number.
     """

@@ -36,8 +36,7 @@ class TradeOff(NamedTuple):
     """Costs and gains that the rule "pays" compares.
 
     - `size` [2]: bytes of the two forward all-to-alls over dispatch; `busy`: `expert_load` of blocks.
-    - `inner_s` [3]: expert computation between the two, by `Places.kind`; `expert_s` [3]: its part that grows with
-      load.
+    - `inner_s` [3]: expert computation between the two, by `Places.kind`; `expert_s` [3]: part that grows with load.
     - `behind_s` [3]: computation after the last all-to-all of a block.
     - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.
     """
@@ -81,8 +80,7 @@ def what_pays(
 ) -> Bool[Array, "2"]:
     """For each of a block's two all-to-alls [2]: whether fresh circuits make the block's all-to-alls end earlier.
 
-    - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: circuits that
-      change.
+    - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
     # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
@@ -374,8 +372,7 @@ def switched(
 ) -> Exchanges:
     """All-to-alls between servers of a region at unit bandwidth, with circuits chosen block by block.
 
-    - `parts`: function from `routed`; `partly`: function from `routed_in_parts`, if unchanged circuits carry during a
-      turn.
+    - `parts`: function from `routed`; `partly`: function from `routed_in_parts`, if unchanged circuits carry in a turn.
     - `guess`: predicted demand, [S S] or [K S S] for each layer and micro-batch; `seen`: demand of `span.seen`.
     """
     if where.lane is not None:

@@ -123,8 +123,7 @@ def run(
 ) -> Slots:
     """Times of all passes of all stages; a pass starts when its stage is free and its input has arrived.
 
-    - `send_s` [P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or [P Q L 2]: of
-      the switch.
+    - `send_s` [P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or [P Q L 2].
     - `decision_s`: seconds from a forward gate until circuits for its demand are known.
 
     `order.paired` must be static. A pair's waiting is in the first slot of its forward pass: `paid_s` for the switch,

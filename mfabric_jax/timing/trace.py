@@ -51,8 +51,7 @@ def segments(
     """Segments of one iteration by stage and start; segments of one track do not overlap.
 
     - `slots`, `blocks` [P Q L ..]: output and input of `run`; `compute`: () or [P].
-    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: experts that move
-      then.
+    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: moving experts.
 
     Lengths add up to those of `slots`, except where dispatch, experts and combine overlap in parts: all-to-alls are
     then drawn whole, while `slots.exchange_s` is only the exposed time. Waiting is left out where two passes run
