@@ -14,7 +14,7 @@ from mfabric_jax.text_files import mapping_in, read_mapping
 
 TABLES = ("fixed", "grid", "list", "evaluate")  # keys of a sweep file of 0.1
 OF_SWEEPS = {"draws": "draws", "draw_seed": "draw_seed", "rows_per_shard": "rows_per_file", "impossible": "impossible"}
-PLACED = "longest-processing-time"  # of rules with settings, the one that help shows
+PLACED = "longest-processing-time"  # the rule with settings that help shows
 WHERE = {  # the place of an option: a path, or PATH=VALUE
     **{"model": "model.name", "models": "model.name", "gpu": "gpu.name", "experts": "model.experts"},
     **{"nvswitch_gigabytes_per_s": "gpu.nvlink_gigabytes_per_s", "nvswitches": "gpu.nvswitches"},

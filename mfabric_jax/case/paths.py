@@ -138,7 +138,7 @@ def words(kind: Any) -> str:
     return f"{', '.join(said)} or {last}" if said else last
 
 
-SHORT = {  # of a path, where a plain value stands for a whole group
+SHORT = {  # paths for which a plain value stands for a whole group
     "model": "model.name",
     "gpu": "gpu.name",
     "placement": "placement.rule",

@@ -151,8 +151,8 @@ def _word(value: Any) -> str:
     return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-GPUS = 1024  # of a job that says neither gpus nor dp
-GLOBAL_BATCH = 4096  # sequences, of a job that says nothing of its batch
+GPUS = 1024  # default if neither gpus nor dp is stated
+GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
 BATCH, SPREAD = EITHER
 

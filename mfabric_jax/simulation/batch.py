@@ -24,8 +24,8 @@ from mfabric_jax.platforms import local_devices, platform
 
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
-MEMORY = 4 * 2**30  # bytes for one chunk on a device that does not say what it has
-PART = 0.5  # of what a device has
+MEMORY = 4 * 2**30  # bytes for one chunk on a device of unknown memory
+PART = 0.5  # of the memory of a device
 AXIS = "cases"
 MAPS = pathlib.Path("/proc/self/maps")
 CROWDED = 30_000  # memory maps; every compiled program holds some, and at 65,530 Linux gives no more: XLA crashes
@@ -255,7 +255,7 @@ def compiled_program(
     if took is None:
         return program, 0
     fixed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shared[0])
-    own = max(took.argument_size_in_bytes - fixed, 0)  # arguments that are not needed are no part of the program
+    own = max(took.argument_size_in_bytes - fixed, 0)  # the program omits unused arguments
     chunk = own + took.output_size_in_bytes  # of each in flight and the one fetched
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 

@@ -84,9 +84,9 @@ class Program(eqx.Module):
     partial: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
-    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts are done
+    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts finish
     acks: float = eqx.field(static=True)  # of the data, in the other direction
-    always: bool = eqx.field(static=True)  # the switch turns for every block, its circuits new or not
+    always: bool = eqx.field(static=True)  # the switch turns for every block, even if circuits stay
     policy: Any
     carry: Any
     run: Any
@@ -366,7 +366,7 @@ def _over_switches(one: Scenario) -> SinglePaths:
     return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
 
 
-SIGMA = 0.3  # of a prediction that has no past: about that of the moving average on traffic of trained models
+SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
 
 
 def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:

@@ -273,7 +273,7 @@ def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
     merged: list[tuple[int, Any]] = []
     for whose, run, op in steps:
         step = whose, Run(run, _off(op)) if isinstance(op, Work | Beside) else op
-        if step not in merged:  # a stretch of computation is in a block once
+        if step not in merged:  # each stretch of computation occurs once in a block
             merged.append(step)
     return tuple(merged)
 

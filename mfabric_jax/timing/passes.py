@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
 
-NOTHING: Step = (WEIGHT, 0, -1)  # pads stages that have fewer passes
+NOTHING: Step = (WEIGHT, 0, -1)  # padding for stages with fewer passes
 
 
 class Order(NamedTuple):

@@ -27,9 +27,9 @@ from mfabric_jax.workload.compute import BlockSeconds, scores_over_attention
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 # --------------------------------------------------------------------------------------- what a turn is weighed against
-Seconds = tuple[Array, Array]  # when circuits and when packet switches are through, at unit bandwidth
-RELAY_TOLERANCE = 1e-3  # what relay shares are from the best
-PAIRS_A_SLOT = 16  # more pairs of demands than so many for each slot: all-to-alls are timed one after the other
+Seconds = tuple[Array, Array]  # until circuits and packet switches finish, at unit bandwidth
+RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
+PAIRS_A_SLOT = 16  # with more pairs of demands per slot, all-to-alls are timed in sequence
 
 
 class TradeOff(NamedTuple):
@@ -83,10 +83,9 @@ def what_pays(
     - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
-    # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    # pipeline, passes of gradients of weights, propagation, overlap in parts, the time of a decision, circuits that
-    # carry while others turn, all-to-alls computed again, the output head, waits for a ring of context and for
-    # gathered parameters are not foreseen.
+    # A turn is hidden by the block's own computation and by packets that take longer than circuits. Not in the forecast:
+    # idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial turns,
+    # recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
     dtype = kept[0].dtype
     delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s = delay_s + each_s * anew
