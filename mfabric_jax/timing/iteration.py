@@ -214,9 +214,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
     """Forward seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
     tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
     attention_s, moe_s, dense_s, expert_s = (jnp.asarray(part, dtype) for part in seconds)
-    apart = (
-        workload.order.splits or workload.overlap_passes
-    )  # gradients of weights are computed apart from those of inputs
+    apart = workload.order.splits or workload.overlap_passes  # weight gradients apart from input gradients
     scores_s = scores_over_attention(workload) * attention_s if apart else 0.0
     return Compute(attention_s, moe_s, dense_s, tp_s, expert_s, scores_s)
 

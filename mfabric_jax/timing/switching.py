@@ -83,7 +83,7 @@ def what_pays(
     - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
-    # A turn is hidden by the block's own computation and by packets that take longer than circuits. Not in the forecast:
+    # The forecast hides a turn behind its block's computation and packets that take longer than circuits. It ignores
     # idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial turns,
     # recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
     dtype = kept[0].dtype
