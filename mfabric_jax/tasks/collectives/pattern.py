@@ -79,7 +79,6 @@ def in_turn(n: int, *phases: Pattern) -> Pattern:
 
 
 def begins(whole: Pattern) -> np.ndarray:
-    """The messages that wait for no other message of their sender."""
     before, then = whole.after.T
     waits = np.zeros(len(whole.src), bool)
     waits[then[whole.src[before] == whole.src[then]]] = True

@@ -26,7 +26,6 @@ from mfabric_jax.tasks.graph import Op
 
 
 def _exchange(server) -> Pattern:
-    """Every member sends 1 / n of the bytes to every other member."""
     n = len(server)
     src, dst = np.nonzero(~np.eye(n, dtype=bool))
     return of_messages(src, dst, 1 / n)
@@ -63,8 +62,6 @@ DIRECT: Builds = {
 
 
 def _steps(count) -> Build:
-    """`count`(n) steps; in each step every member sends a block to the next member."""
-
     def build(server):
         n = len(server)
         return rounds(np.tile(onward(np.arange(n)), (count(n), 1)), 1 / n)
@@ -105,7 +102,6 @@ RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDU
 
 
 def _rows(server: tuple[int, ...]) -> np.ndarray:
-    """[S m]: the places in each server, in the order of the group."""
     _, row, count = np.unique(server, return_inverse=True, return_counts=True)
     if len(set(count)) > 1:
         raise InputError(
@@ -167,7 +163,6 @@ PAIRWISE: Builds = {Op.ALL_TO_ALL: _all_to_all}
 
 
 def _tree(server, scatter: bool) -> Pattern:
-    """A binomial tree in which message i goes to place i + 1."""
     n = len(server)
     dst = np.arange(1, n)
     hop = 2 ** np.floor(np.log2(dst)).astype(np.int64)
@@ -271,7 +266,6 @@ def _halving(blocks: np.ndarray) -> Pattern:
 
 
 def _doubling(blocks: np.ndarray) -> Pattern:
-    """All-gather: each member sends everything it has so far."""
     return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks)), of_partner=False)
 
 
@@ -288,7 +282,6 @@ def _halving_doubling_steps(blocks: np.ndarray, distance: np.ndarray, of_partner
 
 
 def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Pattern:
-    """Run the core's phases; each member beyond the core sends the part `before` and receives the part `behind`."""
     p = _core(n)
     extra = np.arange(p, n)
     if not extra.size:

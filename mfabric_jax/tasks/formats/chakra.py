@@ -112,7 +112,6 @@ def read_stream(path: Path) -> tuple[Any, list[Any]]:
 
 
 def stream_of(parts: Iterable[Any]) -> bytes:
-    """The bytes of a file with these messages."""
     from google.protobuf import proto
 
     stream = io.BytesIO()
@@ -134,8 +133,6 @@ def value_of(attribute: Any) -> Any:
 
 
 class NodeType(IntEnum):
-    """Node types of the Chakra schema."""
-
     INVALID = 0
     METADATA = 1
     MEM_LOAD = 2
@@ -178,7 +175,6 @@ class Node(NamedTuple):
 
 
 def of_message(message: Any, path: str) -> Node:
-    """Make a node of a protobuf message."""
     place = Spot(f"node {message.id} of {path!r}")
     if not 0 <= message.type < len(NodeType):
         place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
@@ -233,7 +229,6 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
 
 
 def _components(after: np.ndarray, count: int) -> np.ndarray:
-    """The strongly connected component [count] of each node."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -250,13 +245,11 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def read_groups(path: Path) -> Groups:
-    """Read `{"id": [ranks], ...}`."""
     said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
     return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
 
 
 def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
-    """Check a list of ranks, each of which may appear once."""
     if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
         place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
     return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
@@ -322,15 +315,11 @@ REDUCE_SCATTER_BLOCK = 8
 
 
 class PutTogether(NamedTuple):
-    """The graph, and remarks."""
-
     graph: TaskGraph
     remarks: tuple[str, ...]
 
 
 class _Work(NamedTuple):
-    """Lists that grow node by node."""
-
     tasks: Tasks
     known: Communicators
     given: LeftOut
@@ -375,7 +364,6 @@ def put_together(
 
 
 def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
-    """Distinct node lists, each with its ranks: several where a file was copied."""
     found: dict[int, tuple[list[Node], list[int]]] = {}
     for rank, nodes in enumerate(ranks):
         found.setdefault(id(nodes), (nodes, []))[1].append(rank)
@@ -383,7 +371,6 @@ def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
 
 
 def _add(work: _Work, node: Node, kind: TaskKind, rank: int, lane: int, **values) -> int:
-    """Add a task. Attributes of our own replace values that Chakra rounded."""
     for field in EXACT:
         exact = node.number_of(OURS + field)
         if exact is not None:
@@ -408,7 +395,6 @@ def _memory(node: Node, rank: int, work: _Work) -> int:
 
 
 def _duration(node: Node, work: _Work) -> float:
-    """Recorded seconds, else the roofline of the GPU in `given`, else 0."""
     operations, given = node.number_of("num_ops"), work.given
     if node.micros or operations is None:
         return units.us(float(node.micros))
@@ -437,7 +423,6 @@ def _receive(node: Node, rank: int, work: _Work) -> int:
 
 
 def _message(node: Node, rank: int, other: str, own: str, ranks: int) -> tuple[int, int, int]:
-    """The other end, bytes and tag of a message."""
     there, size = node.whole(other), node.whole("comm_size")
     if there is None or size is None:
         node.place.refuse(f"must say {other} and comm_size, without which a message cannot be simulated")
@@ -482,7 +467,6 @@ _ADD = {
 
 
 def _match_collectives(work: _Work) -> None:
-    """Check that every member takes part in each collective with the same operation and size."""
     columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
     first: dict[tuple, int] = {}
     for task, label in work.label.items():
@@ -598,7 +582,6 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
-    """A rank's nodes, and whether their ids order the tasks of all ranks."""
     if ".json" in path.suffixes:
         said = mapping_in(files.unpacked(path), repr(str(path)), "tasks").get("workload_graph")
         if not isinstance(said, list):
@@ -613,7 +596,6 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
 
 
 def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
-    """Read a set with a file for every rank, or for some of `given.ranks`."""
     place, ranks = Spot(repr(str(name))), given.ranks or len(traces)
     place.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
@@ -632,7 +614,6 @@ def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: Left
 
 
 def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Reading:
-    """Read one file for all ranks: each rank does the same."""
     place = Spot(repr(str(path)))
     named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
     ranks = place.whole("ranks", given.ranks or named, 1, COUNTS["gpus"])
