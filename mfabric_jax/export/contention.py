@@ -1,5 +1,4 @@
-"""Links that the flows of an iteration cross: each kind of traffic has its own links, or shares them with other kinds.
-"""
+"""Links that the flows of an iteration cross: each kind of traffic has its own links, or shares them with other kinds."""
 
 from dataclasses import replace
 

@@ -172,7 +172,6 @@ def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> 
     return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
-
 ALONE = 2  # iterations that a job runs by itself: the first is as the second, but a link may be shared with itself
 
 

@@ -227,8 +227,7 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: server of each rank, and its place there.
-    """
+    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: server of each rank, and its place there."""
 
     flows: Flows
     server: np.ndarray

@@ -144,8 +144,7 @@ WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
 
 
 def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
-    """[B J] starts of jobs: the first turn after their arrival; turns are one iteration apart, beginning at `shift_s`.
-    """
+    """[B J] starts of jobs: the first turn after their arrival; turns are one iteration apart, beginning at `shift_s`."""
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
 

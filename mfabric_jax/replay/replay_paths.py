@@ -202,8 +202,7 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: index into `clusters`, the first of which has none.
-    """
+    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: index into `clusters`, the first of which has none."""
 
     circuits: np.ndarray
     wiring: np.ndarray

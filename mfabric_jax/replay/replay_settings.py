@@ -10,8 +10,6 @@ from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.tasks.collectives.registry import choices_of
 from mfabric_jax.text_files import read_mapping
 
-
-
 ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
     "in-order": lambda servers, each, seed: np.arange(servers * each),
     "round-robin": lambda servers, each, seed: np.arange(servers * each).reshape(servers, each).T.ravel(),

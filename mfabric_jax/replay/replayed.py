@@ -24,8 +24,7 @@ NOISE = 1e3  # times the precision: parts of the makespan that are rounding
 
 
 class Spent(NamedTuple):
-    """Seconds of every rank [R]; the three add up to the makespan: computing, sending or receiving only, and neither.
-    """
+    """Seconds of every rank [R]; the three add up to the makespan: computing, sending or receiving only, and neither."""
 
     compute_s: np.ndarray
     exposed_comm_s: np.ndarray

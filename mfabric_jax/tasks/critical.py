@@ -42,8 +42,6 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
     return CriticalPath(flow, released, begin[flow], finish[flow])
 
 
-
-
 def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
     """Seconds [owners] that the union of each owner's intervals [N] from `begin` to `end` covers."""
     found = np.zeros(owners)

@@ -59,8 +59,7 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
 
 @dataclass
 class _Pair:
-    """Two joined nodes, the lower number first; `gbps` in both directions, `ways` with links, and the links' numbers.
-    """
+    """Two joined nodes, the lower number first; `gbps` in both directions, `ways` with links, and the links' numbers."""
 
     ends: tuple[int, int]
     kind: str

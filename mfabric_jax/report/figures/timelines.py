@@ -164,8 +164,7 @@ _COMPUTED = ("forward", "backward", "weights")
 
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """Draw an iteration over seconds, a group of lanes per stage, and below it a close-up of some blocks of one stage.
-    """
+    """Draw an iteration over seconds, a group of lanes per stage, and below it a close-up of some blocks of one stage."""
     from matplotlib.patches import Rectangle
 
     stages = sorted({segment["stage"] for segment in segments})

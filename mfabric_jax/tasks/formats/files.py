@@ -114,7 +114,6 @@ def so_many(count: int, one: str, several: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-
 ANY = -1  # a receive takes from any source, or with any tag
 
 
@@ -169,8 +168,7 @@ class Messages:
 
 
 class Matched(NamedTuple):
-    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unheard`: sends without a receive.
-    """
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unheard`: sends without a receive."""
 
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]
