@@ -1,4 +1,4 @@
-"""Links that the flows of an iteration cross: each kind of traffic has its own links, or shares them with other kinds."""
+"""Links that the flows of an iteration cross: kinds of traffic have their own links, or share them."""
 
 from dataclasses import replace
 
@@ -51,9 +51,7 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
 
 
 def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
-    """Latency [F] s: propagation between servers; a stage's gradients, possibly in parts, together once per step of a
-    ring.
-    """
+    """Latency [F] s: propagation between servers; for the gradients of a stage, once per step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).latency_s)
     sums = replica_bytes(one.one.workload, 0, last=True)
     steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps

@@ -179,7 +179,6 @@ def check_exportable(one: Scenario) -> None:
 
 
 def _check_whole(one: Scenario) -> None:
-    """`InputError` where a collective would lack members, or copies of experts make groups uneven."""
     job, replicas = one.workload, len(one.every_replica)
     if replicas < job.dp:
         raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
@@ -213,6 +212,5 @@ def _solved(one: Scenario) -> list[Exchanges]:
 
 
 def _delays(rates: FabricRates, found: Exchanges) -> np.ndarray:
-    """Delays of the switch [P Q L 2]."""
     anew = 0.0 if found.anew is None else float(rates.each_s) * np.asarray(found.anew, np.float64)
     return np.broadcast_to(float(rates.delay_s) + anew, found.switch.shape)

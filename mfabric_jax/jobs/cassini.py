@@ -68,9 +68,7 @@ class Rotations(NamedTuple):
 
 
 def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
-    """Ticks of each iteration, integers of at least 1, whose least common multiple is the unified circle. A tick is
-    doubled until the circle has at most 16,384 of them.
-    """
+    """Ticks of each iteration (1 or more); the least common multiple is the unified circle, 16,384 ticks at most."""
     positive("tick_s", tick_s)
     while math.lcm(*(ticks := [max(1, round(period / tick_s)) for period in periods_s])) > MOST_TICKS:
         tick_s *= 2

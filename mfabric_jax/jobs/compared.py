@@ -71,9 +71,7 @@ def busiest_link(scene: Scene) -> int:
 def link_use(
     scene: Scene, outcome: JobsOutcome, link: int, begin_s: float, end_s: float, run: int = 0
 ) -> list[dict[str, Any]]:
-    """Rows of each job's part of the link in every interval between two events, from `begin_s` to `end_s`: `way`,
-    `link`, `job`, `begin_s`, `end_s`, `use`.
-    """
+    """Each job's part of the link as rows of `way`, `link`, `job`, `begin_s`, `end_s`, `use`, constant in between."""
     begin, finish = outcome.begin[run], outcome.finish[run]
     routed, job_of = outcome.flows.routed, outcome.flows.job
     sending = (routed.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
@@ -108,9 +106,7 @@ def both_ends(compared: JobsCompared, link: int | None = None, iterations: int =
 
 
 def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
-    """Two windows of equal length: `iterations` of the shortest ones, or more to cover a longest one. One window from
-    the first start on, if the first job ends before the last one begins.
-    """
+    """Two windows of equal length while all jobs run; from the first start on if not all jobs overlap."""
     shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
     wide = max(iterations * shortest, min(longest, READABLE * shortest))
     starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]
@@ -122,7 +118,6 @@ def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, t
 
 
 def _rates(scene: Scene, routed: Routed, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """[E F] bytes/s of the flows in every interval. Both sizes are padded to powers of two to limit compilation."""
     hops, share = routed.routes.hops[flow], routed.routes.share[flow]
     intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, one) for one in active.shape))
     weight = np.zeros((intervals, flows))

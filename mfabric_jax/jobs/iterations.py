@@ -22,9 +22,7 @@ COMPUTES = -1  # instead of an end, and of a connection
 
 
 def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
-    """Make a pattern of phases: seconds of computation, then flows (routes, size [n] bytes) all at once. Flows of
-    different phases over the same links are one connection.
-    """
+    """A pattern of phases: seconds, then all flows (routes, bytes [n]). Flows over equal links are one connection."""
     parts, after, ends = [], [], []
     size, lag, connection = [], [], []
     known: dict[tuple[bytes, int], int] = {}
@@ -44,7 +42,6 @@ def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
 
 
 def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
-    """The links of each flow of a phase, and the number of earlier flows over the same links."""
     counts: dict[bytes, int] = {}
     keys = []
     for row in routes.hops:
@@ -55,9 +52,7 @@ def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
 
 
 def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [F] that a flow's connection has sent when the flow starts, and bytes [F] of the connection in the
-    iteration.
-    """
+    """Bytes [F] that a flow's connection has sent when the flow starts, and its bytes [F] in the iteration."""
     flows = pattern.flows
     before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
     for flow in run_order(flows.after, flows.flows).tolist():
@@ -90,8 +85,8 @@ def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
 
 
 class Repeated(NamedTuple):
-    """All iterations of all jobs; `task` of a flow is its job. `iteration` [F]: its number. `first` [F] mask: flows
-    that begin an iteration and take its delay. `end` [N]: last flow of each iteration, job by job. `iterations` [J].
+    """All iterations of all jobs; `task`: a flow's job. `iteration` [F]. `first` [F] mask: flows that begin an
+    iteration, where its delay goes. `end` [N]: last flow of each iteration, job by job. `iterations` [J].
     """
 
     routed: Routed
@@ -236,7 +231,6 @@ def scene_of(
 
 
 def _arcs(routed: Routed, flows: np.ndarray, done: JobTimes, first_link: int) -> dict:
-    """By link, (begin, end, bytes/s) of each flow that takes time; equal intervals are merged."""
     arcs: dict[int, dict[tuple[float, float], float]] = {}
     for flow in flows[done.finish[flows] > done.begin[flows]]:
         span = float(done.begin[flow]), float(done.finish[flow])

@@ -159,7 +159,6 @@ def contents(shared: SharedJobs) -> dict[str, Any]:
 
 
 def _fabric(table: Any) -> FabricTable:
-    """The table of a fabric; accepts settings of its case under their names of 0.1, too."""
     table = _known("fabric", table, (*OF_FABRIC, *WAS))
     for kind, fields in UNUSED.items():
         if table.get(kind) and (beside := [name for name in fields if name in table]):
@@ -247,7 +246,6 @@ def _known(named: str, table: Any, allowed: tuple[str, ...] | None) -> dict[str,
 
 
 def _check_job(job: TrainingJob, shared: SharedJobs) -> None:
-    """`InputError` for phases that do not fit the links or fabric."""
     by_phases = job.case is None and job.graph is None
     if by_phases and not any(phase.compute_s or phase.gigabytes for phase in job.phases):
         raise InputError(f"{job.name} must compute or send something; give compute_s or gigabytes.")

@@ -24,7 +24,7 @@ class JobsOutcome(NamedTuple):
 def run_jobs(
     scene: Scene, way: str, handled: Handled, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
 ) -> JobsOutcome:
-    """Run all jobs together. `arrival_s` [B J]; `factor`: for each job [B N], by which every iteration computes longer."""
+    """Run all jobs together. `arrival_s` [B J]; `factor`: for each job, of its computations in an iteration [B N]."""
     flows = repeated(handled.patterns, scene.iterations, scene.arrival_s)
     start_s = arrival_s if handled.shift_s is None else shifted(scene, handled.shift_s, arrival_s)
     lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))

@@ -74,7 +74,6 @@ def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
 
 
 def _racks(table: FabricTable) -> Network:
-    """Servers, a switch for each rack, and a switch above; each connection is two links, up and down."""
     of_case, host = table.case.network, np.arange(table.servers)
     racks = -(-table.servers // table.rack)
     rack, core = table.servers + host // table.rack, table.servers + racks
@@ -112,9 +111,7 @@ def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed
 
 
 def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[ranks] the server of each rank, in equal runs, and its place in the run. `InputError` if ranks do not divide
-    evenly.
-    """
+    """[ranks] each rank's server, in equal runs, and its place in the run. `InputError` if ranks do not divide."""
     if not servers or ranks % len(servers):
         raise InputError(f"servers of {named} must divide its {ranks} ranks evenly, got {len(servers)}.")
     each = ranks // len(servers)
@@ -211,7 +208,6 @@ class _PhaseMoves(NamedTuple):
     phases: list[tuple[float, np.ndarray, np.ndarray, float]]
 
     def add_to(self, demand: np.ndarray) -> None:
-        """Add the bytes of an iteration to `demand` [S S]."""
         for _, src, dst, size in self.phases:
             np.add.at(demand, (src, dst), size)
 
@@ -227,7 +223,7 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: server of each rank, and its place there."""
+    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: each rank's server and place there."""
 
     flows: Flows
     server: np.ndarray

@@ -68,8 +68,8 @@ class JobsStudy:
 
 
 class Handled(NamedTuple):
-    """- `patterns` [J]. `shift_s` [J]: start of each job within its iteration time; None: on arrival.
-    - `score`: CASSINI's, else None. `adjust`: 0: no job waits for its turn again.
+    """Patterns and shifts of a way. `shift_s` [J]: start within the iteration time; None: on arrival. `score`:
+    CASSINI's, else None. `adjust` 0: no job waits for its turn again.
     """
 
     patterns: tuple[Routed, ...]
@@ -96,9 +96,7 @@ def _cassini(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _best(scene: Scene, study: JobsStudy) -> Handled:
-    """The best shifts under fair sharing: from the best of none, CASSINI's and MLTCP's last, each job in turn tries all
-    steps.
-    """
+    """The best shifts under fair sharing: from none, CASSINI's or MLTCP's last, each job in turn tries all steps."""
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
     flows = repeated(scene.patterns, count.tolist(), scene.arrival_s)
@@ -144,7 +142,7 @@ WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
 
 
 def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
-    """[B J] starts of jobs: the first turn after their arrival; turns are one iteration apart, beginning at `shift_s`."""
+    """[B J] starts of jobs: the first turn after arrival; turns begin at `shift_s`, one iteration apart."""
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
 

@@ -92,9 +92,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
-    """Put ranks on the GPUs of the case's fabric or of the user's graph, and transfers on paths. `InputError` for too
-    few GPUs.
-    """
+    """Put ranks on GPUs of the case's fabric or the user's graph, and transfers on paths. `InputError` for too few."""
     placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
@@ -115,7 +113,6 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
-    """Latency of messages: `alpha_s` and the delay of their path (the longest of several paths)."""
     known, place = np.unique(pair, return_inverse=True)
     longest = np.zeros(len(known))
     np.maximum.at(longest, place, delay_s)
@@ -130,9 +127,7 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
 
 
 class _Placed(NamedTuple):
-    """A graph on a fabric. `cluster`: None on a user's. `gpu` [R]. `flows`: with turns of the switch, without latency.
-    `wiring` [F]: the set of circuits that a flow uses.
-    """
+    """A graph on a fabric; `cluster`: None on a user's. `flows` have no latency. `wiring` [F]: circuits of a flow."""
 
     hardware: Hardware
     cluster: Cluster | None
@@ -202,7 +197,7 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: index into `clusters`, the first of which has none."""
+    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, the first without circuits."""
 
     circuits: np.ndarray
     wiring: np.ndarray

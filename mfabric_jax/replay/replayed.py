@@ -24,7 +24,7 @@ NOISE = 1e3  # times the precision: parts of the makespan that are rounding
 
 
 class Spent(NamedTuple):
-    """Seconds of every rank [R]; the three add up to the makespan: computing, sending or receiving only, and neither."""
+    """Seconds of every rank [R]: computing, only sending or receiving, and neither; their sum is the makespan."""
 
     compute_s: np.ndarray
     exposed_comm_s: np.ndarray
@@ -68,9 +68,7 @@ def spent(done: Replayed) -> Spent:
 
 
 class Gains(NamedTuple):
-    """Derivative of the makespan [s] with respect to the capacity of links [L], and the size, lag and start of flows
-    [F].
-    """
+    """Derivative of the makespan [s] by the capacity of links [L], and by the size, lag and start of flows [F]."""
 
     capacity: np.ndarray
     size: np.ndarray
@@ -231,9 +229,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
 
 
 def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
-    """A row for every link with traffic: ends, capacity, bytes, use over the makespan, seconds of the makespan due to
-    it.
-    """
+    """A row for every link with traffic: ends, capacity, bytes, use, seconds of the makespan due to the link."""
     prepared = done.prepared
     network = prepared.network
     carried = link_bytes(network, prepared.routed.routes, prepared.flows.bytes)
@@ -299,7 +295,6 @@ def path_spans(done: Replayed) -> list[dict[str, Any]]:
 
 
 def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) -> list[dict[str, Any]]:
-    """A message as its sender and its receiver see it; nothing for a message that takes no time."""
     if end_s <= begin_s:
         return []
     flows = done.prepared.flows

@@ -19,8 +19,8 @@ from mfabric_jax.units import to_us
 
 
 class Replayed(NamedTuple):
-    """Times `begin`, `finish` [F] s; `holder` [F]: the link that limited a flow as it ended, -1: its cap, or nothing;
-    `build_s`, `solve_s`: run time of the simulator, compilation included.
+    """Times `begin`, `finish` [F] s; `holder` [F]: link that limited a flow at its end, -1: its cap, or nothing.
+    `build_s`, `solve_s`: run time, compilation included.
     """
 
     prepared: Prepared

@@ -165,7 +165,6 @@ def _busy(demand: np.ndarray) -> np.ndarray:
 
 
 def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarray]:
-    """The circuits [S] of every server as its last all-to-all leaves them."""
     own = [np.zeros(circuits.shape[1], circuits.dtype) for _ in range(circuits.shape[1])]
     for demand, count in zip(phases.demand, circuits, strict=True):
         for server in np.flatnonzero(_busy(demand)):

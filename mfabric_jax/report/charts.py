@@ -31,7 +31,7 @@ _BAR = 0.66  # height of a bar
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with one look, with or without a line. `tips`: text of each point on hover. `spread`: range of each value."""
+    """Points with one look, joined by a line or not. `tips`: hover texts. `spread`: range of each value."""
 
     look: style.Look
     points: Sequence[Point]

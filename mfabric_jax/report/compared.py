@@ -127,9 +127,7 @@ def _with_key(chart: Chart, what: str) -> Chart:
 
 
 def parts(grid: Grid) -> Chart:
-    """Parts of an iteration: a stacked bar per fabric, at the bandwidth nearest to 400 Gbps; other bandwidths are
-    folded.
-    """
+    """Parts of an iteration: a stacked bar per fabric at the bandwidth nearest to 400 Gbps; other bandwidths folded."""
     nearest = grid.detail_gbps()
     note = f"At {nearest:g} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."

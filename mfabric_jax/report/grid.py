@@ -138,7 +138,6 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
 
 
 def _told(name: str, value: Any) -> str:
-    """A setting of a series in a word or two."""
     if name in _NUMBERS or "." in name:
         return (
             f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
@@ -147,9 +146,7 @@ def _told(name: str, value: Any) -> str:
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
-    """The settings that differ between rows of this fabric with one model and bandwidth; settings by path are columns
-    only where they vary.
-    """
+    """Settings that differ between rows of this fabric with one model and bandwidth."""
     paths = dict.fromkeys(name for row in rows for name in row if "." in name)
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     asked = (*_SETTINGS, *few)
@@ -183,9 +180,7 @@ def unround(rows: Rows, name: str) -> bool:
 
 
 def metric(rows: Rows) -> str | None:
-    """The result column: a time of an iteration or all-to-all, else the first unround column, else the first of
-    numbers.
-    """
+    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
     found = (name for name in numbers if unround(rows, name))
@@ -226,9 +221,7 @@ def combinations(rows: Rows, names: Sequence[str]) -> int:
 
 
 def unbeaten(values: Any) -> np.ndarray:
-    """[N] bool: no other of the points [N K] is at most as large in every value and smaller in one; equal points all
-    count.
-    """
+    """[N] bool: no other of the points [N K] is at most as large in every value and smaller in one."""
     points, place = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
     if points.shape[1] == 2:  # whoever beats a point comes before it
         least = np.minimum.accumulate(points[:, 1])

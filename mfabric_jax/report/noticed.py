@@ -33,9 +33,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
 
 
 def job_words(rows: Rows) -> list[str]:
-    """The job of one model's rows: GPUs and degrees, regions, micro-batches, tokens per iteration, precision. Where
-    rows differ, every value; unknown values are left out.
-    """
+    """The job of one model's rows in words; every value where rows differ, nothing where values are unknown."""
     gpus, batches = (_values(rows, name) for name in ("gpus", "micro_batches"))
     degrees = {name.upper(): _values(rows, name) for name in ("dp", "tp", "pp", "ep")}
     product = f" = {' x '.join(f'{name} {value}' for name, value in degrees.items())}" if all(degrees.values()) else ""

@@ -29,7 +29,6 @@ def millions(dollars: float) -> float:
 
 
 def _unit(value: float, units: Sequence[str], least: float) -> tuple[str, float]:
-    """The first unit, each a thousandth of the one before, in which a value is at least `least`; and its factor."""
     for power, unit in enumerate(units):
         if value * 1000**power >= least or value == 0 or unit == units[-1]:
             return unit, 1000.0**power
@@ -63,9 +62,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def column(values: Sequence[Any], digits: int = 4, percent: bool = False, places: int | None = None) -> list[str]:
-    """The cells of one column with `places` decimals, or the same decimals for numbers of like size, else `digits`
-    significant digits.
-    """
+    """Cells of one column: `places` decimals, or equal decimals for like sizes, else `digits` significant digits."""
     if percent:
         return [MISSING if value is None else value if isinstance(value, str) else _percent(value) for value in values]
     if places is not None:

@@ -201,7 +201,6 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
 
 def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
-    """A row per group: number of rows, and the measures."""
     import pyarrow
 
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
@@ -231,7 +230,6 @@ def _numbers(table: Any, name: str) -> str:
 
 
 def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
-    """The Pareto front of each group."""
     signs = {name: SENSES[sense] for name, sense in (_directed("pareto", text, SENSES) for text in pareto)}
     values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
     groups: dict[tuple, list[int]] = {}

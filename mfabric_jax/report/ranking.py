@@ -132,9 +132,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
 
 
 def _shown(known: Sequence[Design]) -> list[Design]:
-    """The best of every fabric, then with other switches while lines are left; for one fabric and switch, the best
-    designs.
-    """
+    """The best of every fabric, then with other switches while lines are left."""
     chosen: list[Design] = []
     several = len({one.place for one in known}) > 1
     for kind in (_fabric, lambda one: one.place) if several else (str,):

@@ -70,7 +70,6 @@ def plain_row(row: Mapping[str, Any]) -> Row:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """A number, text, truth value or None; array scalars become plain."""
     value = plain_scalar(value)
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
@@ -136,7 +135,6 @@ def read_texts(path: str | Path) -> list[dict[str, str | None]]:
 
 
 def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns, and the raw cells of every line."""
     before = csv.field_size_limit(_LARGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -167,9 +165,7 @@ def _check_kinds(schema: Any) -> None:
 
 
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The table of a parquet file, and its configuration. `sweep`: digest of the sweep that the file must belong to;
-    None: any.
-    """
+    """The table of a parquet file, and its configuration; `sweep`: required digest of its sweep, None: any."""
     with extra("store", "reading .parquet"):
         import pyarrow
         from pyarrow import parquet
@@ -297,9 +293,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept
 
 @contextlib.contextmanager
 def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[BinaryIO, dict[int, list[Row]]]]:
-    """Open and lock the journal of the rows file `path` for the run of this configuration; also returns its finished
-    work.
-    """
+    """Open and lock the journal of the rows file `path` for this configuration; also returns its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
     try:
@@ -335,7 +329,6 @@ def _write(journal: BinaryIO, line: dict[str, Any]) -> None:
 
 
 def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The difference between two runs, in words."""
     for name in {**there["config"], **now["config"]}:
         old, new = there["config"].get(name), now["config"].get(name)
         if json.dumps(old) != json.dumps(new):  # NaN is itself

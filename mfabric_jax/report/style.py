@@ -122,7 +122,6 @@ def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
 
 
 def _of_rank(look: Look, rank: int) -> str:
-    """Two series for each shade, one of them hollow."""
     return look.colour if rank < 2 else mixed(look.colour, min(_LIGHTER * (rank // 2), _LIGHTEST))
 
 

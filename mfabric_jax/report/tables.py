@@ -25,7 +25,7 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class Column:
-    """One column: the key in the rows, its heading, and the format of its numbers; `places`: decimals of all numbers."""
+    """A column: the key in the rows, its heading, and the format of its numbers (`places`: decimals of all)."""
 
     key: str
     title: str | None = None
@@ -99,7 +99,6 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
 
 
 def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[str]]]:
-    """Columns in groups that fit side by side, each beginning with the first `labels` columns."""
     if not printed:
         return []
     first, others = printed[:labels], printed[labels:]
@@ -220,7 +219,6 @@ def _routing(row: Mapping[str, Any]) -> str:
 
 
 def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
-    """The errors of a group, of the plain fluid or of the corrected one."""
     before = _FLUIDS[fluid]
     shared = {name: line[name] for name in ("group", "transport", "runs", "large_flows")}
     names = [column.key for column in _GROUPS if isinstance(column, Column) and column.key not in shared]

@@ -84,7 +84,6 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
 
 
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
-    """Results by panel, line and value of the parameter."""
     cells: dict[str, Lines] = {}
     for row in rows:
         value, found = usable(row[name]), usable(row[result])
@@ -148,9 +147,7 @@ def _point(row: Mapping[str, Any]) -> Point | None:
 
 
 def _kept(rows: Rows) -> Rows:
-    """Rows on the front and, if there are very many, an even choice of the others, which come first; none that takes
-    many times as long as the shortest.
-    """
+    """Rows on the front and, if there are very many, some others, which come first; none with far longer times."""
     shortest = min(point[1] for row in rows if (point := _point(row)))
     rows = [row for row in rows if (point := _point(row)) and point[1] <= _SLOW * shortest]
     best = set(front([point for row in rows if (point := _point(row))]))

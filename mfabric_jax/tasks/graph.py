@@ -200,9 +200,7 @@ class TaskColumns:
         self._names: list[tuple[str, int]] = []
 
     def add(self, kind: TaskKind, rank, name: str = "", after: Iterable = (), **values) -> np.ndarray:
-        """Add N tasks of one kind and name on `rank` [N]; returns their numbers [N]. `values`: [N] or scalar; `after`:
-        as `others` of `wait`.
-        """
+        """Add N tasks on `rank` [N] and return their numbers [N]; `values`: [N] or scalar; `after`: as for `wait`."""
         rank = np.atleast_1d(np.asarray(rank, np.int64))
         for field in values:
             one_of("field of a task", field, self._usual)
@@ -225,9 +223,7 @@ class TaskColumns:
         return np.arange(self.matches - count, self.matches)
 
     def wait(self, tasks: np.ndarray, *others) -> None:
-        """Make each of `tasks` [N] wait for the entries at its place in every one of `others`: [N], [K N], or one
-        number for all.
-        """
+        """Make each of `tasks` [N] wait for its entries in `others`: [N], [K N], or one number for all."""
         for other in others:
             first = np.asarray(other, np.int64)
             first = np.broadcast_to(first, np.broadcast_shapes(first.shape, tasks.shape))

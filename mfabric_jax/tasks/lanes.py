@@ -71,7 +71,6 @@ def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
 
 
 def _begun(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
-    """The nodes in the order in which they begin; leaves out nodes behind a cycle."""
     first, then, waits = (part.tolist() for part in successors(after, len(lanes)))
     taken: set[int] = set()
     queues: dict[int, list[int]] = {}  # of each lane: what waits for it

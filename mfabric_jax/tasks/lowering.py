@@ -71,7 +71,6 @@ def _check_bytes(graph: TaskGraph, found: Collectives, those: np.ndarray, op: Op
 
 
 def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: Choice, server: np.ndarray):
-    """(servers of the members, collectives), grouped by size, and by who shares a server where that matters."""
     if choice.algorithm not in BY_SERVER:
         for size in np.unique(found.size[those]):
             yield (0,) * int(size), those[found.size[those] == size]

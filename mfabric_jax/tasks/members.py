@@ -29,9 +29,7 @@ class Collectives(NamedTuple):
 
 
 def collectives_of(graph: TaskGraph) -> Collectives:
-    """Group collective tasks by `match`; a task without one stands alone. `InputError` where members do not fit
-    together.
-    """
+    """Group collective tasks by `match`; a task without one stands alone. `InputError` where members disagree."""
     task = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
     match = graph.match[task]
     match = np.where(match < 0, graph.match.max(initial=0) + 1 + np.arange(len(task)), match)
@@ -84,7 +82,6 @@ def _places(graph: TaskGraph, task, offset, listed) -> np.ndarray:
 
 
 def _roots(graph: TaskGraph, task, one, which, op, offset, listed) -> np.ndarray:
-    """[C] the place of the root, 0 without a root."""
     root = np.zeros(len(op), np.int64)
     rooted = np.isin(op, [int(kind) for kind in ROOTED])
     of_rooted = task[rooted[which]]
@@ -128,7 +125,6 @@ def check_all_there(graph: TaskGraph, found: Collectives) -> None:
 
 
 def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
-    """`InputError` for RECVs without a SEND and without a size."""
     unknown = receive[graph.bytes[receive] == 0]
     if unknown.size:
         raise InputError(

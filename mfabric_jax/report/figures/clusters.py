@@ -67,9 +67,7 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
-    """The network between servers and routers (GPUs, NVSwitches and optical NICs merge into their server), and the
-    cluster's numbers of its links.
-    """
+    """The network between servers (with GPUs, NVSwitches, optical NICs) and routers, and the numbers of its links."""
     network, server, others = cluster.sprayed, [], []
     for kind, count in network.nodes:
         own = np.arange(count) + (0 if kind in INSIDE else cluster.servers + sum(n for _, n in others))
@@ -151,7 +149,6 @@ def _gapped(items: Iterable[int]) -> Tokens:
 
 
 def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, float]]]:
-    """Spread nodes over a width; also returns the interval of every section."""
     slots = [sum(_DOTS if token is None else 1.0 for token in tokens) + _GAP for tokens in sections]
     unit = width / sum(slots)
     row, spans, x = Row(width=min(0.6, 0.8 * unit)), [], 0.0

@@ -59,7 +59,7 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
 
 @dataclass
 class _Pair:
-    """Two joined nodes, the lower number first; `gbps` in both directions, `ways` with links, and the links' numbers."""
+    """Two joined nodes, the lower number first: `gbps` in both directions, `ways` with links, numbers of links."""
 
     ends: tuple[int, int]
     kind: str
@@ -133,9 +133,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
 
 
 def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:
-    """[points 2] of a line: straight, or curved where it would cross other boxes of its row. In layers it leads from
-    the top of a box to the bottom of another. `bends`: rows run in any direction.
-    """
+    """[points 2] of a line: straight, or curved where it would cross other boxes of its row."""
     start, end = placed.place[one], placed.place[other]
     run = end - start
     if (layered and start[1] == end[1]) or bends:
@@ -231,9 +229,7 @@ def placed_boxes(
 
 
 def layers(graph: Any, kinds: Sequence[str]) -> list[list[int]] | None:
-    """The nodes of each layer from below, by distance from the endpoints; None if the graph is no hierarchy. Each node
-    stands over the mean of its neighbours, so that few links cross.
-    """
+    """Nodes of each layer from below, ordered to cross few links; None if the graph is no hierarchy."""
     import networkx as nx
 
     ends = [node for node in graph if kinds[node] in ENDPOINTS]
@@ -283,7 +279,6 @@ def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
 
 
 def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
-    """Links about an inch long, with the largest font in which boxes do not overlap; else dots."""
     along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
     most = float((np.array([_WIDEST, _HIGHEST]) / np.maximum(np.ptp(free, axis=0), 0.001)).min())
     between = np.abs(free[:, None] - free[None])
@@ -331,7 +326,6 @@ def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat
 
 
 def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> list[str]:
-    """Texts on what boxes and lines do not show."""
     rates, words = _rates(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
         words += f"; {rates[0]:g} Gbps between joined nodes"

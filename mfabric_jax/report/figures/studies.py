@@ -96,9 +96,7 @@ _LINK_WIDE, _LINK_HIGH = 5.6, 1.35
 
 
 def build_interleaving(rows: Rows, title: str = "") -> Figure:
-    """Draw the jobs' parts of a link over time: a row of panels for each way. A row is an interval: `way`, `job`,
-    `begin_s`, `end_s`, `use` (a part of the link), and `when`, a column of panels.
-    """
+    """Draw each job's part of a link over time, a row of panels for each way; rows as in `jobs.compared.both_ends`."""
     from matplotlib.patches import Patch
 
     if not rows:
@@ -126,7 +124,6 @@ def build_interleaving(rows: Rows, title: str = "") -> Figure:
 
 
 def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
-    """The jobs on top of each other, constant between two edges."""
     axes.set(ylim=(0, 1.02), yticks=[0, 0.5, 1], yticklabels=["0", "50 %", "100 %"])
     axes.grid(axis="y")
     if not rows:

@@ -29,7 +29,6 @@ _WIDE = 13.0
 
 
 def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[Figure, list[Axes]]:
-    """A figure with a title and stacked axes of `heights` inches, in which inches count downwards."""
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
     figure = style.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
@@ -164,7 +163,7 @@ _COMPUTED = ("forward", "backward", "weights")
 
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """Draw an iteration over seconds, a group of lanes per stage, and below it a close-up of some blocks of one stage."""
+    """Draw an iteration over seconds, a group of lanes per stage, and a close-up of some blocks of one stage."""
     from matplotlib.patches import Rectangle
 
     stages = sorted({segment["stage"] for segment in segments})
@@ -313,7 +312,6 @@ def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: floa
 
 
 def _held_panel(held: Segments) -> charts.Panel:
-    """A bar for each part of the makespan, the longest first; negative parts to the left of 0."""
     total, others = sum(part["holds_s"] for part in held), itertools.cycle(_LINKS)
     unit, factor = time_unit(total)
     ranked = sorted(held, key=lambda part: -abs(part["holds_s"]))

@@ -40,9 +40,7 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
-    """Draw traffic from sources to targets over the mean of a layer: a panel for each of at most four layers. `matrix`
-    [layer, source, target] selections.
-    """
+    """Draw selections [layer, source, target] over the mean of a layer, a panel for each of at most four layers."""
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
@@ -63,7 +61,6 @@ def _over_mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def _figure(
     pictures: dict[str, np.ndarray], title: str, meaning: str, labels: tuple[str, str], columns: Sequence[str] | None
 ) -> Figure:
-    """Heat maps with one colour scale, even in the square root: few values are high, and low ones must differ too."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
 

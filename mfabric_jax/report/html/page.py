@@ -151,7 +151,6 @@ def _ranking(model: str, ranking: Ranking) -> str:
 
 
 def _held(rows: Rows) -> str:
-    """Number of rows, the names in them, and the job of each model."""
     lines = []
     if "model" in rows[0]:
         jobs = {str(model): ", ".join(job_words(own)) for (model,), own in grouped(rows, "model").items() if model}

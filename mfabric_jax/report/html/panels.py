@@ -86,7 +86,6 @@ def _svg(panel: Panel, width: int) -> str:
 
 
 def _themed(svg: str) -> str:
-    """The contents of matplotlib's SVG, in the page's font and colours, without unused ids."""
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
     inside = re.sub(r"<!--.*?-->|<style.*?</style>|font-family: [^;\"]*;? ?", "", inside, flags=re.S)
     inside = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", inside)

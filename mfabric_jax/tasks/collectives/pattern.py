@@ -86,9 +86,7 @@ def begins(whole: Pattern) -> np.ndarray:
 
 
 def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """(message, place) [E]: the messages of each member after which the member sends and receives nothing that waits
-    for them.
-    """
+    """(message, place) [E]: messages of a member that none of its later messages wait for."""
     before, then = whole.after.T
     open_at = []
     for place in (whole.src, whole.dst):

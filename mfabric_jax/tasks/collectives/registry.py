@@ -259,9 +259,7 @@ def _core(n: int) -> int:
 
 
 def _halving(blocks: np.ndarray) -> Pattern:
-    """Reduce-scatter: each member sends its partner the half that the partner continues with. `blocks` [p]: parts of
-    the bytes.
-    """
+    """Reduce-scatter: each member sends its partner the half that the partner continues with. `blocks` [p]: parts."""
     return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks))[::-1], of_partner=True)
 
 
@@ -290,7 +288,6 @@ def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Patter
 
 
 def _blocks(n: int) -> np.ndarray:
-    """[p]: one block of 1 / n for each member of the core, two where it also stands for a member beyond the core."""
     p = _core(n)
     return (1 + (np.arange(p) < n - p)) / n
 

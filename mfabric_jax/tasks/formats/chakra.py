@@ -86,9 +86,7 @@ def messages() -> SimpleNamespace:
 
 
 def read_stream(path: Path) -> tuple[Any, list[Any]]:
-    """The GlobalMetadata and the Nodes of a file. `InputError`, with the position of the node, for bytes that do not
-    parse.
-    """
+    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
     kinds, found = messages(), []
     from google.protobuf import proto
     from google.protobuf.message import DecodeError
@@ -121,7 +119,6 @@ def stream_of(parts: Iterable[Any]) -> bytes:
 
 
 def value_of(attribute: Any) -> Any:
-    """The value of an attribute: a scalar, a list, or None."""
     kind = attribute.WhichOneof("value")
     if kind is None:
         return None
@@ -144,9 +141,7 @@ class NodeType(IntEnum):
 
 
 class Node(NamedTuple):
-    """`data`, `control`: ids that the node waits for. `micros`: duration. `inputs`: text that holds PyTorch's
-    communicators.
-    """
+    """`data`, `control`: ids the node waits for. `micros`: duration. `inputs`: text with PyTorch's communicators."""
 
     place: Spot
     number: int
@@ -565,7 +560,6 @@ def read(path: Path, given: LeftOut) -> Reading:
 
 
 def _set_of(path: Path) -> dict[int, Path]:
-    """The files of a set by rank. The path is one of the files, the prefix, or a folder with one set."""
     whole = ONE.fullmatch(path.name) if path.is_file() else None
     folder = path if path.is_dir() else path.parent
     prefix = whole["prefix"] if whole else path.name.removesuffix(".et")

@@ -168,7 +168,7 @@ class Messages:
 
 
 class Matched(NamedTuple):
-    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unheard`: sends without a receive."""
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without send. `unheard`: sends without receive."""
 
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]

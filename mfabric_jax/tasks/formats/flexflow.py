@@ -32,9 +32,7 @@ BROKEN = (struct.error, IndexError, ValueError, OverflowError, TypeError, EOFErr
 
 
 class FlatTable(NamedTuple):
-    """One table; `inner` is the flatbuffers library's. Methods raise one of `BROKEN` where bytes are damaged; a slot
-    that is left out reads as 0 or empty.
-    """
+    """A table over the flatbuffers library's `inner`; methods raise one of `BROKEN` for damaged bytes."""
 
     inner: Any
 
@@ -49,7 +47,7 @@ class FlatTable(NamedTuple):
         return (encode.Get(packer.voffset, self.inner.Bytes, table) - 4) // 2
 
     def number(self, slot: int, kind: str) -> Any:
-        """A number of the kind int16, uint32, uint64, float32, ..."""
+        """A number of the kind int16, uint32, uint64, float32, ...; 0 where it is left out."""
         at = self._at(slot)
         if not at:
             return 0
@@ -96,8 +94,6 @@ def root(data: bytes) -> FlatTable:
 
 
 class FlexType(IntEnum):
-    """Task types of MixNet; TopoOpt has those up to 5, and its 6 is ALLREDUCE."""
-
     FORWARD = 0
     BACKWARD = 1
     COMM = 2
@@ -130,9 +126,7 @@ class FlexDevice(NamedTuple):
 
 
 class FlexTask(NamedTuple):
-    """A task of a file. `follows`: ids of tasks that wait for it; `sources`, `targets`: nodes of a message or
-    collective.
-    """
+    """A task of a file. `follows`: ids of tasks that wait for it; `sources`, `targets`: nodes of its messages."""
 
     spot: Spot
     kind: FlexType

@@ -110,7 +110,6 @@ def _add(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
 
 
 def _matched(job: _Job) -> Reading:
-    """Match messages and resolve irequires."""
     tasks = job.tasks
     pairs, unsent, unheard = job.messages.matched()
     if unsent:

@@ -29,9 +29,7 @@ class _Trigger(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """The rows of a file: position and words of each connection; which connections fire each trigger, and which it
-    releases.
-    """
+    """Position and words of each connection, and for each trigger the connections that fire it and that it releases."""
 
     tasks: Tasks
     triggers: dict[int, _Trigger]

@@ -74,9 +74,7 @@ def tells(head: bytes) -> bool:
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of `given.ranks` ranks of a stage; default: all ranks, or a block of a TP and an EP group if there are
-    many.
-    """
+    """Tasks of `given.ranks` ranks of a stage; default: all ranks, or a block of a TP and an EP group if many."""
     lines = [(files.line(path, number), text.split()) for number, text in enumerate(files.lines_of(path), start=1)]
     lines = [(spot, words) for spot, words in lines if words]
     if len(lines) < 2:
@@ -198,8 +196,6 @@ def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tu
 
 
 def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[int, ...]]]:
-    """The members of each kind of group that hold a rank."""
-
     def of_tp(rank: int) -> tuple[int, ...]:
         first = rank - rank % tp
         return tuple(range(first, first + tp))
@@ -218,7 +214,6 @@ def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[in
 
 
 def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
-    """The steps of every rank: computations in sequence, and a final marker behind all collectives."""
     members = _members(ranks, max(head.degree["tp"], 1), max(head.degree["ep"], 1))
     tasks, groups, labels = Tasks(ranks), {}, {}
     for rank in range(ranks):
