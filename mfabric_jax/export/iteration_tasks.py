@@ -188,7 +188,6 @@ def _check_whole(one: Scenario) -> None:
 
 
 def usual_ends(group: Any) -> str:
-    """The ends between which `compare` solves all-to-alls."""
     return "rank" if group.nic_use == "own" else "server"
 
 

@@ -126,7 +126,6 @@ def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int
 
 
 def _link_bound(load: np.ndarray, least: np.ndarray, alone: np.ndarray) -> float:
-    """Solved by a price of the link's time; no job goes below `least`."""
     low, high = 0.0, float(np.sqrt(load / alone).sum() ** 2)
     if (load / least).sum() <= 1:
         return float((least / alone).mean())

@@ -125,7 +125,6 @@ def _best(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
-    """[J] begin, within its iteration time, of the last iteration that all jobs begin under MLTCP."""
     flows = repeated(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)

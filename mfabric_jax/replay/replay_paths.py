@@ -187,7 +187,6 @@ class _Between(NamedTuple):
         return self.server[self.flows.src], self.server[self.flows.dst]
 
     def bytes(self, which: np.ndarray) -> np.ndarray:
-        """Bytes between servers [S S], zero inside, of the transfers under a mask [F]."""
         some = which & self.flows.transfers
         src, dst = (end[some] for end in self.ends)
         total = np.bincount(src * self.servers + dst, self.flows.bytes[some], minlength=self.servers**2)
@@ -227,7 +226,6 @@ def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn
 def _turning(
     config: Replay, between: _Between, phases: Phases, own: _EachOwn, delay_s: float
 ) -> tuple[Flows, np.ndarray]:
-    """The flows with turns of the switch, and the set of circuits that each flow uses [F]."""
     wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
     optical, (src, dst) = np.zeros(len(wiring), bool), between.ends
     for one in np.unique(wiring).tolist():

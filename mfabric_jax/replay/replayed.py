@@ -131,7 +131,6 @@ def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
-    """What the makespan depends on beside links: the field of `Gains`, and the amount for every flow [F]."""
     flows = done.prepared.flows
     turns, own = flows.task == TURN, flows.lag - flows.latency
     return {

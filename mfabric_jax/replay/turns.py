@@ -32,9 +32,7 @@ class Phases(NamedTuple):
 def phases_of(
     graph: TaskGraph, flows: Flows, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
 ) -> Phases:
-    """The all-to-alls of a graph. `demand`: function from a mask of flows to their bytes between servers [S S].
-    `seconds` [F]: estimated duration of flows.
-    """
+    """All-to-alls of a graph. `demand`: mask of flows -> bytes between servers [S S]. `seconds` [F]: estimates."""
     of = exchanges_of(graph)[flows.task]
     between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
     kept = [which for which in between if between[which].any()]
@@ -104,9 +102,7 @@ def inside_regions(phases: Phases, size: int) -> Phases:
 
 
 def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Circuits [P S S] of all-to-alls, each between its own servers of a region of `size`; `choose` maps demands [N s
-    s] of one size to circuits.
-    """
+    """Circuits [P S S] of all-to-alls inside regions of `size`; `choose` maps demands [N s s] to circuits."""
     circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
     for phase, one in enumerate(demand):

@@ -115,7 +115,6 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
 
 
 def _with_key(chart: Chart, what: str) -> Chart:
-    """Drop empty panels, and from the key fabrics without data, which a sentence then names."""
     shown = {curve.look for panel in chart.panels for curve in panel.curves}
     shown |= {bar.look for panel in chart.panels for bar in panel.bars}
     without = [look.label for look in chart.key if look not in shown]

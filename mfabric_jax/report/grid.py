@@ -58,11 +58,9 @@ class Grid:
         return self.cells.get((model, series, gbps))
 
     def value(self, model: str, series: Series, gbps: float, key: str) -> float | None:
-        """A finite number of a cell, else None."""
         return usable((self.row(model, series, gbps) or {}).get(key))
 
     def reference(self, model: str, gbps: float) -> Series | None:
-        """The series to compare with: the fat-tree, else the first series that has a time."""
         present = [s for s in self.series if self.value(model, s, gbps, "iteration_s")]
         return next((s for s in present if s.fabric == REFERENCE), next(iter(present), None))
 
@@ -164,7 +162,6 @@ def _telling_settings(rows: Rows, fabric: str) -> list[str]:
 
 
 def textual(rows: Rows) -> list[str]:
-    """Columns of names or truth values."""
     return [name for name in rows[0] if any(isinstance(row[name], str | bool) for row in rows)]
 
 

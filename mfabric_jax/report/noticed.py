@@ -55,7 +55,6 @@ def _values(rows: Rows, name: str) -> str:
 
 
 def _tokens(row: Mapping[str, Any]) -> float:
-    """Tokens of an iteration, to three digits; 0: unknown."""
     tokens = usable(row.get("tokens_per_iteration"))
     if tokens is None:
         tokens = (usable(row.get("tokens_per_s")) or 0) * (usable(row.get(TIME)) or 0)
@@ -63,7 +62,6 @@ def _tokens(row: Mapping[str, Any]) -> float:
 
 
 def _batches(rows: Rows) -> Iterator[str]:
-    """Models with different numbers of tokens per iteration."""
     tokens: dict[Any, set[float]] = {}
     for row in rows:
         if own := _tokens(row):
@@ -83,7 +81,6 @@ def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> 
 
 
 def _above_peak(rows: Rows) -> Iterator[str]:
-    """Computation faster than the GPU that is priced."""
     if rates := _largest(rows, above_peak, 0.0):
         models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
         yield (
@@ -108,7 +105,6 @@ def _experts(rows: Rows) -> Iterator[str]:
 
 
 def _small(rows: Rows) -> Iterator[str]:
-    """Regions too small for circuits to differ."""
     models: dict[float, dict[str, None]] = {}
     for row in rows:
         if row.get("ocs") not in (None, _LACKING) and (size := usable(row.get("region_servers"))) is not None:

@@ -73,7 +73,6 @@ def events(segments: Segments) -> Iterator[Event]:
 
 
 def thread(one: Mapping[str, Any]) -> str:
-    """The thread of a segment: its track; reconfigurations have their own."""
     return "reconfiguration" if one["kind"] == "reconfigure" else one["track"]
 
 
@@ -94,12 +93,10 @@ def _slice(place: tuple[int, int], times: tuple[float, float], label: str, kind:
 
 
 def rounded_us(seconds: float) -> float:
-    """Microseconds, to the nanosecond."""
     return round(float(seconds / units.us(1.0)), DIGITS)
 
 
 def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
-    """Begin and end of every pass, by direction, micro-batch and place."""
     found: dict[tuple, dict[str, Any]] = {}
     for one in segments:
         if one.get("place") is None or one["kind"] in ("reconfigure", "waiting"):
@@ -139,7 +136,6 @@ def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] |
 
 
 def span_events(spans: Spans) -> Iterator[Event]:
-    """Names of processes and threads, and a slice for every span."""
     ranks: dict[int, list[Mapping[str, Any]]] = {}
     for one in spans:
         ranks.setdefault(one["rank"], []).append(one)

@@ -135,7 +135,6 @@ def _run_of(config: Mapping[str, Any]) -> str:
 
 
 def _with_file(file: str, table: Any) -> Any:
-    """Add a column `file` before the result, unless it exists."""
     import pyarrow
 
     if FILE in table.column_names:
@@ -168,7 +167,6 @@ def _column(table: Any, name: str) -> str:
 
 
 def _mask(table: Any, condition: str):
-    """Rows that fulfil `column OP value`; value may list alternatives: a|b."""
     import pyarrow
     from pyarrow import compute, types
 

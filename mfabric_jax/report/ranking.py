@@ -64,15 +64,13 @@ def possible(row: Mapping[str, Any]) -> bool:
 
 
 def above_peak(row: Mapping[str, Any]) -> float | None:
-    """The rate of a row's GPUs over their peak, if above 1."""
+    """The rate of a row's GPUs over their peak if above 1, else None."""
     achieved = usable(row.get(ACHIEVED))
     return achieved if achieved is not None and achieved > 1 else None
 
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
-    """For every model ("" where rows have none) the deciding column, and its possible designs, best first. Rows with
-    equal choices are averaged; designs without a number in that column come last.
-    """
+    """By model ("" without one) the deciding column and the possible designs, best first; equal choices are averaged."""
     rows = [row for row in _complete(rows) if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
     if not rows:
@@ -168,7 +166,6 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
-    """Uncertain leads, faster designs, and leaders by the network alone."""
     best = shown[0]
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
     if other is not None and abs(_rank(other, column) / _rank(best, column) - 1) < _UNSURE:

@@ -19,7 +19,6 @@ TIE = (
 
 
 def shortened(name: str, most: int = NAME) -> str:
-    """Shorten a long name in the middle."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
 

@@ -77,7 +77,6 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """`repr` of a number reads back as the same float."""
     if isinstance(value, str):
         return f"'{value}" if _RUN.match(value) else value
     return "" if value is None else repr(value)
@@ -155,7 +154,6 @@ def _check_names(columns: Sequence[str]) -> None:
 
 
 def _check_kinds(schema: Any) -> None:
-    """`ValueError` for a column of lists, structures, bytes or dates."""
     from pyarrow import types
 
     plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
@@ -340,7 +338,6 @@ def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _files(values: Iterable[Any]) -> dict[str, list[int]]:
-    """Size and time of the files that a configuration names, including FILE.py:FUNCTION."""
     found = {}
     for value in values:
         for name in value if isinstance(value, list | tuple) else (value,):

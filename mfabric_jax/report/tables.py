@@ -57,7 +57,6 @@ def on_screen(width: int) -> int:
 
 
 def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width: int) -> int:
-    """Number of columns at the left that distinguish rows."""
     used, best, apart = 0, 1, 0
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
@@ -70,7 +69,6 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
 
 
 def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    """The columns of a ranking as text of one width, headings first."""
     return [_printed(ranking.lines, column) for column in _ranked(ranking)]
 
 

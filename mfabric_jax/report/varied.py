@@ -147,7 +147,6 @@ def _point(row: Mapping[str, Any]) -> Point | None:
 
 
 def _kept(rows: Rows) -> Rows:
-    """Rows on the front and, if there are very many, some others, which come first; none with far longer times."""
     shortest = min(point[1] for row in rows if (point := _point(row)))
     rows = [row for row in rows if (point := _point(row)) and point[1] <= _SLOW * shortest]
     best = set(front([point for row in rows if (point := _point(row))]))

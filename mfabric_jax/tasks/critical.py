@@ -24,9 +24,7 @@ class CriticalPath(NamedTuple):
 
 
 def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finish: np.ndarray) -> CriticalPath:
-    """The chain of flows that ends last; ties go to the lowest number. `after` [D 2] and `start` [F] are inputs of the
-    flows; `begin` and `finish` [F] are results.
-    """
+    """The chain of flows that ends last; ties go to the lowest number. `after` [D 2]: waits, as in `Flows`."""
     flows = len(finish)
     if not flows:
         return CriticalPath(np.zeros(0, np.int64), *np.zeros((3, 0)))

@@ -80,7 +80,6 @@ class TaskGraph:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks."""
         return len(self.kind)
 
     def of(self, kind: TaskKind, op: Op | None = None) -> np.ndarray:
@@ -230,7 +229,6 @@ class TaskColumns:
             self._after.append(np.stack([first.ravel(), np.broadcast_to(tasks, first.shape).ravel()], axis=1))
 
     def column(self, name: str) -> np.ndarray:
-        """All values [T] of a column."""
         return np.concatenate([np.zeros(0), *self._columns[name]])
 
     def graph(self) -> TaskGraph:

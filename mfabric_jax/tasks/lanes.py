@@ -48,9 +48,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
 
 
 def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
-    """The tasks with a lag whose lane may be the last thing they wait for; `lane` [D 2]: `lane_waits`. It is not where
-    the neighbour on the lane precedes the task in the graph.
-    """
+    """Tasks with a lag whose lane may become free last. `lane` [D 2]: `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
     neighbour[lane[:, 1]] = lane[:, 0]

@@ -44,9 +44,7 @@ class SamePattern(NamedTuple):
 def same_patterns(
     graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
 ) -> Iterator[SamePattern]:
-    """All sets of collectives with one pattern. `server` [ranks]. `InputError` where members have different bytes and
-    the algorithm forwards.
-    """
+    """Sets of collectives with one pattern. `InputError` for members with different bytes if the algorithm forwards."""
     most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
     for op in Op:
         of_op = np.flatnonzero(found.op == op)
@@ -175,9 +173,7 @@ class CollectedFlows:
             tasks[name][own] = tasks[name][held] = 0
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
-        """[M] the flow that lets a member begin, and the flow that waits for the member's messages. Missing members
-        begin with the last of the others and end with the first.
-        """
+        """[M] the flow that lets a member begin, and the flow that waits for the member's messages."""
         found = self.found
         there = found.task >= 0
         collective = np.repeat(np.arange(len(found.op)), found.size)

@@ -95,7 +95,6 @@ class Row:
 
 
 def few(items: Iterable[int], most: int) -> Tokens:
-    """All items, or the first and the last around an ellipsis."""
     every: Tokens = list(items)
     return every if len(every) <= most + 1 else [*every[: most - 1], None, every[-1]]
 
@@ -236,7 +235,6 @@ class _Picture:
         draw_segments(self.axes, lines, colours, widths)
 
     def _colour(self, tier: int, low: int, high: int) -> str:
-        """Colour of the busiest link between two nodes, where loads are shown; else of its rail."""
         tree = self.cluster.tree
         if self.busy is None:
             rail = high // tree.edges_per_part if tree.parts > 1 else high
@@ -271,7 +269,6 @@ class _Picture:
     # -- texts: counts, bandwidths and oversubscription
 
     def _notes(self) -> list[tuple[float, str, list[str]]]:
-        """(height, bold line, plain lines) of each text at the right."""
         cluster = self.cluster
         notes = [(self.level(0) + _NODE / 2, *self._of_servers())]
         if cluster.regions is not None:
@@ -329,5 +326,4 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
-    """Name of the GPUs around one NVSwitch."""
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

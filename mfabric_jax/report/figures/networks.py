@@ -256,7 +256,6 @@ def _boxes(names: Sequence[str], font: float) -> tuple[np.ndarray, float]:
 
 
 def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
-    """A row for each layer, with the largest font (upright if need be) in which the longest row fits; else dots."""
     longest = max(map(len, rows))
     for upright, font in product((False, True), _FONTS):
         width, height = _boxes(names, font)
@@ -359,7 +358,6 @@ def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widt
 
 
 def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """[25 2] a curve from start to end, drawn towards `bend`."""
     t = np.linspace(0, 1, 25)[:, None]
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
 

@@ -41,7 +41,6 @@ def failures_chart(rows: Rows) -> Chart:
 
 
 def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
-    """Text and position behind a bar, and behind a diamond that the text would cover."""
     value, published = row["slow_down"], row.get("published")
     end = max(0.0, value)
     if published is not None and 0 <= published - end < 0.25 * span:

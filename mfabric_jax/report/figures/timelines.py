@@ -130,7 +130,6 @@ def _names_above(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float
 
 
 def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float, letter: float) -> None:
-    """A heading over the forward and the backward pass, the latter on a tinted background."""
     directed = sorted((bar for bar in bars if bar.direction), key=lambda bar: bar.begin_s)
     for direction, group in itertools.groupby(directed, key=lambda bar: str(bar.direction)):
         run = list(group)
@@ -195,7 +194,6 @@ def close_up(segments: Segments) -> tuple[float, float]:
 
 
 def look_of(segment: Mapping[str, Any]) -> str:
-    """The segment's key into the colours."""
     what = segment["label"] if segment["kind"] == "waiting" else segment["kind"]
     return what if what in _LOOKS else segment["direction"]
 

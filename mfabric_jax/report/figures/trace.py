@@ -20,7 +20,7 @@ _MANY = 12  # more ticks than this on an axis cannot be read
 
 
 def spread(layers: int) -> list[int]:
-    """At most four layers of `layers`, including the first and the last."""
+    """Numbers of at most four layers, including the first and the last."""
     return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
 
 

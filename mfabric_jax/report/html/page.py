@@ -76,7 +76,6 @@ def _scalar(value: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    """Text with characters that have no encoding, as in names from a shell, written as numbers."""
     return value.encode(errors="backslashreplace").decode()
 
 

@@ -223,7 +223,6 @@ def _double_tree_all_reduce(server) -> Pattern:
 
 
 def _up_and_down(n: int) -> Pattern:
-    """To the root at place 0 and back: message i goes up from place i + 1, message n - 1 + i down to it."""
     place = np.arange(1, n)
     parent = _parents(n)
     inner = parent > 0
@@ -259,7 +258,6 @@ def _core(n: int) -> int:
 
 
 def _halving(blocks: np.ndarray) -> Pattern:
-    """Reduce-scatter: each member sends its partner the half that the partner continues with. `blocks` [p]: parts."""
     return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks))[::-1], of_partner=True)
 
 

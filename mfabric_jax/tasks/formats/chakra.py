@@ -141,7 +141,7 @@ class NodeType(IntEnum):
 
 
 class Node(NamedTuple):
-    """`data`, `control`: ids the node waits for. `micros`: duration. `inputs`: text with PyTorch's communicators."""
+    """A node of a trace; `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
 
     place: Spot
     number: int
@@ -251,7 +251,6 @@ def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
 
 
 def groups_in(nodes: list[Node]) -> Groups:
-    """Groups of METADATA nodes, `[{"pg_name": ..., "ranks": [...]}, ...]` as text; no ranks means all ranks."""
     found: Groups = {}
     for node in nodes:
         text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
@@ -528,7 +527,6 @@ EMPTY = "mfabric_empty"  # attribute of a node that is there because ASTRA-sim s
 
 
 def tells(head: bytes) -> bool:
-    """Whether JSON begins as the feeder's does."""
     return b'"workload_graph"' in head
 
 

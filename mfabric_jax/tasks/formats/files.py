@@ -92,7 +92,6 @@ def unpacked(path: str | Path) -> bytes:
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """The lines of a text file. `InputError` if it is not text."""
     try:
         text = unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -101,7 +100,6 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def line(path: str | Path, number: int) -> Spot:
-    """The position of a line, counted from 1."""
     return Spot(f"line {number} of {str(path)!r}")
 
 
@@ -143,7 +141,6 @@ class Messages:
 
     @property
     def wild(self) -> int:
-        """The number of receives that accept any source or tag."""
         return len(self._wild)
 
     def matched(self) -> "Matched":

@@ -38,7 +38,6 @@ class FlatTable(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """The number of slots, up to the last one present."""
         from flatbuffers import encode, packer
 
         table = self.inner.Pos - encode.Get(packer.soffset, self.inner.Bytes, self.inner.Pos)
@@ -284,7 +283,6 @@ TOPOOPT_ALLREDUCE = 6
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of all GPUs; `given.weights` are those of MixNet's all-to-alls."""
     data, said = files.unpacked(path), {}
     try:
         table = root(data)

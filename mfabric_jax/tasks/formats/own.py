@@ -38,7 +38,6 @@ def read_json(path: Path, given: LeftOut) -> Reading:
 
 
 def read_parquet(path: Path, given: LeftOut) -> Reading:
-    """The tasks of a table with a row for every task."""
     with extra("store", "reading .parquet"):
         from pyarrow import parquet
     try:

@@ -62,8 +62,6 @@ class _Head(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """`waited`: whether the next step waits for the collective."""
-
     phase: _Phase
     waited: bool
 
@@ -172,7 +170,6 @@ _POLICIES: dict[str, Callable[[list[_Row], _Head], list[_Step]]] = {
 
 
 def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
-    """The number of ranks to make, and a remark on what that leaves out."""
     tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
     block, stage = tp * ep, head.degree["all_gpus"] // pp
     if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
