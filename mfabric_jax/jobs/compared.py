@@ -93,9 +93,9 @@ def link_use(
 
 
 def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
-    """`link_use` of the first run in every way, once all jobs have begun and before the first of them ends; column
-    `when` says which. `link`: the busiest by default. `iterations`: how many of the shortest iterations the window
-    shows.
+    """Rows of `link_use` of the first run in every way, in two windows that `when` names: after all jobs have begun,
+    and before the first job ends. `link`: the busiest by default. `iterations`: how many of the shortest iterations a
+    window shows.
     """
     scene, rows = compared.scene, []
     link = busiest_link(scene) if link is None else link

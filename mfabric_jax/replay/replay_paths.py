@@ -196,7 +196,7 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, the first without circuits."""
+    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, whose first has no circuits."""
 
     circuits: np.ndarray
     wiring: np.ndarray

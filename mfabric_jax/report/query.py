@@ -22,7 +22,7 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
-# number of a configuration, not a setting of a case
+# keys of a configuration that are not settings of a case
 OF_A_RUN = {"command", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
 FILE = "file"  # the column that tells files of different runs apart
 

@@ -248,9 +248,9 @@ DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
 
 
 # Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back. Source: Thakur,
-# Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). The core is the largest
-# power of two of the members; each member beyond it first sends its data to a member of the core, and gets the result
-# back at the end.
+# Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). The core is the first 2^k
+# members, where 2^k is the largest power of two up to n; each member beyond the core first sends its data to a member
+# of the core, and gets the result back at the end.
 
 
 def _core(n: int) -> int:
