@@ -1,7 +1,6 @@
 """Flow-level simulation and control of reconfigurable optical fabrics for Mixture-of-Experts training.
 
-Public names in pipeline order; everything else lives in the packages of the same order. They are loaded when they are
-first asked for, JAX with them.
+Public names, in the order of a simulation; each is imported, and JAX with it, at first use.
 """
 
 import importlib
@@ -47,7 +46,6 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a package of this one."""
     if name in _FROM:
         return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):

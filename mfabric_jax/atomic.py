@@ -1,4 +1,4 @@
-"""Files that are either whole or as they were: written beside their place, then moved onto it."""
+"""Atomic file writes: a temporary file beside the target, moved onto it when complete."""
 
 import glob
 import os
@@ -22,7 +22,7 @@ STALE_S = 3600.0  # nobody writes a temporary file for so long
 
 
 def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
-    """The extension of a path, lower case, checked against what can be written or read."""
+    """The lower-case extension of a path; `InputError` unless it is among `allowed`."""
     path = Path(path)
     if not path.suffix:
         raise InputError(f"{field} {str(path)!r} has no extension; allowed: {', '.join(allowed)}.")
@@ -30,7 +30,7 @@ def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
 
 
 def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
-    """The extension of a file that can be put there. `InputError` now, before a long run; leaves nothing behind."""
+    """The extension of a file that can be written at this path. `InputError` otherwise; leaves nothing behind."""
     kind, path = suffix(field, path, allowed), Path(path)
     check_folder(path.parent)
     try:
@@ -47,11 +47,9 @@ def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
 
 @contextmanager
 def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
-    """Temporary paths in the folders of `path` and `more`, which take their places when the block ends well.
+    """Temporary paths for `path` and `more`, moved to their targets if the block succeeds and removed if it fails.
 
-    Folders are made if need be. Whatever goes wrong, the file that was there stays and the temporary ones are
-    removed. A link goes on to lead to the file, and a file that was there keeps its permissions. What the operating
-    system refuses (no permission, full disk, a folder in the way) is an `InputError`.
+    Makes missing folders; keeps links and permissions. `InputError` for what the operating system refuses.
     """
     targets = [Path(os.path.realpath(target)) for target in (path, *more)]
     parts = [target.with_name(f".{_short(target.name)}.{secrets.token_hex(4)}.part") for target in targets]
@@ -79,13 +77,12 @@ def _short(name: str) -> str:
 
 
 def _keep_mode(part: Path, target: Path) -> None:
-    """That of the file which is there, if any; a new one has that of any new file."""
     with suppress(FileNotFoundError):
         part.chmod(stat.S_IMODE(target.stat().st_mode))
 
 
 def sweep_up(target: Path, older_s: float = STALE_S) -> None:
-    """Remove temporary files of `target` that a killed run left, untouched for `older_s` seconds."""
+    """Remove temporary files of `target` that killed runs left, untouched for `older_s` seconds."""
     ours = re.compile(rf"\.{re.escape(_short(target.name))}\.[0-9a-f]{{8}}\.part")
     for part in target.parent.glob(f".{glob.escape(_short(target.name))}.*.part"):
         try:
@@ -96,8 +93,7 @@ def sweep_up(target: Path, older_s: float = STALE_S) -> None:
 
 
 def locked(file: IO, wait: bool = False) -> bool:
-    """Take the lock of an open file until it is closed; False if another process has it, unless we `wait`. On systems
-    without locks: True."""
+    """Lock an open file until it is closed; False if another process has it and `wait` is False. True without locks."""
     if fcntl is None:
         return True
     try:
@@ -110,7 +106,7 @@ def locked(file: IO, wait: bool = False) -> bool:
 
 
 def _to_disk(part: Path) -> None:
-    """So that a machine that stops leaves the old file or the new one, not an empty one."""
+    """Flush to disk, so that a crash leaves the old file or the new one, never an empty one."""
     opened = os.open(part, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -119,7 +115,7 @@ def _to_disk(part: Path) -> None:
 
 
 def check_folder(folder: str | Path) -> None:
-    """`InputError` if no file can be put into this folder; the folder is made if need be."""
+    """`InputError` if no file can be written to this folder, which is made if missing."""
     folder = Path(folder)
     probe = folder / f".{secrets.token_hex(4)}.part"
     try:

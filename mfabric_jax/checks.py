@@ -1,8 +1,6 @@
-"""Checks of values that a person typed: one sentence that names the field, the value and what is allowed.
+"""Checks of user input. Each returns its value or raises an `InputError` that names field, value and what is allowed.
 
-Each check returns its value. Tracers pass unchecked: values are checked once, at the outermost call. What a number may
-be at most, and at least where it is not 0, is told by the name of its field, here alone: beyond it nothing is built,
-and what comes out is 0, infinite, or never comes.
+Tracers pass unchecked. The field's name selects its range: beyond it memory is too small, or results are 0 or infinite.
 """
 
 import difflib
@@ -19,16 +17,14 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """A mistake in what the caller asked for. The message is one sentence for a person."""
+    """A mistake in the caller's input; the message is one sentence for a person."""
 
 
 class Misfit(InputError):
-    """Values that are allowed, each by itself, and do not go together."""
+    """Values that are allowed individually but not together."""
 
 
 class Range(NamedTuple):
-    """Of the size of a number that is not 0."""
-
     least: float
     most: float
 
@@ -73,7 +69,7 @@ COUNTS = {  # the most of what is counted
 
 
 def _name(field: str) -> str:
-    """What is checked, of "run.json, flow 1: bytes" or "latency_s of link 3"."""
+    """The field's name in "run.json, flow 1: bytes" or "latency_s of link 3"."""
     return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
 
 
@@ -86,7 +82,7 @@ def _sizes(field: str) -> Range:
 
 
 def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
-    """`InputError` for a number too large or too small to mean anything; an array of no known field is data."""
+    """Range check of every number; arrays of unknown fields pass."""
     import numpy as np
 
     sizes = _sizes(field)
@@ -96,7 +92,6 @@ def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
 
 
 def check_size(field: str, value: float) -> None:
-    """`InputError` for one number too large or too small to mean anything."""
     sizes = _sizes(field)
     if value != 0 and not sizes.least <= abs(value) <= sizes.most:
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
@@ -127,14 +122,13 @@ def _numbers(field: str, value: Any) -> "np.ndarray":
 
 
 def number(field: str, value: T) -> T:
-    """One number, no list."""
     if _concrete(value) and _numbers(field, value).ndim:
         raise InputError(f"{field} must be a number, got {value!r:.80}.")
     return value
 
 
 def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
-    """A number (or array of them) that follows the rule, which `words` say, and is of a size that means something."""
+    """A number or array that satisfies `rule` (described by `words`) and its field's range."""
     if _concrete(value):
         array = _numbers(field, value)
         if not rule(array).all():
@@ -144,22 +138,21 @@ def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str
 
 
 def positive(field: str, value: T) -> T:
-    """A finite number (or array of them) above zero."""
+    """A finite number or array above zero."""
     return _ruled(field, value, lambda array: (array > 0) & (array < math.inf), "finite and above 0")
 
 
 def not_negative(field: str, value: T) -> T:
-    """A finite number (or array of them), zero or more."""
+    """A finite number or array, zero or more."""
     return _ruled(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
 
 
 def part(field: str, value: T) -> T:
-    """A part of something: above 0 and at most 1."""
+    """A fraction above 0 and at most 1."""
     return _ruled(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
 
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
-    """A whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r:.80}.")
     most = COUNTS.get(_name(field), MOST_WHOLE)
@@ -169,14 +162,14 @@ def whole(field: str, value: int, *, at_least: int = 1) -> int:
 
 
 def check_together(**counts: int) -> None:
-    """`Misfit` for counts, each allowed by itself, that make more numbers together than an array of a device has."""
+    """`Misfit` if the product of these counts exceeds the elements of a device array."""
     if math.prod(counts.values()) > MOST_WHOLE:
         given = " x ".join(f"{count:,}" for count in counts.values())
         raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {given}.")
 
 
 def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
-    """A name from a list; the closest one is suggested."""
+    """A name in `allowed`; the error suggests the closest one."""
     names = list(allowed)
     if value not in names:
         near = difflib.get_close_matches(str(value), names, n=1)
@@ -186,21 +179,20 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def listed(field: str, value: Any) -> Any:
-    """A list or tuple."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InputError(f"{field} must be a list or tuple, got {value!r}.")
     return value
 
 
 def distinct(field: str, values: Sequence) -> Any:
-    """A list of at least one value, none twice."""
+    """A non-empty list without repeated values."""
     if not values or len(set(values)) < len(values):
         raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
     return values
 
 
 def names(field: str, given: Any, allowed: Iterable[str]) -> Any:
-    """A list of known names, at least one and none twice."""
+    """A non-empty list of known names without repeats."""
     allowed = list(allowed)
     if not listed(field, given):
         raise InputError(f"{field} must name at least one; allowed: {', '.join(allowed)}.")

@@ -1,6 +1,6 @@
-"""The command line: `mfabric COMMAND` ends in `run` of that module of `commands`, with its `Options`.
+"""The command line: `mfabric COMMAND` calls `run` of the module in `commands` with its `Options`.
 
-Every mistake in what was asked ends in one sentence on standard error and exit status 2, before any compute.
+A mistake in the input ends in one sentence on standard error and exit status 2, before any computation.
 """
 
 import importlib
@@ -16,7 +16,6 @@ LONGEST = 1500  # characters of a sentence on the screen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
@@ -46,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, words: list[str]) -> int | None:
-    """Run a command with the options, and the cases, that words say; returns its exit status, None for 0."""
     module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
@@ -62,7 +60,6 @@ def _run(command: str, words: list[str]) -> int | None:
 
 
 def _shortened(sentence: str) -> str:
-    """On one line, without the middle of what is too long to be read."""
     line = " ".join(sentence.split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 

@@ -1,4 +1,4 @@
-"""Optional dependencies: missing ones are named in a sentence, with the command that installs them."""
+"""Optional dependencies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ NAMES = {"google": "protobuf"}  # installed under another name than imported
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:
-    """Around a lazy import: a package that is not installed becomes an `InputError` that names the pip extra."""
+    """Wraps a lazy import: `InputError` with the pip extra to install if a package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""The folder of a sweep: `sweep.json` says what is swept, and the rows are in numbered parquet files, the parts.
+"""A sweep's folder: `sweep.json` describes the sweep; numbered parquet files, the parts, hold the rows.
 
-Every part carries a label: its number, the digest of `sweep.json`, and the digest of its own bytes, taken with zeros in
-the place of that digest. A part that is damaged, misplaced or of another sweep is found by reading its bytes once.
+Every part is labelled with its number, the digest of `sweep.json`, and the digest of its own bytes with zeros in place
+of that digest, so that damaged or misplaced parts are detected.
 """
 
 import dataclasses
@@ -32,14 +32,13 @@ _NAME = re.compile(r"rows-(\d{5,})\.parquet")
 
 @dataclasses.dataclass(frozen=True)
 class SweepFolder:
-    """- `path`: of the folder.   - `sweep`: what `sweep.json` holds; its `parts` is how many files there are."""
+    """A folder `path`, and `sweep`, the content of its `sweep.json`, where `parts` counts the files."""
 
     path: Path
     sweep: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "SweepFolder":
-        """The folder as its sweep left it."""
         file = path / CONFIG
         try:
             sweep = read_mapping(file, "settings of a sweep")
@@ -52,21 +51,18 @@ class SweepFolder:
 
     @property
     def parts(self) -> int:
-        """How many files the rows are in when the sweep is over; 0: their number and digests were not kept yet."""
+        """Number of files of the complete sweep; 0 for older folders, which lack it."""
         return self.sweep.get("parts", 0)
 
     @functools.cached_property
     def digest(self) -> str:
-        """The same for the same sweep alone."""
         return hashlib.sha256(json.dumps(self.sweep, sort_keys=True).encode()).hexdigest()
 
     def part(self, number: int) -> Path:
-        """The file of a part."""
         return self.path / f"rows-{number:05d}.parquet"
 
     def claim(self) -> bool:
-        """Make the folder that of this sweep; returns whether it was not. `InputError` if it holds another one, or
-        cannot be written."""
+        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder, or an unwritable one."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
             if there.get("evaluate") == OF_0_1:
@@ -86,12 +82,11 @@ class SweepFolder:
         return True
 
     def release(self) -> None:
-        """Give up a folder that was claimed for nothing: without rows it is no sweep's."""
         if not any(self.path.glob("rows-*.parquet")):
             (self.path / CONFIG).unlink(missing_ok=True)
 
     def fault(self, number: int) -> str | None:
-        """What is wrong with a part, in words; None if nothing is."""
+        """What is wrong with a part, in words; None if it is sound."""
         try:
             return _fault(self.part(number).name, self.part(number).read_bytes(), self.digest)
         except FileNotFoundError:
@@ -100,7 +95,7 @@ class SweepFolder:
             return f"cannot be read ({error.strerror})"
 
     def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-        """A part of these columns; `config` goes into its footer. Not-a-number is no value."""
+        """Write a part; `config` goes into its footer, NaN becomes null."""
         with extra("store", "writing .parquet"):
             import pyarrow
             from pyarrow import parquet
@@ -124,7 +119,7 @@ class SweepFolder:
 
 
 def verified(file: Path, sweep: str | None = None) -> bytes:
-    """The bytes of a parquet file. `InputError` for a part of a sweep that is damaged, misplaced, or not of `sweep`."""
+    """The bytes of a parquet file. `InputError` for a part that is damaged, misplaced or not of `sweep`."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):
         raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")
@@ -132,7 +127,7 @@ def verified(file: Path, sweep: str | None = None) -> bytes:
 
 
 def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
-    """- `sweep`: the digest of the sweep that it must be a part of; None: any, and it need not be a part."""
+    """What is wrong with a part. `sweep`: digest of its sweep; None: any file passes that is not a damaged part."""
     label, place = _LABEL.search(data), _NAME.fullmatch(name)
     if not label and LABEL_KEY not in data:
         return None if sweep is None else "carries no digest, so it is damaged or no part of this sweep"
@@ -144,7 +139,6 @@ def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
 
 
 def _digest(data: bytes, label: re.Match[bytes]) -> bytes:
-    """Of the bytes with zeros in the place of the digest."""
     start, end = label.span(3)
     held = hashlib.sha256(memoryview(data)[:start])
     held.update(_BLANK)

@@ -1,8 +1,4 @@
-"""The platform that programs are traced for; how much runs in step depends on it.
-
-It is that of `jax_default_device` or of the default backend; `compiling_for` names another, for devices that are not
-there.
-"""
+"""The platform that programs are traced for: that of `jax_default_device`, the default backend, or `compiling_for`."""
 
 import contextlib
 import contextvars
@@ -23,13 +19,12 @@ def platform() -> str:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def device() -> Any:
-    """The default device (a `jax.Device`); None while programs are traced for one that is not there."""
+    """The default `jax.Device`; None inside `compiling_for`."""
     if _named.get() is not None:
         return None
     asked = jax.config.values["jax_default_device"]
@@ -40,14 +35,13 @@ def device() -> Any:
 
 
 def local_devices() -> list[Any]:
-    """Devices of this process, of the kind that was asked for."""
     default = device()
     return jax.local_devices(backend=default.platform if default else None)
 
 
 @contextlib.contextmanager
 def compiling_for(name: str) -> Iterator[None]:
-    """Programs that are traced inside are for that platform; traced ones stay as they are."""
+    """Programs traced inside are for that platform; programs traced before keep theirs."""
     token = _named.set(name)
     try:
         yield
@@ -56,13 +50,13 @@ def compiling_for(name: str) -> Iterator[None]:
 
 
 def in_step(on_cpu: int, many: int, elsewhere: int | None = None) -> int:
-    """How many of the members of a batch run in step, on a CPU and elsewhere (None: all)."""
+    """How many members of a batch of `many` run at once: `on_cpu`, or `elsewhere` (None: all)."""
     most = on_cpu if platform() == "cpu" else elsewhere
     return many if most is None else min(most, many)
 
 
 def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
-    """`function` of every member, along the first axis of arrays, `in_step` at once."""
+    """`function` of every member along the first axis, `in_step` at once."""
     many = len(jax.tree.leaves(members)[0])
     size = in_step(on_cpu, many, elsewhere)
     if size == many:
@@ -71,7 +65,7 @@ def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere:
 
 
 def record_loops() -> None:
-    """Put loops of a GPU into command buffers, unless XLA_FLAGS say otherwise; call it before JAX starts."""
+    """Put GPU loops into command buffers unless XLA_FLAGS say otherwise; call before JAX starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_enable_command_buffer" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()

@@ -1,8 +1,5 @@
-"""Files of settings, in TOML or JSON, read in one way.
-
-Refused with a sentence, whatever the file is for: what cannot be opened, is no UTF-8, too large, nested too deeply,
-says a key twice, or holds something else than values by name.
-"""
+"""Reads TOML and JSON settings files. Refuses, with one sentence, files that cannot be opened, are not UTF-8, too
+large, too deeply nested, repeat a key, or hold no mapping."""
 
 import json
 import os
@@ -19,10 +16,9 @@ LARGEST = 1 << 26  # bytes of a file of settings
 
 
 def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: int = LARGEST) -> dict[str, Any]:
-    """What a `.toml` or `.json` file says, by name.
+    """The mapping in a `.toml` or `.json` file of at most `largest` bytes; `InputError` if it cannot be used.
 
-    - `what`: it holds, for the sentences, such as "prices".   - `kind`: ".toml" or ".json", whatever it is called.
-    - `largest`: bytes of it.
+    `what` names the content in messages, such as "prices". `kind` overrides the extension.
     """
     path = Path(path)
     allowed = " or ".join(PARSERS) if kind is None else kind
@@ -39,7 +35,7 @@ def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: 
 
 
 def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> dict[str, Any]:
-    """What text in TOML or JSON says, by name.   - `named`: where it is from, for the sentences."""
+    """The mapping in TOML or JSON text; `named` is its origin in messages."""
     value = value_in(data, named, what, kind)
     if not isinstance(value, dict):
         raise InputError(f"{named} must hold {what} by name, got {value!r:.80}.")
@@ -47,7 +43,6 @@ def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") ->
 
 
 def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> Any:
-    """What text in TOML or JSON says, whatever that is."""
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
         value = PARSERS[kind](text)
@@ -64,12 +59,11 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """What JSON says, of any depth. `ValueError` for text that is none, and for a key said twice in one object."""
+    """JSON of any depth. `ValueError` for text that is not JSON or repeats a key in an object."""
     return json.loads(text, object_pairs_hook=_once)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs as a mapping; of two with one name the second would win."""
     found = dict(pairs)
     if len(found) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -78,7 +72,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """`RecursionError` for what is nested so deeply that others could not go through it; `ValueError` for no text."""
+    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text."""
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
@@ -101,7 +95,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": par
 
 
 def stamp(path: str | Path) -> tuple[int, int]:
-    """When a file was changed, and its size: what is kept of it holds while these do. (0, 0): there is none."""
+    """Modification time and size of a file, to validate caches; (0, 0) if it is missing."""
     try:
         seen = os.stat(path)
     except (OSError, ValueError):  # a name with a zero byte in it is no OSError

@@ -1,7 +1,6 @@
-"""What `tune` keeps: a JSON file with an entry for every device and version.
+"""The JSON file of `tune`: `tuned.json` in `cache_folder()`, or MFABRIC_TUNED; one entry per device and version.
 
-The file is `tuned.json` in `cache_folder()`, or what the environment variable MFABRIC_TUNED names. A process reads it
-at most once; a file that is missing or may not be read counts as one without entries.
+A process reads it once; a missing or unreadable file has no entries.
 """
 
 import datetime
@@ -26,7 +25,7 @@ CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
 
 class Key(NamedTuple):
-    """What has to be the same for an entry to apply."""
+    """What must match for an entry to apply."""
 
     device: str  # its kind; of a CPU the model, such as "cpu (AMD EPYC 9654)"
     capability: str | None  # compute capability of a GPU, such as "9.0"
@@ -36,8 +35,6 @@ class Key(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What was kept for one `Key`, whose fields come first."""
-
     device: str
     capability: str | None
     runtime: str | None
@@ -49,7 +46,6 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What has to be the same for the entry to apply."""
         return Key(self.device, self.capability, self.runtime, self.jax, self.package)
 
 
@@ -58,7 +54,7 @@ class _File(msgspec.Struct):
 
 
 def cache_folder() -> pathlib.Path:
-    """Where this package keeps files of its own: `mfabric_jax` in $XDG_CACHE_HOME or ~/.cache."""
+    """Folder of this package's own files: `mfabric_jax` in $XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if home.startswith("~"):
         raise InputError("the home folder is not known: set XDG_CACHE_HOME to a folder that can be written.")
@@ -66,13 +62,12 @@ def cache_folder() -> pathlib.Path:
 
 
 def tuned_path() -> pathlib.Path:
-    """The file, there or not."""
     return pathlib.Path(os.environ.get(ENVIRONMENT) or cache_folder() / "tuned.json")
 
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """All entries of the file, for whichever device; `InputError` for a broken file."""
+    """All entries of the file, for any device; `InputError` for a broken file."""
     try:
         text = tuned_path().read_text(encoding="utf-8")
     except (OSError, InputError):  # not there, not for us, or no home
@@ -86,19 +81,17 @@ def entries() -> tuple[Entry, ...]:
 
 
 def forget() -> None:
-    """Read the file again at the next use; programs that were traced before stay as they are."""
+    """Read the file again at the next use; compiled programs keep their kernels."""
     entries.cache_clear()
 
 
 def broken(reason: str) -> InputError:
-    """The sentence about a file that cannot be used."""
     plain = reason.rstrip(".")
     return InputError(f"tuned file {str(tuned_path())!r} is broken ({plain}): delete it, then run mfabric tune again.")
 
 
 @functools.cache
 def key_of(device: Any) -> Key:
-    """The key of a device of this process."""
     import mfabric_jax
 
     kind = f"cpu ({_cpu_model()})" if device.platform == "cpu" else device.device_kind
@@ -110,12 +103,12 @@ def key_of(device: Any) -> Key:
 
 
 def kernels_of(device: Any) -> Mapping[int, str]:
-    """The kernels, by servers, that were kept for this device under these versions."""
+    """The kernels, by number of servers, kept for this device and these versions."""
     return next((entry.kernels for entry in entries() if entry.key == key_of(device)), {})
 
 
 def differences(key: Key, here: Key) -> list[str]:
-    """Why an entry of `key` does not apply `here`; empty if it does."""
+    """Reasons why an entry of `key` does not apply `here`; empty if it does."""
     if key.device != here.device:
         return [f"for {key.device}, this is {here.device}"]
     forms = {"capability": "for compute capability {}", "runtime": "with runtime {}", "jax": "with jax {}"}
@@ -125,14 +118,14 @@ def differences(key: Key, here: Key) -> list[str]:
 
 
 def check_keeping() -> None:
-    """`InputError` if an entry could not be kept: a folder that cannot be written, a broken file."""
+    """`InputError` if the file is broken or cannot be written."""
     check_folder(tuned_path().parent)
     forget()
     entries()
 
 
 def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
-    """Add or replace what is kept for these sizes of that device, whole or not at all, one process at a time."""
+    """Add or replace a device's entries for these sizes, atomically and under a lock."""
     tuned_path().parent.mkdir(parents=True, exist_ok=True)
     with tuned_path().with_suffix(".lock").open("w") as lock:
         locked(lock, wait=True)
@@ -152,7 +145,6 @@ def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str,
 
 
 def _cpu_model() -> str:
-    """The system's name of the CPU, or the architecture."""
     try:
         named = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.M)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Fitting the package to a device: which kernel is fastest there (`tune`), and what may make it slow (`doctor`)."""
+"""`tune` measures which kernel is fastest on a device; `doctor` reports what affects the speed."""
 
 import importlib.metadata
 import math
@@ -48,8 +48,6 @@ SLOW_SETTINGS = {  # of JAX, when they are on
 
 
 class _Stars(NamedTuple):
-    """A batch of stars."""
-
     size: Float[Array, "B N N"]  # bytes
     port: Float[Array, "B N"]  # capacity up, and down [bytes/s]
     finish: np.ndarray  # [C N N] s, of the first C instances in float64
@@ -61,17 +59,15 @@ def tune(
     calls: int = 5,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """Measure every kernel of stars on the default device, and keep the fastest of every size for "auto".
+    """Measure every star kernel on the default device and keep the fastest of every size for "auto".
 
-    - `sizes`: servers of a region.   - `batch`: regions of a call; None: what suits the device and the size.
-    - `calls`: the best of so many counts, in turns.   - `progress`: called with what is measured next.
+    - `sizes`: servers of a region. `batch`: regions per call; None: chosen for device and size.
+    - `calls`: number of measurements, of which the best counts. `progress`: called with what is measured next.
 
-    Returns a row per size and kernel: `servers`, `batch`, `kernel`, `regions_per_s` (None where it was dropped),
-    `compile_s`, `error` (the largest relative one of a finish time, against float64), `usual`, `kept`, and the reason
-    why it was `dropped`: an error above 1e-4, or it does not run. The usual kernel is kept where none gains 5 %.
-
-    The kernels are kept in `tuned_file` for this device, JAX and package alone; traced programs stay as they are.
-    `InputError` where that file cannot be written or is broken, before anything is measured.
+    Returns a row per size and kernel; docs/formats.md lists the columns. A kernel is dropped if it does not run or a
+    finish time is off by more than 1e-4 from float64. The usual kernel is kept unless another is 5 % faster. Kernels
+    are kept in `tuned_file`; already traced programs do not change. `InputError` before measuring if that file is
+    broken or cannot be written.
     """
     check_measured(sizes, batch, calls)
     device = platforms.device()
@@ -87,7 +83,6 @@ def tune(
 
 
 def check_measured(sizes: Sequence[int], batch: int | None, calls: int) -> None:
-    """`InputError` for arguments of `tune` that cannot be measured."""
     for n in distinct("sizes", tuple(sizes)):
         whole("sizes", n, at_least=2)
     whole("calls", calls)
@@ -96,7 +91,7 @@ def check_measured(sizes: Sequence[int], batch: int | None, calls: int) -> None:
 
 
 def candidates(platform: str, n: int, batch: int) -> list[str]:
-    """Kernels to measure: the usual one first, no chunk larger than the batch."""
+    """Kernels to measure, the usual one first; no chunk is larger than the batch."""
     if platform == "cpu":
         names = [f"xla:{lanes}" for lanes in CHUNKS if lanes <= max(batch, CHUNKS[0])]
     else:
@@ -105,13 +100,13 @@ def candidates(platform: str, n: int, batch: int) -> list[str]:
 
 
 def usual_batch(platform: str, n: int) -> int:
-    """Regions of a call, so that it takes seconds at most: their cost grows with the fourth power of the servers."""
+    """Regions per call, so that a call takes seconds at most: cost grows with the fourth power of servers."""
     bits, least, most = (28, 64, 1 << 12) if platform == "cpu" else (34, 1 << 10, 1 << 16)
     return max(least, min(most, (1 << bits) // n**4))
 
 
 def measured(platform: str, n: int, batch: int, calls: int, progress: Callable[[str], None] | None) -> list[Row]:
-    """The rows of one size: programs are compiled and checked, then take turns, so that other load slows all alike."""
+    """The rows of one size. Kernels are timed in turns, so that other load affects all alike."""
     stars, programs, rows = _stars(n, batch), {}, []
     for kernel in candidates(platform, n, batch):
         if progress:
@@ -131,7 +126,7 @@ def measured(platform: str, n: int, batch: int, calls: int, progress: Callable[[
 
 
 def fastest(rows: list[Row]) -> list[Row]:
-    """The kernel of most regions a second, or the usual one where it is hardly slower; none if all were dropped."""
+    """The row of the fastest kernel, or of the usual one if that is hardly slower; [] if all were dropped."""
     running = [row for row in rows if row["dropped"] is None]
     enough = (1 - MARGIN) * max((row["regions_per_s"] for row in running), default=0.0)
     ordered = sorted(running, key=lambda row: (row["usual"] and row["regions_per_s"] >= enough, row["regions_per_s"]))
@@ -139,7 +134,6 @@ def fastest(rows: list[Row]) -> list[Row]:
 
 
 def _compiled(kernel: str, stars: _Stars) -> tuple[Callable | None, Row]:
-    """The program, if it runs and is exact, and its columns of the row."""
     found: Row = {"compile_s": None, "error": None, "dropped": None}
     try:
         began = time.perf_counter()
@@ -157,7 +151,7 @@ def _compiled(kernel: str, stars: _Stars) -> tuple[Callable | None, Row]:
 
 
 def _best_seconds(programs: dict[str, Callable], stars: _Stars, calls: int) -> dict[str, float]:
-    """Seconds of a call of each, the best of all turns; short ones are repeated, hopeless ones called once."""
+    """Best seconds per call of each program over all turns; short calls are repeated, hopeless programs called once."""
 
     def seconds(kernel: str, repeat: int) -> float:
         began = time.perf_counter()
@@ -175,12 +169,12 @@ def _best_seconds(programs: dict[str, Callable], stars: _Stars, calls: int) -> d
 
 
 def _program(kernel: str) -> Any:
-    """size [B N N], port [B N] -> finish times [B N N], to be compiled."""
+    """Compilable: size [B N N], port [B N] -> finish times [B N N]."""
     return jax.jit(jax.vmap(lambda size, port: star_completion(size, port, port, kernel=kernel)))
 
 
 def largest_error(finish: np.ndarray, exact: np.ndarray) -> float | None:
-    """The largest relative error [C N N]; None where a finish time is not finite or a flow is missing."""
+    """Largest relative error; None if a finish time is missing or not finite."""
     flows = exact > 0
     if not np.array_equal(flows, finish > 0) or not np.isfinite(finish[flows]).all():
         return None
@@ -188,7 +182,6 @@ def largest_error(finish: np.ndarray, exact: np.ndarray) -> float | None:
 
 
 def _stars(n: int, batch: int) -> _Stars:
-    """What greedy circuits leave of demand with popular destinations (Zipf)."""
     region = Region(n, 100.0)
     some = np.asarray(_left_by_circuits(region, jax.random.split(jax.random.key(n), DRAWN)))
     size = some[np.arange(batch) % DRAWN]
@@ -208,18 +201,12 @@ def _left_by_circuits(region: Region, keys) -> Float[Array, "B N N"]:
 
 # ------------------------------------------------------------------------------------------------------- doctor
 class Line(NamedTuple):
-    """One line of `doctor`."""
-
     topic: str  # such as "tuned file"
     says: str
 
 
 def doctor() -> list[Line]:
-    """What decides the speed of this process, in lines of (topic, state); nothing is computed or written.
-
-    Versions, devices and their memory, precision, the compilation cache, entries of the tuned file, the kernels that
-    "auto" chooses, cases of a chunk of `evaluate`, extras, loops of a GPU, and what is in use and known to be slow.
-    """
+    """Lines of (topic, state) on what affects the speed of this process; computes and writes nothing."""
     lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache()]
     try:
         lines += [*_tuned_file(), *_kernels()]
@@ -279,7 +266,6 @@ def _keeps_programs() -> bool:
 
 
 def _tuned_file() -> Iterator[Line]:
-    """The file and each of its entries: its kernels, or why it does not apply."""
     entries, device = tuned_file.entries(), platforms.device()
     yield Line("tuned file", f"{tuned_file.tuned_path()}" + ("" if entries else ": not there; mfabric tune makes it"))
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What is simulated, as a tree of plain settings: `Case`, the grid of several, files, presets."""
+"""Settings of a simulation: `Case`, grids of cases, files, presets."""
 
 from mfabric_jax.case.grid import Block, Cases, cases
 from mfabric_jax.case.layers import load, presets

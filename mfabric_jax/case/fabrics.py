@@ -1,6 +1,6 @@
-"""The fabrics by name, and the module of `fabric/` that defines each. A new fabric is its file and a line here.
+"""Fabrics by name, and the module of `fabric/` that defines each; a new fabric needs its file and a line here.
 
-It stands outside of `fabric/`, whose modules need JAX: settings and help list the names without it.
+It is outside `fabric/` so that settings and help load without JAX.
 """
 
 MODULES = {

@@ -1,7 +1,7 @@
-"""Cases side by side: lists of values are axes, values are drawn at random, named variants stand beside each other.
+"""Several cases: grids of lists, random draws, and named variants.
 
-What varies in numbers that one compiled program takes (`traced` leaves) is kept in columns, so that a design space of
-millions of cases is a few `Block`s."""
+Traced numbers, which one compiled program takes, are columns, so millions of cases are a few `Block`s.
+"""
 
 import dataclasses
 import itertools
@@ -36,12 +36,11 @@ FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', wh
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_form(field: str, axis: Any) -> None:
-    """`InputError` for what is neither a choice of at least one value nor a range."""
+    """`InputError` for an axis that is neither a nonempty choice nor a range."""
     keys = set(axis) if isinstance(axis, Mapping) else set()
     if keys == {"of"}:
         if not isinstance(axis["of"], list | tuple) or not axis["of"]:
@@ -68,7 +67,7 @@ def check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: A
 
 
 def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarray":
-    """Draw [count] values of a range, or places in the list of a choice; each path has a random stream of its own."""
+    """Draw [count] values of a range, or indices into a choice; each path has its own random stream."""
     import numpy as np
 
     rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
@@ -82,10 +81,10 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
     return np.clip(np.rint(values), low, high).astype(np.int64) if whole else np.clip(values, low, high)
 
 
-AS_SET = "as set"  # the variant of a case that stands in one way
+AS_SET = "as set"  # variant name of a case without variants
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
 OF_ONE_FABRIC = ("network.rail-optimized.", "network.topoopt.", "network.mfabric.")
-MOST_CASES = 2**26  # each has its place in a column of numbers
+MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = ("fat-tree", "oversub-fat-tree")  # those that read network.nic_use, and rail-optimized without pxn
 
 
@@ -113,8 +112,7 @@ class Cases:
     - `varied`: paths that vary, in the order of the axes.
     - `rules`: how a sweep runs: rows_per_file, impossible, draws, draw_seed.
 
-    For display alone: `stated`, values by path as they were stated, with lists; `sources`, the layer that stated each
-    path; `variants`, which stand beside each other; `random`, the random axes.
+    For display only: `stated`, `sources` (layer of each stated path), `variants`, `random` (random axes).
     """
 
     blocks: tuple[Block, ...]
@@ -134,8 +132,6 @@ class Cases:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way in which cases are shown beside others: what it states, lists included."""
-
     name: str
     stated: Statement
 
@@ -145,10 +141,8 @@ def cases(
 ) -> Cases:
     """The cases of a grid of values, or of a list of changes.
 
-    - `axes`: values by path, of which every combination is a case, the first axis changing slowest; or a list of
-      changes, each of which makes one case, as `Case.with_` takes them. None: the case as it is.
-
-    `InputError` for an unknown path, and for a value that its setting cannot have.
+    `axes`: values by path, whose every combination is a case, the first axis changing slowest; or a list of changes for
+    `Case.with_`, one per case. None: the case itself. `InputError` for an unknown path or an invalid value.
     """
     if isinstance(case, Case):
         case = Cases((Block(case),))
@@ -193,7 +187,7 @@ def expanded(below: Statement, variants: Sequence[Variant] = ()) -> Cases:
 
 
 def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
-    """Every combination of the lists of both statements; those that read the same settings are one case."""
+    """Every combination of both statements' lists; combinations that read the same settings are merged."""
     given = layered(below, above)
     axes = {path: value for path, value in given.items() if is_axis(path, value)}
     fixed = {path: value for path, value in given.items() if path not in axes}
@@ -218,7 +212,7 @@ def _few_enough(count: int) -> int:
 
 
 def reads_setting(path: str, one: Statement) -> bool:
-    """Whether a case reads a setting: its alternative is chosen, and its fabric has what it is about."""
+    """Whether a case reads a setting, by its chosen alternatives and its fabric."""
     return is_chosen(path, one) and fabric_reads(path, one)
 
 
@@ -236,13 +230,13 @@ def fabric_reads(path: str, one: Statement) -> bool:
 
 
 def unread(case: Cases) -> list[str]:
-    """Paths that were stated and that no case reads; `InputError` is for those that a person typed."""
+    """Stated paths that no case reads."""
     every = [flat(block.case) for block in case.blocks]
     return [path for path in case.stated if not any(reads_setting(path, one) for one in every)]
 
 
 def check_read(case: Cases, typed: Sequence[str]) -> None:
-    """`InputError` for a setting that was typed and that no case reads."""
+    """`InputError` for a `typed` setting that no case reads."""
     for path in unread(case):
         if path in typed:
             fabrics = list(dict.fromkeys(block.case.network.fabric for block in case.blocks))
@@ -255,10 +249,7 @@ REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Cases with values drawn at random, `draws` times for each case; the same seed draws the same values.
-
-    - `random`: the table [random], random axes by path (`draws.FORM`).   - `sweep`: the table [sweep].
-    """
+    """Cases with random values, several for each case; `random`, `sweep`: the tables of these names."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)
@@ -284,7 +275,6 @@ def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> 
 
 
 def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
-    """A block with values that were drawn for its cases, several for each."""
     base, rows = flat(block.case), len(next(iter(values.values())))
     before = {
         path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()
@@ -303,13 +293,13 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
-    """Whether no other alternative was drawn than that of a setting."""
+    """Whether a draw leaves the setting's alternative chosen."""
     setting = settings()[path]
     return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
 
 
 def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The axes of a table [random] by path. `InputError` for a path that is no setting."""
+    """The axes of a table [random] by path; `InputError` for an unknown path."""
     axes: dict[str, Any] = {}
     for name, value in table.items():
         path = prefix + name
@@ -323,7 +313,6 @@ def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _drawn(path: str, axis: Mapping[str, Any], count: int, seed: int) -> list[Any]:
-    """Check a random axis and draw `count` values of its setting."""
     field = f"random.{path}"
     check_form(field, axis)
     if "of" in axis:

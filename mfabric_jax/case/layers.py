@@ -1,4 +1,4 @@
-"""Cases from layers: defaults, presets, files, flags; each later one replaces what earlier ones said."""
+"""Cases from layers (defaults, presets, files, flags); later layers replace values of earlier ones."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from mfabric_jax.text_files import mapping_in, read_mapping
 
 TABLES = ("fixed", "grid", "list", "evaluate")  # keys of a sweep file of 0.1
 OF_SWEEPS = {"draws": "draws", "draw_seed": "draw_seed", "rows_per_shard": "rows_per_file", "impossible": "impossible"}
-PLACED = "longest-processing-time"  # of rules with settings, the one that help shows
+PLACED = "longest-processing-time"  # the rule with settings that help shows
 WHERE = {  # the place of an option: a path, or PATH=VALUE
     **{"model": "model.name", "models": "model.name", "gpu": "gpu.name", "experts": "model.experts"},
     **{"nvswitch_gigabytes_per_s": "gpu.nvlink_gigabytes_per_s", "nvswitches": "gpu.nvswitches"},
@@ -64,7 +64,7 @@ GONE = {  # options without a place, and what to say instead
 
 
 def now(option: str) -> str | None:
-    """Where an option of 0.1 is now, for a sentence; None: 0.1 had none of that name."""
+    """Where an option of version 0.1 is now, for an error message; None: 0.1 had no such option."""
     if option in GONE:
         return GONE[option]
     if option not in WHERE:
@@ -74,7 +74,7 @@ def now(option: str) -> str | None:
 
 
 def check_new(settings_file: Mapping[str, Any], name: str) -> None:
-    """`InputError` for a sweep file of 0.1, with the place that each of its settings has now."""
+    """`InputError` for a sweep file of version 0.1, with the new place of its settings."""
     if not set(TABLES) & set(settings_file):
         return
     tables = [settings_file.get(key, {}) for key in ("fixed", "grid", "list", "random")]
@@ -96,10 +96,7 @@ BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """What one preset, file or command line says.
-
-    - `name`: for display and mistakes.   - `typed`: by a person, so that what no case reads is a mistake.
-    """
+    """One preset, file or command line; `name` is for messages; `typed`: a setting that no case reads is an error."""
 
     name: str
     stated: Statement
@@ -111,7 +108,7 @@ class Layer:
 
 @functools.cache
 def presets() -> dict[str, str]:
-    """Every preset: its name, and the sentence at the top of its file."""
+    """Every preset's name and the sentence at the top of its file."""
     files = sorted((resources.files("mfabric_jax.case") / "presets").iterdir(), key=lambda file: file.name)
     texts = {file.name.removesuffix(".toml"): file.read_text("utf-8") for file in files if file.name.endswith(".toml")}
     return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
@@ -125,12 +122,12 @@ def preset_layers(name: str) -> list[Layer]:
 
 
 def file_layers(path: str | Path) -> list[Layer]:
-    """The layers of a `.toml` or `.json` file: presets that it names, then its own."""
+    """The layers of a `.toml` or `.json` file: its presets, then its own."""
     return layers_of(read_mapping(path, "settings of a case"), Path(path).name, typed=True)
 
 
 def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
-    """The layers of a mapping, as a file holds it."""
+    """The layers of a mapping with the content of a file."""
     check_new(given, name)
     where = f"{name}: "
     named = given.get("preset", [])
@@ -149,7 +146,7 @@ def named_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[La
 
 
 def flags_layer(given: Mapping[str, Any]) -> Layer:
-    """What a command line says: lists of words by path."""
+    """The layer of a command line: lists of words by path."""
     return Layer("flag", stated(given, text=True), typed=True)
 
 
@@ -173,7 +170,7 @@ def _variant(given: Mapping[str, Any], where: str) -> Variant:
 
 
 def merged(layers: Sequence[Layer]) -> Cases:
-    """The cases of layers, the last one first to be heard."""
+    """The cases of layers; later layers win."""
     below: Statement = {}
     sources: dict[str, str] = {}
     variants: tuple[Variant, ...] = ()
@@ -191,9 +188,7 @@ def merged(layers: Sequence[Layer]) -> Cases:
 
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Variants of an earlier layer beside what a later one states: those that say otherwise are left out, and a fabric
-    that only they have stands once, as set, like one of which no variant says anything. One of which more than model
-    and fabric is said has no name of its own."""
+    """Variants of an earlier layer that agree with a later one; fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in _of_all_models(variants, later):
@@ -212,7 +207,7 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
 
 
 def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:
-    """Variants of some models as far as these are stated; those of none of them are left out."""
+    """Variants narrowed to the stated models."""
     for variant in variants:
         if MODEL not in variant.stated or MODEL not in stated:
             yield variant
@@ -221,7 +216,7 @@ def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator
 
 
 def _of_all_models(variants: Sequence[Variant], later: Statement) -> Iterator[Variant]:
-    """Variants; of those with one name that are each of some models the first is of all models that none names."""
+    """Variants; the first of those with one name also serves models that none names."""
     known = {model for variant in variants for model in _listed(variant.stated.get(MODEL, []))}
     others = [model for model in _listed(later.get(MODEL, [])) if model not in known]
     seen: set[str] = set()
@@ -246,9 +241,8 @@ def load(
 ) -> Case | Cases:
     """The case of `.toml` or `.json` files, later ones over earlier ones; where they hold lists or variants, the cases.
 
-    - `preset`: of `mfabric show --presets`, under the files.   - `changes`: by path, over them.
-
-    `InputError` for a file that cannot be read, a name that is none and a value that it cannot have.
+    `preset`: names from `mfabric show --presets`, applied before the files; `changes`: by path, applied last.
+    `InputError` for an unreadable file, an unknown name or an invalid value.
     """
     named = [preset] if isinstance(preset, str) else list(preset)
     layers = named_layers(named, paths)

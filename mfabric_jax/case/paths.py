@@ -1,7 +1,8 @@
-"""Settings by path: which there are, what a mapping states, the values that they can have, and the case that it makes.
+"""Settings by path: which exist, what a mapping states, their values, and the case that results.
 
 A statement is a flat dictionary, path -> value; a choice holds the name of an alternative. `circuits.predict.sigma` is
-a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value."""
+a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value.
+"""
 
 import dataclasses
 import difflib
@@ -20,9 +21,9 @@ from mfabric_jax.case import tree
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, one_of
 
-AUTO = "auto"  # in files and on the command line: left open
+AUTO = "auto"  # an open value in files and on the command line
 KILO = 1000.0
-UNITS = {  # by the end of a name: what a text may be in, as a multiple of what the name says
+UNITS = {  # by suffix of a name: units of a text, as multiples of the name's unit
     "_s": {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0), "min": 60.0, "h": 3600.0},
     "_gbps": {"Gbps": 1.0, "Tbps": KILO, "Mbps": 1 / KILO},
     "_tbps": {"Tbps": 1.0, "Gbps": 1 / KILO},
@@ -36,7 +37,7 @@ WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/
 
 
 def of_text(kind: Any, text: str) -> Any:
-    """A word of a command line as the value that the type takes: a number where it is one and may be one."""
+    """A command-line word as the type's value: a number where possible."""
     word = text.strip()
     if Any in parts_of(kind):
         return word
@@ -58,7 +59,7 @@ def of_text(kind: Any, text: str) -> Any:
 
 
 def converted(path: str, kind: Any, value: Any) -> Any:
-    """The value as its type has it. `InputError` with a sentence for what it cannot be."""
+    """The value in its type; `InputError` for an invalid one."""
     value = _in_units(path, kind, value)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{path} must be {words(kind)}, got nan.")
@@ -76,7 +77,6 @@ def converted(path: str, kind: Any, value: Any) -> Any:
 
 
 def _in_units(path: str, kind: Any, value: Any) -> Any:
-    """A number from a text with a unit, and a range from FIRST-LAST."""
     if not isinstance(value, str):
         return value
     if tuple in {typing.get_origin(one) for one in parts_of(kind)} and (ends := RANGE.fullmatch(value.strip())):
@@ -100,7 +100,6 @@ def parts_of(kind: Any) -> list[Any]:
 
 
 def _bounds(kind: Any) -> list[str]:
-    """Bounds of numbers, in words."""
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     found = []
     for one in _annotated(kind):
@@ -121,7 +120,7 @@ def _annotated(kind: Any) -> list[Any]:
 
 
 def words(kind: Any) -> str:
-    """What a type takes, in words."""
+    """What a type accepts, in words."""
     said: list[str] = []
     bounds = " and ".join(_bounds(kind))
     for one in parts_of(kind):
@@ -139,7 +138,7 @@ def words(kind: Any) -> str:
     return f"{', '.join(said)} or {last}" if said else last
 
 
-SHORT = {  # of a path, where a plain value stands for a whole group
+SHORT = {  # paths for which a plain value stands for a whole group
     "model": "model.name",
     "gpu": "gpu.name",
     "placement": "placement.rule",
@@ -175,7 +174,7 @@ class Case(Group, frozen=True):
     def with_(self, changes: Mapping[str, Any]) -> "Case":
         """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.
 
-        `InputError` for a path that is none, and for a value that it cannot have.
+        `InputError` for an unknown path or an invalid value.
         """
         above = stated(changes)
         for path, value in above.items():
@@ -186,11 +185,7 @@ class Case(Group, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting.
-
-    - `kind`: its type.   - `choice`: path of the choice whose alternative it belongs to; "": none.
-    - `of`: name of that alternative.   - `traced`: other values of it run in the same program.
-    """
+    """One setting of type `kind`, of the alternative `of` of `choice` (or ""); `traced`: never recompiles."""
 
     path: str
     kind: Any
@@ -202,12 +197,10 @@ class Leaf:
 
     @property
     def open(self) -> bool:
-        """Whether it may be left open."""
         return type(None) in parts_of(self.kind)
 
     @property
     def listed(self) -> bool:
-        """Whether one value of it is a list."""
         return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
 
 
@@ -225,7 +218,6 @@ class Choice:
 
 
 def _said(hint: Any) -> tuple[str, bool]:
-    """Documentation of a field, and whether it is traced."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description, bool((meta.extra_json_schema or {}).get("traced"))
@@ -234,7 +226,6 @@ def _said(hint: Any) -> tuple[str, bool]:
 
 @functools.cache
 def _fields(cls: type) -> tuple[tuple[str, str, Any, Any], ...]:
-    """Attribute, name in a path, annotated type and default of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     each = msgspec.structs.fields(cls)
     return tuple((field.name, field.encode_name, hints[field.name], field.default) for field in each)
@@ -273,13 +264,12 @@ def _leaves_of(cls: type, prefix: str, choice: str, name: str) -> Iterable[Leaf]
 
 
 def leaf_path(alternative: str, field: str) -> str:
-    """Where a field of an alternative is stated."""
     return alternative if field == "value" else f"{alternative}.{field}"
 
 
 # ---------------------------------------------------------------------------------------------------- what is stated
 def unknown(path: str, where: str = "") -> InputError:
-    """The mistake of a path that is none, with the nearest one."""
+    """The error for an unknown path, with the nearest known one."""
     known = settings()
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
@@ -291,9 +281,9 @@ def unknown(path: str, where: str = "") -> InputError:
 
 
 def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
-    """What a mapping of nested tables and dotted paths states, every value checked; a list is one value for each case.
+    """Checked statement of nested tables and dotted paths; a list is one value per case.
 
-    - `where`: said before a mistake, such as "case.toml: ".   - `text`: values are words of a command line.
+    `where`: prefix of errors; `text`: values are command-line words.
     """
     found: Statement = {}
     _collect(given, "", found, where)
@@ -325,7 +315,6 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
 
 
 def _table(path: str, value: Mapping[str, Any], found: Statement, where: str) -> None:
-    """A table of a group, of a part of it, or of an alternative."""
     at = alternatives_at(path)
     inside = [one for one in settings() if one.startswith(path + ".")]
     if not at and not inside:
@@ -362,7 +351,7 @@ def alternatives_at(path: str) -> tuple[str, str] | None:
 
 
 def is_axis(path: str, value: Any) -> bool:
-    """Whether a list holds a value for each of several cases, and is not itself one value of the setting."""
+    """Whether a list holds one value per case, rather than being one value."""
     if not isinstance(value, list):
         return False
     return not settings()[path].listed or any(isinstance(one, list | tuple) for one in value)
@@ -381,7 +370,7 @@ def _checked(path: str, value: Any, where: str, text: bool) -> Any:
 
 
 def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = False) -> Any:
-    """One value of a setting as it is kept; `InputError` for one that it cannot have."""
+    """One value of a setting in its stored form; `InputError` for an invalid one."""
     if value is None or (isinstance(value, str) and value == AUTO):
         if not setting.open:
             raise InputError(f"{where}{setting.path} is never left open, got {AUTO!r}.")
@@ -396,7 +385,7 @@ def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = Fals
 
 # ------------------------------------------------------------------------------------------------------------- layers
 def layered(below: Statement, above: Statement, where: str = "") -> Statement:
-    """Two statements, the second one later: of a choice its alternative counts, and that one's leaves."""
+    """Two statements, the second one over the first; leaves of alternatives not chosen are dropped."""
     above = _with_choices(above, below, where)
     found = dict(below)
     for group in EITHER:
@@ -410,7 +399,7 @@ def layered(below: Statement, above: Statement, where: str = "") -> Statement:
 
 
 def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
-    """With the choice of every alternative of which a leaf is stated. `InputError` for two at once."""
+    """Adds the choice of each alternative whose leaf is stated; `InputError` for two at once."""
     found = dict(above)
     for path in above:
         leaf = settings()[path]
@@ -427,13 +416,12 @@ def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
 
 
 def _names(chosen: Any) -> list[str]:
-    """Names of the alternatives of a choice as it is stated."""
     several = chosen if isinstance(chosen, list) else [chosen]
     return [one.name if isinstance(one, Alternative) else one for one in several]
 
 
 def is_chosen(path: str, stated: Statement) -> bool:
-    """Whether a setting belongs to the alternative of its choice that a statement or the default names, or to none."""
+    """Whether a setting belongs to no choice or to the chosen (or default) alternative."""
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return True
@@ -468,7 +456,7 @@ def _with_leaves(chosen: Alternative, at: str, stated: Statement) -> Alternative
 
 
 def flat(case: Case) -> Statement:
-    """Every value of a case by its path; leaves of alternatives that are not chosen have none."""
+    """Every value of a case by path, without leaves of alternatives not chosen."""
     return dict(_flat(case, ""))
 
 
@@ -486,6 +474,6 @@ def _flat(group: Any, prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def differences(case: Case, than: Case | None = None) -> Statement:
-    """What a case states otherwise than another; None: than the defaults."""
+    """Values of a case that differ from another case, or from the defaults (None)."""
     usual = flat(Case() if than is None else than)
     return {path: value for path, value in flat(case).items() if path not in usual or usual[path] != value}

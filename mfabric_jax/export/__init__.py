@@ -1,4 +1,4 @@
-"""An iteration as a graph of tasks."""
+"""Export an iteration as a graph of tasks."""
 
 from mfabric_jax.export._export import exported_iteration, timed_iteration
 

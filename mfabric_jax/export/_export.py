@@ -1,4 +1,4 @@
-"""`mfabric export`: one iteration as a graph of tasks, what is in it, and what it takes on its fabric."""
+"""`mfabric export`: one iteration as a graph of tasks, its contents, and its time on the case's fabric."""
 
 import time
 from typing import Any, NamedTuple
@@ -31,15 +31,15 @@ def exported_iteration(
 ) -> IterationGraph:
     """An iteration of a case as a graph of tasks: `run.sample`, or the last.
 
-    - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank, its tensor-parallel group
-      together) or "gpu". None: what `compare` solves all-to-alls between: ranks where GPUs have their own NICs.
-    - `barriers`: "collective": an all-to-all is over for all of a group at once, which is a BARRIER of its ranks, as
-      `compare` has it; "marker": the same by a task that is nobody's; "none": a rank goes on with what it needs.
-    - `receives`: receiving a message is a task of the rank that receives it.
+    - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank with its tensor-parallel group) or
+      "gpu". None: the ends between which `compare` solves all-to-alls: ranks where GPUs have their own NICs.
+    - `barriers`: "collective": an all-to-all ends for its whole group at once, as in `compare`, by a BARRIER of its
+      ranks; "marker": the same by a task without a rank; "none": a rank waits only for what it needs.
+    - `receives`: receiving a message is a task of the receiving rank.
     - `collectives`: gradients, and between GPUs tensor-parallel all-reduces, are ALL_REDUCE tasks, in place of messages
       and seconds; needs all replicas.
 
-    Replicas are those that are simulated (`replicas`); one stands for all by default, as in `compare`. `InputError` for
+    The graph has the simulated replicas (`replicas`); by default one stands for all, as in `compare`. `InputError` for
     settings whose closed form has no such graph.
 
     Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
@@ -50,7 +50,7 @@ def exported_iteration(
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
-    """`InputError`, before anything is computed, where `timed_iteration` would refuse the graph."""
+    """Raise `InputError`, before any computation, where `timed_iteration` would refuse the graph."""
     found = resolve(case)
     (group, *_) = found.fabric.groups(found.settings, found.job, case.network.nic_gbps, (case.network.nic_use,))
     _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
@@ -67,8 +67,7 @@ def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> N
 
 
 class TimedIteration(NamedTuple):
-    """What the flows of an iteration take: `iteration_s`; `finish` [T] s of every task; `flows`; `events`; `solve_s` of
-    our own time."""
+    """Time of an iteration's flows: `iteration_s`; `finish` [T] s of every task; `solve_s`: run time of the solver."""
 
     iteration_s: float
     finish: np.ndarray
@@ -80,8 +79,8 @@ class TimedIteration(NamedTuple):
 def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIteration:
     """The graph on the fabric as `compare` sees it: exact max-min sharing of ports under ideal spraying.
 
-    - `contention`: which of expert (EP), pipeline (PP) and data parallel traffic (DP) is on the same links: "none"
-      (every send between stages alone, too): what `compare` says; "PP", "EP+PP", "EP+DP", "PP+DP"; "all".
+    - `contention`: which of expert (EP), pipeline (PP) and data parallel traffic (DP) share links: "none", as in
+      `compare` (also every send between stages alone); "PP", "EP+PP", "EP+DP", "PP+DP"; "all".
 
     `InputError` where ends are not those between which `compare` solves all-to-alls.
     """
@@ -99,7 +98,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
 
 
 def graph_contents(one: IterationGraph) -> list[dict[str, Any]]:
-    """Rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, what waits."""
+    """Rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, waits."""
     sends, rows = one.graph.of(TaskKind.SEND), []
     for kind, name in enumerate(TRAFFIC[1:], 1):
         some = sends & (one.traffic == kind)

@@ -1,4 +1,4 @@
-"""What the flows of an iteration cross: every kind of traffic links of its own, or some, or all, the same."""
+"""Links that the flows of an iteration cross: kinds of traffic have their own links, or share them."""
 
 from dataclasses import replace
 
@@ -26,13 +26,10 @@ PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
 
 
 def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.ndarray, Routed]:
-    """Capacities [L bytes/s], and the flows of an iteration over them, as fast as they may be and with their latency:
-    the ports of every end, up and down, behind them those of its server where the edge is oversubscribed.
-
-    - `contention`, of `CONTENTION`: the kinds that share them. All-to-alls and gradients that do not have ports of
-      their own, and sends between stages that do not cross none, at the speed of a port, as `iterate` has them.
-
-    Messages on circuits cross none in any case.
+    """Capacities [L bytes/s], and the flows over them with cap and latency. Links are the ports of every end, up and
+    down, then those of its server where the edge is oversubscribed. Kinds in `CONTENTION[contention]` share them. Other
+    all-to-alls and gradients have their own ports; other sends between stages cross no link, at the speed of a port, as
+    in `iterate`. Messages on circuits never cross links.
     """
     shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
     rates, per_server = one.one.rates(one.one.bandwidths[0]), one.layout.per_server
@@ -54,8 +51,7 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
 
 
 def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
-    """Of every flow [F] s: propagation between servers; of gradients, which may be reduced in parts, those of a stage
-    together once for every step of a ring."""
+    """Latency [F] s: propagation between servers; for the gradients of a stage, once per step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).latency_s)
     sums = replica_bytes(one.one.workload, 0, last=True)
     steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps

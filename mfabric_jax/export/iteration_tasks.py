@@ -1,4 +1,4 @@
-"""The iteration that a scenario shows as a graph of tasks: its traffic, circuits and delays, as `compare` has them."""
+"""A scenario's iteration as a graph of tasks, with the traffic, circuits and delays of `compare`."""
 
 import dataclasses
 from typing import Any
@@ -27,13 +27,13 @@ from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.workload import Workload
 
-# The all-to-alls of an iteration as messages: between servers, ranks or GPUs, on circuits or packet switches.
+# -- the all-to-alls of an iteration as messages between servers, ranks or GPUs, on circuits or packet switches
 
 AT_ONCE = 256  # all-to-alls
 
 
 class AllToAlls:
-    """Those of one iteration of one replica, solved (`found`, with circuits), at NICs of `nic_Bps`."""
+    """Solved all-to-alls (`found`, with circuits) of one iteration of one replica, at NICs of `nic_Bps`."""
 
     def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
@@ -50,7 +50,7 @@ class AllToAlls:
             self.which, self.ways = self._ways(one, moe)
 
     def sent(self, at: tuple[int, int, int], which: int) -> Flows:
-        """One of the two of a block, as dispatch sends it; combine moves elements of its own size."""
+        """One of the two all-to-alls of a block, as dispatch sends it; combine has its own element size."""
         combine = bool(self.backward[at]) != bool(which)
         scale = self.ratio if combine else 1.0
         if self.ways is None:
@@ -62,7 +62,6 @@ class AllToAlls:
         return flows_of(src, dst, size * scale, cap=rate * self.nic_Bps, task=task)
 
     def _direct(self, at: tuple[int, int, int], which: int, scale: float) -> Flows:
-        """A message for each pair of ends, on circuits where their servers have some."""
         demand = self.demand[self.number[at]] * scale
         src, dst = np.nonzero(demand)
         server = src // self.per_server, dst // self.per_server
@@ -71,7 +70,7 @@ class AllToAlls:
         return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
     def _ways(self, one: Scenario, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Which of the different all-to-alls each slot has [P Q L 2], and the `Ways` of all of these [N S S]."""
+        """Index [P Q L 2] of each slot's all-to-all among the different ones, and the `Ways` of these [N S S]."""
         assert self.count is not None
         number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
         asked = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
@@ -98,7 +97,7 @@ def _every_way(region: Any, count, demand, routing: str) -> Ways:
 
 
 def between_ends(job: Workload, group: Any, demand: np.ndarray, ends: str) -> np.ndarray:
-    """Bytes between ends of different servers [... N N] of demands between ranks [... R R]."""
+    """Bytes between ends of different servers [... N N] from demands between ranks [... R R]."""
     server = np.arange(job.ep) // job.ranks_per_server
     away = np.where(server[:, None] == server, 0, demand)
     axes, servers, per = away.shape[:-2], job.ep // job.ranks_per_server, job.ranks_per_server
@@ -115,9 +114,8 @@ ENDS = ("server", "rank", "gpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IterationGraph:
-    """One iteration.   - `ends`: what a rank of the graph is, one of `ENDS`.   - `iteration_s`: what `compare` says.
-
-    - `traffic` [T]: of `timing.as_tasks.TRAFFIC`.   - `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    """One iteration. `ends`: what a rank of the graph is, one of `ENDS`. `iteration_s`: the time in `compare`.
+    `traffic` [T]: index into `timing.as_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
     """
 
     one: Scenario
@@ -139,12 +137,7 @@ def iteration_graph(
     collectives: bool = False,
 ) -> IterationGraph:
     """The iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
-
-    - `ends`: whose messages are whole: of servers, of expert-parallel ranks (their tensor-parallel groups together) or
-      of GPUs. None: ranks where every GPU has a NIC of its own, else servers, as `compare` solves all-to-alls.
-    - `barriers`, `receives`, `collectives`: as in `iteration_tasks`.
-
-    `InputError` for settings that have no such graph.
+    Parameters are those of `exported_iteration`. `InputError` for settings that have no such graph.
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
@@ -175,7 +168,6 @@ def iteration_graph(
 
 
 def check_exportable(one: Scenario) -> None:
-    """`InputError` for what `iterate` has a closed form of and a graph has not."""
     settings, job, group = one.settings, one.workload, one.group
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
@@ -187,7 +179,6 @@ def check_exportable(one: Scenario) -> None:
 
 
 def _check_whole(one: Scenario) -> None:
-    """`InputError` where members of a collective would be missing, or copies of experts make groups uneven."""
     job, replicas = one.workload, len(one.every_replica)
     if replicas < job.dp:
         raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
@@ -197,7 +188,6 @@ def _check_whole(one: Scenario) -> None:
 
 
 def usual_ends(group: Any) -> str:
-    """What `compare` solves all-to-alls between."""
     return "rank" if group.nic_use == "own" else "server"
 
 
@@ -211,7 +201,6 @@ def _arrays(one: Scenario) -> Any:
 
 
 def _solved(one: Scenario) -> list[Exchanges]:
-    """The all-to-alls of the iteration that is shown of every replica, with their circuits."""
     between, inside = solve_between(one), solve_inside(one)
     if one.weighs:
         between = jax.tree.map(lambda x: x[0], between)
@@ -222,6 +211,5 @@ def _solved(one: Scenario) -> list[Exchanges]:
 
 
 def _delays(rates: FabricRates, found: Exchanges) -> np.ndarray:
-    """Of the switch [P Q L 2]."""
     anew = 0.0 if found.anew is None else float(rates.each_s) * np.asarray(found.anew, np.float64)
     return np.broadcast_to(float(rates.delay_s) + anew, found.switch.shape)

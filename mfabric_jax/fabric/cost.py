@@ -66,7 +66,8 @@ def _merged(known: Any, own: Any, by_name: bool) -> Any:
 
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
-PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
+NIC = "nic"
+PARTS = (NIC, "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
 BESIDE_NICS = (*UNPUBLISHED, "rack_switch_per_server")
 _USD, _WATTS = packaged(), packaged()["watts"]
 
@@ -202,8 +203,8 @@ class Attachment:
     @property
     def counts(self) -> dict[str, float]:
         """Number of each of `PARTS`, the NIC included; zeros left out."""
-        behind = (self.switch_ports, self.transceivers, self.fibres, self.ocs_ports, self.panel_ports)
-        return {part: count for part, count in zip(PARTS, (1, *behind), strict=True) if count}
+        behind = {part: getattr(self, f"{part}s") for part in PARTS if part != NIC}
+        return {part: count for part, count in ({NIC: 1} | behind).items() if count}
 
 
 def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:

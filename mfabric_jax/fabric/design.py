@@ -1,4 +1,4 @@
-"""The interface of a fabric. Each fabric is one file with one `Fabric`, and one line in `registry`."""
+"""The interface of a fabric. Each fabric is one file with one `Fabric`, and one line in `case/fabrics.py`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

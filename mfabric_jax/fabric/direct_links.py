@@ -22,7 +22,7 @@ Kinds = tuple[tuple[str, int], ...]
 class Mesh(eqx.Module):
     """Links between servers and optional routers, and the rule by which bytes cross them.
 
-    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs.
+    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in whole NICs.
     - `nodes`, `links`: runs of (kind, number), as in `Network`.
     - `following` [S S]: the server after s on the way to t. None: all shortest paths in equal shares.
     - `areas` [N]: area of every node. Bytes for another area use all links between the two equally, and shortest paths
@@ -40,6 +40,10 @@ class Mesh(eqx.Module):
     areas: Int[Array | np.ndarray, "N"] | None = None
     places: Num[Array | np.ndarray, "N D"] | None = None
     thirds: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        if isinstance(self.nics, np.ndarray) and (wrong := self.nics[self.nics % 1 != 0]).size:
+            raise InputError(f"a link must be a whole number of NICs wide, got {wrong[0]:g}.")
 
     @property
     def servers(self) -> int:

@@ -1,4 +1,4 @@
-"""Several jobs on shared links."""
+"""Several jobs that share links."""
 
 from mfabric_jax.jobs.compared import compare_jobs
 from mfabric_jax.jobs.jobs_file import read_jobs

@@ -1,15 +1,15 @@
-"""CASSINI: when each of several jobs has to start so that their communication interleaves on the links they share.
+"""CASSINI: time shifts of jobs, so that their communication interleaves on the links they share (arXiv 2308.00852, NSDI
+2024). Also MLTCP's weights.
 
-Published (arXiv 2308.00852, NSDI 2024): a job's demand on a link is drawn on a circle whose perimeter is its iteration
-time; jobs of a link share a unified circle of the least common multiple; rotating a job's circle is shifting it in
-time; the score is 1 less the mean demand above the link's capacity, over that capacity; jobs and links make a bipartite
-affinity graph, and a breadth-first walk over it gives every job one time shift; of candidate placements the one with
-the best mean score wins. The abstract could be read; the formulas are from memory and agree with public notes on the
-paper. Its two-job example: iterations of 40 and 60 ms on a circle of 120, one of them turned by 30 degrees.
+A job's demand on a link lies on a circle whose perimeter is the iteration time; the jobs of a link share a unified
+circle, the least common multiple; rotating a job's circle shifts the job in time. The score is 1 - mean demand above
+capacity / capacity. A breadth-first walk over the bipartite affinity graph of jobs and links gives every job one shift;
+the candidate placement with the best mean score wins. Only the abstract was available: the formulas are from memory and
+agree with public notes on the paper.
 
-Deviations: circles are cut into equal ticks of time instead of 5 degrees each; rotations are found by coordinate
-search, which is complete for two jobs of a link; where the affinity graph has a loop, for which the paper drops the
-placement, the links with the lowest score before any shift decide and the others are passed over.
+Deviations: circles are cut into equal ticks of time instead of 5 degrees each; rotations come from coordinate search,
+which is complete for two jobs on a link; where the affinity graph has a loop, for which the paper drops the placement,
+the links with the lowest score before shifting decide and the others are passed over.
 """
 
 import itertools
@@ -31,10 +31,8 @@ GAIN = 1e-9  # of the excess: what a further turn must save
 
 @dataclass(frozen=True)
 class Circle:
-    """What one job asks of one link in an iteration, alone.
-
-    - `period_s`: an iteration.   - `begin_s`, `end_s` [A]: arcs in which it communicates, from the start of an
-      iteration; they may run over its end.   - `rate` [A] bytes/s in each.
+    """Demand of one job alone on one link in an iteration of `period_s`: arcs from `begin_s` to `end_s` [A], after the
+    start of the iteration and possibly beyond its end, at `rate` [A] bytes/s.
     """
 
     period_s: float
@@ -48,7 +46,7 @@ class Circle:
             raise InputError("begin_s, end_s and rate of a circle must be of one length.")
 
     def sampled(self, ticks: int) -> np.ndarray:
-        """[ticks] mean rate in each of so many equal parts of the perimeter."""
+        """[ticks] mean rate in each of `ticks` equal parts of the perimeter."""
         tick = self.period_s / ticks
         edge = np.arange(ticks + 1) * tick
         sent = np.zeros(ticks)
@@ -60,8 +58,9 @@ class Circle:
 
 
 class Rotations(NamedTuple):
-    """How well jobs go together on a link: `score` (1: never above its capacity; may be negative), `before` without a
-    shift, and the `shift_s` of each, below its iteration time; the first is 0."""
+    """How well jobs interleave on a link: `score` (1: never above capacity; may be negative), `before` without shifts,
+    and the `shift_s` of each job, below its iteration time; the first is 0.
+    """
 
     score: float
     before: float
@@ -69,10 +68,7 @@ class Rotations(NamedTuple):
 
 
 def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
-    """Ticks of each iteration, whole numbers, whose least common multiple is the unified circle.
-
-    A tick is doubled until the circle has at most 16,384 of them. An iteration has one at least.
-    """
+    """Ticks of each iteration (1 or more); the least common multiple is the unified circle, 16,384 ticks at most."""
     positive("tick_s", tick_s)
     while math.lcm(*(ticks := [max(1, round(period / tick_s)) for period in periods_s])) > MOST_TICKS:
         tick_s *= 2
@@ -80,13 +76,11 @@ def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
 
 
 class _Link(NamedTuple):
-    """Demand [ticks] of each job around the unified circle of a link, over its capacity; ticks of each iteration."""
-
     demand: list[np.ndarray]
     periods: list[int]
 
     def excess(self, turns: Sequence[int]) -> float:
-        """Mean demand above the capacity, with each job turned by so many ticks."""
+        """Mean demand above the capacity, with each job turned by `turns` ticks."""
         return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
 
 
@@ -103,11 +97,8 @@ def _link(circles: Sequence[Circle], capacity: float, tick_s: float) -> _Link:
 
 
 def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001) -> Rotations:
-    """The best rotations of the jobs of one link, and their score.
-
-    - `capacity` bytes/s.   - `tick_s`: how finely time is cut, at most; iteration times are rounded.
-
-    Of rotations with one score the smallest are taken.
+    """The best rotations of the jobs of one link, and their score; ties go to the smallest rotations. `capacity`
+    bytes/s. `tick_s`: resolution; iteration times are rounded to it.
     """
     link = _link(circles, capacity, tick_s)
     before, turns = link.excess([0] * len(circles)), _best_turns(link)
@@ -119,14 +110,14 @@ def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001)
 
 
 def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
-    """The score of a link whose jobs are shifted so, to the next tick: 1 where they never ask for more than it has."""
+    """The score of a link with shifts rounded to ticks: 1 where demand never exceeds capacity."""
     link = _link(circles, capacity, tick_s)
     cut = zip(circles, link.periods, shift_s, strict=True)
     return 1 - link.excess([round(shift / one.period_s * ticks) for one, ticks, shift in cut])
 
 
 def _best_turns(link: _Link) -> list[int]:
-    """Ticks by which each is turned: one after the other where it fits best, again until nothing is saved."""
+    """Ticks by which each job is turned: coordinate search until nothing improves."""
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
@@ -155,9 +146,9 @@ def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
 
 
 def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
-    """Of all turns of one job within its iteration the first with the least excess over the others."""
+    """The first turn of one job with the least excess over the other jobs."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
-    # The job repeats: one of its iterations under each of theirs.
+    # The circle repeats: one iteration of the job under each iteration of the others.
     room, own = rest.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
         turned = own[(every - every[first : first + some, None]) % period]
@@ -167,9 +158,10 @@ def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
 
 
 class Shifts(NamedTuple):
-    """- `shift_s` [J] of every job, from 0 to below its iteration.
-    - `score` with these shifts: mean over shared links, 1 without any.   - `links`: the shared ones, each with the
-    `Rotations` of its jobs by themselves.   - `passed_over`: links of loops, which decided nothing."""
+    """`shift_s` [J], each from 0 to below the job's iteration; `score`: mean over shared links with these shifts, 1
+    without any link; `links`: `Rotations` of each shared link by itself; `passed_over`: links of loops, which were
+    ignored.
+    """
 
     shift_s: np.ndarray
     score: float
@@ -182,11 +174,11 @@ def time_shifts(
 ) -> Shifts:
     """One time shift for every job, by a breadth-first walk over the affinity graph of jobs and shared links.
 
-    - `jobs` [J]: iteration time of each [s].   - `links`: by name, the capacity [bytes/s] and the circle of every job
-      that crosses it, by its number in `jobs`.
+    - `jobs` [J]: iteration time of each [s].
+    - `links`: by name, the capacity [bytes/s] and, by the job's number in `jobs`, the circle of every job on the link.
 
     Links that the same jobs cross count once: the one with the lowest score before shifting. A walk from job to link to
-    job gives t_k = (t_j - w_jl + w_lk) mod period_k, w the shift of a job on the link.
+    job gives t_k = (t_j - w_jl + w_lk) mod period_k, where w is the shift of a job on the link.
     """
     shared = {name: (capacity, dict(sorted(of.items()))) for name, (capacity, of) in links.items() if len(of) > 1}
     known: dict[tuple, Rotations] = {}
@@ -215,7 +207,6 @@ def time_shifts(
 
 
 def _walk(jobs: Sequence[float], links: Mapping[str, Mapping[int, float]]) -> np.ndarray:
-    """[J] time shifts: 0 for the first job of every connected part."""
     shift = np.full(len(jobs), np.nan)
     for first in range(len(jobs)):
         if not np.isnan(shift[first]):
@@ -229,7 +220,7 @@ def _walk(jobs: Sequence[float], links: Mapping[str, Mapping[int, float]]) -> np
     return shift
 
 
-# --------------------------------------------------------------------------------------------------------------- MLTCP
+# -- MLTCP
 @dataclass(frozen=True)
 class Mltcp:
     """F(part) = slope * part + intercept, in `pieces` pieces of equal bytes for every flow."""
@@ -244,14 +235,12 @@ class Mltcp:
         whole("pieces", self.pieces)
 
     def weight(self, part: ArrayLike) -> np.ndarray:
-        """Of a flow that has sent this part of its iteration's bytes, in the shape of `part`."""
+        """Weight of a flow that has sent this part of its iteration's bytes, in the shape of `part`."""
         return self.slope * np.asarray(part, float) + self.intercept
 
     def piece_weights(self, before: ArrayLike, size: ArrayLike, total: ArrayLike) -> np.ndarray:
-        """[F K] weights of the pieces of flows.
-
-        - `before` [F] bytes of the iteration that the connection has sent when the flow starts; `size` [F] its own;
-          `total` [F] those of the connection's whole iteration.
+        """[F K] weights of the pieces of flows; `before` [F]: bytes that the connection has sent in the iteration when
+        the flow starts; `size` [F]: bytes of the flow; `total` [F]: bytes of the connection in the iteration.
         """
         before, size, total = (np.asarray(x, float)[:, None] for x in (before, size, total))
         sent = before + size * ((np.arange(self.pieces) + 0.5) / self.pieces)

@@ -1,4 +1,4 @@
-"""Several jobs in every way asked for, side by side: `mfabric jobs`, and Python."""
+"""Compare several jobs under every requested way of sharing: `mfabric jobs`, and Python."""
 
 import math
 from typing import Any, NamedTuple
@@ -18,8 +18,6 @@ from mfabric_jax.routing.transfers import Routed
 
 
 class JobsCompared(NamedTuple):
-    """- `scene`.   - `outcomes`: by way.   - `jobs`: a row for each way and job.   - `ways`: a row for each way."""
-
     scene: Scene
     outcomes: dict[str, JobsOutcome]
     jobs: list[dict[str, Any]]
@@ -27,7 +25,7 @@ class JobsCompared(NamedTuple):
 
 
 def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsCompared:
-    """The jobs in every way; what is drawn is the same for all of them."""
+    """Run the jobs in every way, with the same random draws in all of them."""
     study = study or JobsStudy()
     scene = scene_from(shared)
     if study.placements:
@@ -48,7 +46,7 @@ def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsComp
 
 
 def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Arrivals [B J], and for each job [B N] by which its iterations compute longer."""
+    """Random arrivals [B J], and for each job the factors [B N] by which its iterations compute longer."""
     draw = np.random.default_rng(study.seed)
     arrival_s = np.array([scene.arrival_s], float)
     if study.draws:
@@ -58,13 +56,13 @@ def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndar
     return arrival_s, [np.maximum(one, 0) for one in factor]
 
 
-# Which job has how much of a link when: rates are solved again between every two events of a window.
+# -- each job's part of a link over time: rates are solved again between every two events of a window
 
 READABLE = 12  # iterations side by side
 
 
 def busiest_link(scene: Scene) -> int:
-    """The link that is asked for most, of those that several jobs use (of all, where none is shared)."""
+    """The busiest of the links that several jobs use (of all links, if none is shared)."""
     load = scene.load() / scene.alone_s[:, None]
     shared = (load > 0).sum(axis=0) > 1
     return int(np.argmax(load.sum(axis=0) + shared * (load.sum() + 1)))
@@ -73,11 +71,7 @@ def busiest_link(scene: Scene) -> int:
 def link_use(
     scene: Scene, outcome: JobsOutcome, link: int, begin_s: float, end_s: float, run: int = 0
 ) -> list[dict[str, Any]]:
-    """A row for every job and interval between two events: the part of the link that the job has, constant there.
-
-    Columns `way`, `link`, `job`, `begin_s`, `end_s`, `use`; intervals of one job follow each other from `begin_s` to
-    `end_s`.
-    """
+    """Each job's part of the link as rows of `way`, `link`, `job`, `begin_s`, `end_s`, `use`, constant in between."""
     begin, finish = outcome.begin[run], outcome.finish[run]
     routed, job_of = outcome.flows.routed, outcome.flows.job
     sending = (routed.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
@@ -99,10 +93,9 @@ def link_use(
 
 
 def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
-    """`link_use` of the first run in every way, as all jobs have begun and before the first of them ends, with the
-    column `when`.
-
-    - `link`: the busiest one by default.   - `iterations`: how many of the shortest ones are seen.
+    """Rows of `link_use` of the first run in every way, in two windows that `when` names: after all jobs have begun,
+    and before the first job ends. `link`: the busiest by default. `iterations`: how many of the shortest iterations a
+    window shows.
     """
     scene, rows = compared.scene, []
     link = busiest_link(scene) if link is None else link
@@ -113,8 +106,7 @@ def both_ends(compared: JobsCompared, link: int | None = None, iterations: int =
 
 
 def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
-    """When to look, of equal length: so many of the shortest iterations, or as many more as show a longest one, if they
-    are few. Where the first job ends before the last one begins, from the first start on."""
+    """Two windows of equal length while all jobs run; from the first start on if not all jobs overlap."""
     shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
     wide = max(iterations * shortest, min(longest, READABLE * shortest))
     starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]
@@ -126,7 +118,6 @@ def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, t
 
 
 def _rates(scene: Scene, routed: Routed, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """[E F] bytes/s of the flows in every interval. Both are padded to powers of two: programs are compiled for few."""
     hops, share = routed.routes.hops[flow], routed.routes.share[flow]
     intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, one) for one in active.shape))
     weight = np.zeros((intervals, flows))
@@ -141,14 +132,14 @@ def _of_intervals(capacity, hops, share, weight):
     return jax.vmap(lambda own: max_min_rates(FlowProblem(capacity, hops, share, own)).rate)(weight)
 
 
-# What a reader of the tables of several jobs has to know, in sentences.
+# -- remarks for readers of the tables
 
 LITTLE = 0.5  # of the time: jobs that are together for less do not show what sharing costs
 STEPS = 1000  # of a slowdown of 1, in which a bound is shown; it is rounded down
 
 
 def said_of_jobs(compared: JobsCompared) -> list[str]:
-    """A bound on every schedule, and where slowdowns say little because jobs are hardly there together."""
+    """Remarks: a bound on every schedule, and a warning where jobs hardly overlap in time."""
     if len(compared.scene.names) == 1:
         return []
     least = math.floor(compared.ways[0]["slowdown_bound"] * STEPS) / STEPS

@@ -1,7 +1,7 @@
-"""Iterations of several jobs as one graph of flows: a pattern for each job, repeated, its iterations in a chain.
+"""Iterations of several jobs as one graph of flows: each job repeats its pattern, one iteration after the other.
 
-Letters: J jobs, F flows of all of them, L links, N iterations, B runs. A computation is a flow without bytes behind a
-lag; the end of every iteration is one without lag. The `task` of a pattern's flow is its connection.
+Array sizes: J jobs, F flows of all jobs, L links, N iterations, B runs. A computation is a flow without bytes and with
+a lag; the end of every iteration is a flow without bytes or lag. `task` of a pattern's flow is its connection.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,7 @@ COMPUTES = -1  # instead of an end, and of a connection
 
 
 def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
-    """Phases one after the other: seconds of computation, then flows (routes, size [n] bytes) all at once.
-
-    Flows of different phases over the same links are one connection.
-    """
+    """A pattern of phases: seconds, then all flows (routes, bytes [n]). Flows over equal links are one connection."""
     parts, after, ends = [], [], []
     size, lag, connection = [], [], []
     known: dict[tuple[bytes, int], int] = {}
@@ -45,7 +42,6 @@ def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
 
 
 def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
-    """Of each flow of a phase: its links, and how many before it cross the same ones."""
     counts: dict[bytes, int] = {}
     keys = []
     for row in routes.hops:
@@ -56,7 +52,7 @@ def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
 
 
 def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [F] that a flow's connection has sent when the flow starts, and sends in the iteration."""
+    """Bytes [F] that a flow's connection has sent when the flow starts, and its bytes [F] in the iteration."""
     flows = pattern.flows
     before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
     for flow in run_order(flows.after, flows.flows).tolist():
@@ -66,7 +62,7 @@ def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
-    """Every flow with bytes as a chain of pieces, with the weights of the rule."""
+    """Split every flow with bytes into a chain of pieces, weighted by the rule."""
     flows, (before, total) = pattern.flows, sent_before(pattern)
     count = np.where(flows.size > 0, rule.pieces, 1)
     old = np.repeat(np.arange(len(count)), count)
@@ -89,10 +85,8 @@ def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
 
 
 class Repeated(NamedTuple):
-    """All iterations of all jobs; the `task` of a flow is its job.
-
-    - `iteration` [F]: whose.   - `first` [F] mask: what an iteration begins with, where a delay goes.
-    - `end` [N]: the flows with which iterations end, all of the first job, then of the next; `iterations` [J].
+    """All iterations of all jobs; `task`: a flow's job. `iteration` [F]. `first` [F] mask: flows that begin an
+    iteration, where its delay goes. `end` [N]: last flow of each iteration, job by job. `iterations` [J].
     """
 
     routed: Routed
@@ -103,16 +97,15 @@ class Repeated(NamedTuple):
 
     @property
     def job(self) -> np.ndarray:
-        """[F] of every flow."""
         return self.routed.flows.task
 
     def of_jobs(self, value: np.ndarray) -> list[np.ndarray]:
-        """What `end` [.. N] orders, as one array for each job."""
+        """Split values in the order of `end` [.. N] into one array for each job."""
         return np.split(value, np.cumsum(self.iterations)[:-1], axis=-1)
 
 
 def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: Sequence[float]) -> Repeated:
-    """Every job's pattern so many times, one iteration after the other, from its arrival on."""
+    """Repeat each job's pattern, one iteration after the other, from its arrival on."""
     columns: dict[str, list[np.ndarray]] = {}
     after, rows, ends, base = [], [], [], 0
     for job, (pattern, times, arrival) in enumerate(zip(patterns, iterations, arrival_s, strict=True)):
@@ -137,7 +130,6 @@ def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: S
 
 
 def _with_end(pattern: Routed) -> Routed:
-    """The pattern, and a flow without bytes behind everything that nothing waits for."""
     flows = pattern.flows
     last = np.setdiff1d(np.arange(flows.flows), flows.after[:, 0])
     after = np.concatenate([flows.after, np.stack([last, np.full_like(last, flows.flows)], axis=1)])
@@ -157,9 +149,8 @@ class JobTimes(NamedTuple):
 
 
 def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> JobTimes:
-    """When every flow begins and ends, by the exact engine.
-
-    - `capacity` [L] bytes/s.   - `variants`: `start`, `lag` in place of those of the flows: [F], or of B runs [B F].
+    """Begin and end of every flow, by the exact engine. `capacity` [L] bytes/s. `variants`: `start`, `lag` that replace
+    those of the flows: [F], or [B F] for B runs.
     """
     flows, problem = jobs.routed.flows, jobs.routed.problem(capacity, float)
     runs = max([1, *(len(one) for one in variants.values() if one.ndim == 2)])
@@ -176,17 +167,15 @@ def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> 
     return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
-# Jobs and the links they share, ready to be run: patterns, capacities, and every job alone.
-
 ALONE = 2  # iterations that a job runs by itself: the first is as the second, but a link may be shared with itself
 
 
 class Scene(NamedTuple):
-    """J jobs on L links.
+    """J jobs on L links, ready to run.
 
-    - `names` [J], `patterns` [J], `iterations` [J], `arrival_s` [J].   - `links` [L] names, `capacity` [L] bytes/s.
-    - `alone_s` [J]: an iteration of each job by itself.   - `busy`: for each job, by link, its arcs there when alone:
-      (begin, end, bytes/s) from the start of an iteration.
+    - `names`, `patterns`, `iterations`, `arrival_s` [J]. `links` [L] names, `capacity` [L] bytes/s.
+    - `alone_s` [J]: an iteration of each job alone. `busy`: for each job, by link, its arcs when alone: (begin, end,
+      bytes/s) from the start of an iteration.
     """
 
     names: tuple[str, ...]
@@ -199,7 +188,7 @@ class Scene(NamedTuple):
     busy: tuple[dict[int, tuple[tuple[float, float, float], ...]], ...]
 
     def circles(self) -> dict[str, tuple[float, dict[int, Circle]]]:
-        """By name, the capacity of every link that jobs use and the circle of each of them there."""
+        """By link name: the capacity, and the circle of each job on that link."""
         circles: dict[str, tuple[float, dict[int, Circle]]] = {}
         for job, busy in enumerate(self.busy):
             for link, arcs in busy.items():
@@ -224,7 +213,6 @@ def scene_of(
     links: Sequence[str],
     capacity: np.ndarray,
 ) -> Scene:
-    """The scene, with every job run by itself."""
     jobs, count = len(names), len(links)
     apart = []  # every job on links of its own
     for job, pattern in enumerate(patterns):
@@ -243,7 +231,6 @@ def scene_of(
 
 
 def _arcs(routed: Routed, flows: np.ndarray, done: JobTimes, first_link: int) -> dict:
-    """(begin, end, bytes/s) of each of these flows that takes time, by link; equal intervals as one."""
     arcs: dict[int, dict[tuple[float, float], float]] = {}
     for flow in flows[done.finish[flows] > done.begin[flows]]:
         span = float(done.begin[flow]), float(done.finish[flow])

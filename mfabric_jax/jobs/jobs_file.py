@@ -1,4 +1,4 @@
-"""The file of `mfabric jobs`: jobs in phases and the links or the fabric that they share. TOML or JSON."""
+"""The file of `mfabric jobs` (TOML or JSON): jobs in phases, and the links or the fabric that they share."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ DEFAULT = Case()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobPhase:
-    """Computation, then communication, all of its flows at once.
+    """Computation, then communication, whose flows all start at once.
 
     - `gigabytes`: of each flow over `links`; on a fabric, what every server of the job sends.
-    - `links`: names of those that the flow crosses; a list of such lists: so many flows.
-    - `traffic` on a fabric: "ring": all to the next server; "all-to-all": an equal part to each other one.
+    - `links`: names of the links that the flow crosses; a list of such lists makes several flows.
+    - `traffic` on a fabric: "ring": all to the next server; "all-to-all": an equal part to every other server.
     """
 
     compute_s: float = 0.0
@@ -31,10 +31,8 @@ class JobPhase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A job: its phases make an iteration, `iterations` of them from `arrival_s` on. `servers`: where, on a fabric.
-
-    - `case`: its iteration, as `simulate` has it, is the only phase.
-    - `graph`: a file of tasks in the place of phases, on a fabric.
+    """A job: `iterations` of its phases from `arrival_s` on, on a fabric at `servers`. In place of phases, `case` makes
+    its iteration, as `simulate` computes it, the only phase, and `graph` names a file of tasks (on a fabric).
     """
 
     name: str
@@ -48,11 +46,11 @@ class TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FabricTable:
-    """The servers that jobs share, and what joins them.
+    """The servers that jobs share, and the network that joins them.
 
-    - `case`: its GPU and network over so many `servers`; optical regions of `region_servers` (0: all) have circuits
+    - `case`: its GPU and network over `servers` servers; optical regions of `region_servers` (0: all) have circuits
       that circuits.policy chooses for the bytes of all jobs.
-    - `rack`: instead of its fabric, servers of one NIC in racks of so many; the switch of a rack has one link up to a
+    - `rack`: instead of its fabric, racks of that many servers with one NIC each; a rack's switch has one link up to a
       switch of all racks, as fast as all its NICs over network.oversubscription.
     - `graph`: instead, a .json file whose endpoints are the servers.
     """
@@ -75,18 +73,17 @@ class FabricTable:
 
     @property
     def own(self) -> bool:
-        """Whether racks or a graph stand in the place of the case's fabric."""
+        """Whether racks or a graph replace the case's fabric."""
         return bool(self.rack) or self.graph is not None
 
     @property
     def name(self) -> str:
-        """For sentences."""
         return "the graph" if self.graph is not None else "racks" if self.rack else self.case.network.fabric
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedJobs:
-    """Jobs and what they share: either `links` by name, with Gbps, or a `fabric`."""
+    """Jobs and what they share: either `links` by name, in Gbps, or a `fabric`."""
 
     jobs: tuple[TrainingJob, ...]
     links: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -143,7 +140,6 @@ def read_jobs(path: str | Path) -> SharedJobs:
 
 
 def jobs_of(table: Mapping[str, Any]) -> SharedJobs:
-    """The jobs of what a file says."""
     _known("", table, OF_FILE)
     links = _known("links", table.get("links", {}), None)
     fabric = _fabric(table["fabric"]) if "fabric" in table else None
@@ -154,7 +150,7 @@ def jobs_of(table: Mapping[str, Any]) -> SharedJobs:
 
 
 def contents(shared: SharedJobs) -> dict[str, Any]:
-    """All of it in plain values; a case is what it states otherwise than the defaults."""
+    """The file's contents in plain values; a case as its differences from the defaults."""
 
     def plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name: differences(value) if isinstance(value, Case) else value for name, value in fields}
@@ -163,7 +159,6 @@ def contents(shared: SharedJobs) -> dict[str, Any]:
 
 
 def _fabric(table: Any) -> FabricTable:
-    """The table of a fabric, with settings of its case under their names of 0.1, too."""
     table = _known("fabric", table, (*OF_FABRIC, *WAS))
     for kind, fields in UNUSED.items():
         if table.get(kind) and (beside := [name for name in fields if name in table]):
@@ -180,7 +175,7 @@ def _fabric(table: Any) -> FabricTable:
 
 
 def case_of(named: str, given: Any) -> Case:
-    """The one case of a file's name, or of a table as such a file has it. `InputError` for several."""
+    """The case of a file's name, or of a table in such a file. `InputError` for several cases."""
     if not isinstance(given, str | Mapping):
         raise InputError(f"case of {named} must be the name of a file, or a table of settings, got {given!r:.80}.")
     cases = merged(file_layers(given) if isinstance(given, str) else layers_of(given, f"case of {named}", typed=True))
@@ -191,7 +186,6 @@ def case_of(named: str, given: Any) -> Case:
 
 
 def _case_of_job(named: str, job: Mapping[str, Any]) -> Case | None:
-    """What a job says as a case; `model` and `nic_gbps` of 0.1: on a fat-tree."""
     if "case" in job:
         return case_of(named, job["case"])
     if "model" not in job:
@@ -252,7 +246,6 @@ def _known(named: str, table: Any, allowed: tuple[str, ...] | None) -> dict[str,
 
 
 def _check_job(job: TrainingJob, shared: SharedJobs) -> None:
-    """`InputError` for phases that do not fit what is shared."""
     by_phases = job.case is None and job.graph is None
     if by_phases and not any(phase.compute_s or phase.gigabytes for phase in job.phases):
         raise InputError(f"{job.name} must compute or send something; give compute_s or gigabytes.")

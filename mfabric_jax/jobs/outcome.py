@@ -1,4 +1,4 @@
-"""What came out for several jobs: times of iterations, slowdown over running alone, fairness, and a bound on them."""
+"""Results for several jobs: iteration times, slowdown over running alone, fairness, and a lower bound on slowdowns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,12 +12,6 @@ HALVINGS = 200  # of the interval in which a multiplier lies
 
 
 class JobsOutcome(NamedTuple):
-    """B runs of all jobs in one way.
-
-    - `way`; `handled`: what was done about the jobs.   - `start_s` [B J]: when each starts.
-    - `iteration_s`: of each job [B N].   - `begin`, `finish` [B F] of all `flows`.
-    """
-
     way: str
     handled: Handled
     flows: Repeated
@@ -30,10 +24,7 @@ class JobsOutcome(NamedTuple):
 def run_jobs(
     scene: Scene, way: str, handled: Handled, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
 ) -> JobsOutcome:
-    """All jobs at once.
-
-    - `arrival_s` [B J].   - `factor`: for each job [B N], by which every iteration computes longer.
-    """
+    """Run all jobs together. `arrival_s` [B J]; `factor`: for each job, of its computations in an iteration [B N]."""
     flows = repeated(handled.patterns, scene.iterations, scene.arrival_s)
     start_s = arrival_s if handled.shift_s is None else shifted(scene, handled.shift_s, arrival_s)
     lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))
@@ -50,13 +41,13 @@ def run_jobs(
 
 
 def jain(values: Sequence[float] | np.ndarray) -> float:
-    """Jain's index of fairness: 1 where all are equal, 1 / n where one has everything."""
+    """Jain's index of fairness: 1 where all values are equal, 1 / n where one job has everything."""
     values = np.asarray(values, float)
     return float(values.sum() ** 2 / (len(values) * np.square(values).sum()))
 
 
 def job_rows(scene: Scene, outcome: JobsOutcome, skip: int = 0) -> list[dict[str, Any]]:
-    """A row for each job: iterations of all runs together, without the first `skip`."""
+    """A row for each job over the iterations of all runs, without the first `skip`."""
     rows = []
     for job, times in enumerate(outcome.iteration_s):
         end, counted = outcome.start_s[:, job] + times.sum(axis=1), times[:, skip:]
@@ -100,30 +91,30 @@ def way_row(scene: Scene, outcome: JobsOutcome, rows: Sequence[Mapping[str, Any]
 
 
 def counted_spans(outcome: JobsOutcome, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """[B J] when the first iteration of each job that counts begins, and when its last one ends."""
+    """[B J] begin of the first iteration of each job that counts, and end of its last one."""
     before = np.stack([own[:, :skip].sum(axis=1) for own in outcome.iteration_s], axis=1)
     length = np.stack([own.sum(axis=1) for own in outcome.iteration_s], axis=1)
     return outcome.start_s + before, outcome.start_s + length
 
 
 def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
-    """[J] for what part of the time in which any job runs each job is there, in the run where it is least."""
+    """[J] the part of the time with any job in which each job is present; the least over runs."""
     begin, end = counted_spans(outcome, skip)
     return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
 
 
 def common_part(outcome: JobsOutcome) -> float:
-    """For what part of the time in which any job runs all of them do; mean over runs."""
+    """The part of the time with any job in which all jobs are present; mean over runs."""
     begin, end = counted_spans(outcome)
     common = end.min(axis=1) - begin.max(axis=1)
     return float((np.maximum(common, 0) / (end.max(axis=1) - begin.min(axis=1))).mean())
 
 
 def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int = 0) -> float:
-    """No schedule in which every job is there for as much of the time as in `outcomes` (for all of it without any) has
-    a lower mean slowdown: no link carries more than it can.
+    """A lower bound on the mean slowdown of every schedule in which each job is present as much as in `outcomes`
+    (always, without any), since no link carries more than its capacity.
 
-    Of every link alone: the least mean of T_j / alone_j with sum of there_j * load_j / T_j <= 1 and T_j no shorter than
+    For each link alone: the least mean of T_j / alone_j with sum of there_j * load_j / T_j <= 1 and T_j no shorter than
     alone (or than in `outcomes`: computations may be drawn shorter).
     """
     load, alone, least = scene.load(), scene.alone_s, scene.alone_s
@@ -135,7 +126,6 @@ def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int
 
 
 def _link_bound(load: np.ndarray, least: np.ndarray, alone: np.ndarray) -> float:
-    """A job gets the longer of `least` and what a price of the link's time asks for."""
     low, high = 0.0, float(np.sqrt(load / alone).sum() ** 2)
     if (load / least).sum() <= 1:
         return float((least / alone).mean())

@@ -1,4 +1,4 @@
-"""Jobs of a file -> a scene: the links of their fabric, and the flows of every phase over them."""
+"""From a file of jobs to a scene: the links of its fabric, and the flows of every phase over them."""
 
 import dataclasses
 import functools
@@ -27,34 +27,33 @@ from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import read_tasks
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, lowered
 
-# The links of a jobs file's fabric: that of its case, with circuits for the jobs, racks, or a graph.
+# -- the links of a jobs file's fabric: its case with circuits for the jobs, racks, or a graph
 
 DTYPE = "float32"  # of the demand that circuits are chosen for
 
 
 class Place(NamedTuple):
-    """Where jobs run: endpoints, numbered server by server, `per_server` of each: GPUs, or the server itself."""
+    """Links, and endpoints numbered server by server, `per_server` each: GPUs, or the server itself."""
 
     wired: Wired
     per_server: int = 1
 
     def route(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Of flows between endpoints [F], all alike."""
+        """Routes of equal flows between endpoints [F]."""
         return self.wired.routes(src, dst, np.ones(len(src)))
 
 
 def servers_of(table: FabricTable) -> int:
-    """How many servers there are."""
     return table.servers if table.graph is None else len(endpoints(read_graph(table.graph)))
 
 
 def endpoints_of(table: FabricTable) -> int:
-    """How many endpoints each server has: GPUs of a case's fabric, elsewhere the server itself."""
+    """Endpoints of each server: its GPUs on a case's fabric, elsewhere the server itself."""
     return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
 
 
 def place_of(table: FabricTable, demand: np.ndarray) -> Place:
-    """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
+    """Build the fabric; `demand` [S S]: bytes between servers, of all jobs, for which circuits are chosen."""
     paths = table.case.network.paths.name
     if table.own:
         return Place(wired_graph(_racks(table) if table.graph is None else read_graph(table.graph), paths))
@@ -75,7 +74,6 @@ def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
 
 
 def _racks(table: FabricTable) -> Network:
-    """Servers, a switch for each rack, and one above: every link is two, up and down."""
     of_case, host = table.case.network, np.arange(table.servers)
     racks = -(-table.servers // table.rack)
     rack, core = table.servers + host // table.rack, table.servers + racks
@@ -87,17 +85,14 @@ def _racks(table: FabricTable) -> Network:
     return network_of(parts, (("host", table.servers), ("rack", racks), ("core", 1)), 0.0)
 
 
-# An iteration of a job that is given as a graph of tasks, or as a case.
+# -- an iteration of a job given as a graph of tasks, or as a case
 
 NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 
 def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed:
-    """One iteration of a job from its flows.
-
-    - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
-
-    Flows from one rank to another are one connection. `InputError` for a flow that waits and has a start of its own.
+    """One iteration of a job from its flows. `endpoint` [ranks]: of each rank; flows within an endpoint take no time,
+    flows from one rank to another are one connection. `InputError` for a flow that waits and also has a start.
     """
     waits = np.zeros(graph.flows, bool)
     waits[graph.after[:, 1]] = True
@@ -116,7 +111,7 @@ def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed
 
 
 def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[ranks] the server of each rank, in equal runs, and its place in the run. `InputError` if they do not divide."""
+    """[ranks] each rank's server, in equal runs, and its place in the run. `InputError` if ranks do not divide."""
     if not servers or ranks % len(servers):
         raise InputError(f"servers of {named} must divide its {ranks} ranks evenly, got {len(servers)}.")
     each = ranks // len(servers)
@@ -124,7 +119,7 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
 
 
 def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
-    """With the latency of the links that messages cross; `endpoint` [ranks]."""
+    """Add the latency of the links that messages cross; `endpoint` [ranks]."""
     if not place.wired.network.delay_s.any():
         return flows
 
@@ -141,10 +136,9 @@ def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
 
 @functools.cache
 def model_phase(case: Case) -> tuple[float, float]:
-    """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: one phase as long as the iteration of
-    the case, as `simulate` has it.
-
-    Communication that would still be exposed if the NVSwitch of a server took no time is that of NICs.
+    """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: together as long as the case's
+    iteration in `simulate`. Communication counts for NICs if it stays exposed when the NVSwitch of a server takes no
+    time.
     """
     (row,) = simulate(case).rows()
     (over_nics,) = simulate(case.with_({"gpu.nvlink_gigabytes_per_s": NO_TIME})).rows()
@@ -153,7 +147,7 @@ def model_phase(case: Case) -> tuple[float, float]:
 
 
 def scene_from(shared: SharedJobs) -> Scene:
-    """The jobs of a file on their links or their fabric, each also run by itself."""
+    """The scene of a file of jobs, with each job also run alone."""
     if shared.fabric is None:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
@@ -170,10 +164,9 @@ def scene_from(shared: SharedJobs) -> Scene:
 
 
 def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s: float) -> Scene:
-    """The scene, or that of the drawn placement with the best CASSINI score: as many servers for every job, all other,
-    in rising order: those of a rack next to each other.
-
-    `InputError` without a fabric, or where servers are too few for jobs that share none.
+    """The scene, or that of the drawn placement with the best CASSINI score. Placements keep each job's number of
+    servers, never share a server, and list servers in rising order. `InputError` without a fabric or with too few
+    servers.
     """
     if shared.fabric is None:
         raise InputError("placements need a fabric; jobs that share links have none to be placed on.")
@@ -191,7 +184,6 @@ def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s:
 
 
 def _phases(job: TrainingJob, nics: float = 1) -> Sequence[JobPhase]:
-    """Of a case the only one, in seconds and in bytes that keep all NICs of a server busy."""
     if job.case is None:
         return job.phases
     seconds, size = model_phase(job.case)
@@ -199,7 +191,6 @@ def _phases(job: TrainingJob, nics: float = 1) -> Sequence[JobPhase]:
 
 
 def _over_links(job: TrainingJob, links: list[str]) -> Routed:
-    """One flow for each list of links of a phase."""
     phases = []
     for phase in _phases(job):
         flows = phase.links if phase.gigabytes else ()
@@ -212,17 +203,16 @@ def _over_links(job: TrainingJob, links: list[str]) -> Routed:
 
 
 class _PhaseMoves(NamedTuple):
-    """What phases move between servers: (seconds, servers `src` and `dst`, bytes of each flow), one after the other."""
+    """Traffic of phases between servers: (seconds, servers `src` and `dst`, bytes of each flow), in order."""
 
     phases: list[tuple[float, np.ndarray, np.ndarray, float]]
 
     def add_to(self, demand: np.ndarray) -> None:
-        """Bytes of an iteration to those between servers [S S]."""
         for _, src, dst, size in self.phases:
             np.add.at(demand, (src, dst), size)
 
     def pattern(self, place: Place) -> Routed:
-        """Each endpoint of a server sends its part to the same one of the other server."""
+        """Each endpoint of a server sends its part to the same endpoint of the other server."""
         each = np.arange(place.per_server)
         flows = []
         for seconds, src, dst, size in self.phases:
@@ -233,20 +223,19 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """What a graph of tasks moves, latency apart; `server`, `turn` [ranks]: where each rank runs, its place there."""
+    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: each rank's server and place there."""
 
     flows: Flows
     server: np.ndarray
     turn: np.ndarray
 
     def add_to(self, demand: np.ndarray) -> None:
-        """Bytes of an iteration to those between servers [S S]."""
         moves = self.flows.transfers
         src, dst = (self.server[end[moves]] for end in (self.flows.src, self.flows.dst))
         np.add.at(demand, (src, dst), np.where(src == dst, 0, self.flows.size[moves]))
 
     def pattern(self, place: Place) -> Routed:
-        """Ranks of a server on its endpoints, several on one where there are more."""
+        """Ranks of a server on its endpoints, several on one if ranks are more than endpoints."""
         endpoint = self.server * place.per_server + self.turn % place.per_server
         return pattern_of_graph(late(self.flows, endpoint, place), endpoint, place)
 

@@ -1,6 +1,6 @@
-"""What may be done about jobs that share links: nothing, weights (MLTCP), time shifts (CASSINI, or the best found).
+"""Ways to share links: do nothing, weights (MLTCP), time shifts (CASSINI, or the best found).
 
-A way is a function of the scene: it says how patterns change and by how much every job is shifted.
+A way is a function of the scene that returns the changed patterns and the shift of every job.
 """
 
 import dataclasses
@@ -68,8 +68,9 @@ class JobsStudy:
 
 
 class Handled(NamedTuple):
-    """- `patterns` [J].   - `shift_s` [J]: where in its iteration time each job has to start; None: when it arrives.
-    - `score`: CASSINI's, where it was asked; None elsewhere.   - `adjust`: 0: no job waits for its turn again."""
+    """Patterns and shifts of a way. `shift_s` [J]: start within the iteration time; None: on arrival. `score`:
+    CASSINI's, else None. `adjust` 0: no job waits for its turn again.
+    """
 
     patterns: tuple[Routed, ...]
     shift_s: np.ndarray | None = None
@@ -95,8 +96,7 @@ def _cassini(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _best(scene: Scene, study: JobsStudy) -> Handled:
-    """The best shifts found under fair sharing: from the best of three on (none, CASSINI's, where MLTCP ends), one job
-    after the other tries all steps."""
+    """The best shifts under fair sharing: from none, CASSINI's or MLTCP's last, each job in turn tries all steps."""
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
     flows = repeated(scene.patterns, count.tolist(), scene.arrival_s)
@@ -125,7 +125,6 @@ def _best(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
-    """[J] where in its iteration time each job begins the last iteration that all begin under MLTCP."""
     flows = repeated(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)
@@ -142,7 +141,7 @@ WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
 
 
 def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
-    """[B J] when jobs start: the first turn from their arrival on, turns one iteration apart from `shift_s` on."""
+    """[B J] starts of jobs: the first turn after arrival; turns begin at `shift_s`, one iteration apart."""
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
 
@@ -153,20 +152,19 @@ def job_starts(flows: Repeated, at_s: np.ndarray) -> np.ndarray:
 
 
 def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> list[np.ndarray]:
-    """Seconds of every iteration of each job [B N], which starts at `at_s` [B J]; `finish` [B F]."""
+    """Seconds of every iteration of each job [B N]; jobs start at `at_s` [B J], flows end at `finish` [B F]."""
     ends = flows.of_jobs(finish[:, flows.end])
     return [np.diff(end, axis=1, prepend=at_s[:, [job]]) for job, end in enumerate(ends)]
 
 
-# Jobs that were shifted and drift apart: turns are kept by waiting, as CASSINI's agents adjust shifts.
-# The turns of all jobs move with a job that is late; one that is early waits for its turn. A run is repeated with every
-# further wait, which changes what comes later alone.
+# Shifted jobs drift apart; turns are kept by waiting, as CASSINI's agents adjust shifts. If one job is late, the turns
+# of all jobs move with it; a job that is early waits. A run is repeated with every further wait, which only changes
+# what comes later.
 
 
 def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
-    """The times of all flows, with waits before iterations that would begin too early; `start`, `lag` [B F].
-
-    A turn of a job is every iteration alone from its shift on.
+    """Times of all flows when iterations wait for their turns; `start`, `lag` [B F]. A job's turns are its shift plus
+    multiples of its iteration alone.
     """
     lag, runs = lag.copy(), [_Seen() for _ in lag]
     job, turn = flows.job[flows.end], flows.iteration[flows.end]
@@ -184,14 +182,12 @@ def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.nda
 
 
 class _Seen:
-    """What has been looked at of one run: ends of iterations, in their order, and how late turns are by now."""
-
     def __init__(self):
         self.ends: set[int] = set()
         self.late_s = 0.0
 
     def first_early(self, ends, job, period_s: np.ndarray, handled: Handled) -> tuple[int, float] | None:
-        """The next end whose job is too early for its turn, and how long it has to wait."""
+        """The next iteration end whose job is too early for its turn, and its wait [s]."""
         assert handled.shift_s is not None
         for end in np.argsort(ends, kind="stable")[: np.isfinite(ends).sum()].tolist():
             if end in self.ends:

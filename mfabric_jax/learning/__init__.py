@@ -1,4 +1,4 @@
-"""Training of policies, and how good they are."""
+"""Training and evaluation of policies."""
 
 from mfabric_jax.learning.judging import Evaluation, Scoreboard, evaluate_policies, scoreboard
 from mfabric_jax.learning.training import Training, train

@@ -1,7 +1,4 @@
-"""Demand to train policies on, and demand to judge them by: other draws, and recorded iterations.
-
-Only proportions matter: policies see demand over what the region can carry.
-"""
+"""Demands for training policies, and held-out demands for judging them. Only proportions matter to policies."""
 
 import dataclasses
 from typing import Any
@@ -26,13 +23,13 @@ from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.scenarios import error_of
 
-POOL = 192  # matrices of a part of a pool at most
-AT_ONCE = 24  # of them drawn together: gates take much memory
-SEEN = 0.8  # of a trace's iterations, the first, are learned from
-OTHER_SEEDS = 1_000_003  # added to the seed: no run of training comes so far
-FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
-MEAN_OF = 256  # draws that the mean demand of a drawn workload is taken of
-DRIFT, ITERATIONS = 0.1, 8  # of the measured tables: popularity walks, so that prediction can err
+POOL = 192  # most matrices per source of a pool
+AT_ONCE = 24  # matrices drawn together, because gates take much memory
+SEEN = 0.8  # fraction of a trace's first iterations used for training
+OTHER_SEEDS = 1_000_003  # added to the seed for held-out draws
+FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, whose ranks are folded to servers
+MEAN_OF = 256  # draws in the mean demand of a drawn workload
+DRIFT, ITERATIONS = 0.1, 8  # for the measured tables: popularity drifts, so that predictions have errors
 
 
 def pool(
@@ -43,10 +40,9 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands of all drawn families (`FAMILIES`, `BROAD`), the named workloads, the measured tables (where their ranks
-    divide into so many servers) and, if given, a recorded trace; at most 192 of each.
+    """Training demands: at most 192 of each drawn family, named workload, fitting measured table and recorded trace.
 
-    - `held_out`: other draws, and the last fifth of the trace, which training does not see.
+    `held_out`: other random draws, and the last fifth of the trace.
     """
     seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
@@ -60,12 +56,11 @@ def pool(
 
 
 def _learned(records: int) -> int:
-    """How many of the records of a trace are learned from: the first."""
     return max(round(SEEN * records), 1)
 
 
 def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
-    """The records of a trace that `pool` learns from, those held out, and digests; {} without a trace."""
+    """The trace's records for training, the held-out records, and digests; {} without a trace."""
     if trace is None:
         return {}
     numbers, digests = zip(*record_digests(trace, records), strict=True)
@@ -89,7 +84,6 @@ def _from_families(servers: int, seed: int) -> list[np.ndarray]:
 
 
 def _measured_jobs(servers: int) -> list[workload.Workload]:
-    """The models whose ranks can be folded to so many servers."""
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
@@ -101,20 +95,19 @@ def from_knobs(servers: int, seed: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Demands of one workload that no training sees."""
+    """Demands of one workload, never used for training."""
 
     name: str
     demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
     predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without a past
-    mean: Float[jax.Array | np.ndarray, "S S"]  # of other demand, for policies that look once
+    mean: Float[jax.Array | np.ndarray, "S S"]  # of other demands, for policies that use only the mean
     error: float = 0.0  # standard deviation of the logarithms of errors of `predicted`, from other demand
 
 
 def held_out(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
-    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares that walk, where their ranks divide
-    into so many servers) and, if given, "trace"."""
+    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold) and "trace"."""
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
         count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count
@@ -133,7 +126,7 @@ def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
 
 
 def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, samples: int, seed: int) -> HeldOut:
-    """Drawn from the iterations behind the first `skipped`, where there are so many."""
+    """Samples of the iterations after the first `skipped`."""
     count = tokens.count
     skipped = min(skipped, len(count) - 1)
     true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))

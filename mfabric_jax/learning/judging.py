@@ -1,8 +1,7 @@
-"""Policies judged by their time over the degree bound, for known, forecast or predicted demand.
+"""Judges policies by time over the degree bound. They see a forecast; their circuits then carry the true demand.
 
-`scoreboard` (`mfabric policies bench`): every policy on every family of demand, against proved optima, and how fast it
-decides. `evaluate_policies` (`mfabric evaluate`): policies under forecasts, on demand that no training saw, with
-intervals. A policy sees a forecast; its circuits then carry the true demand, under relay routing with shares for it.
+`scoreboard` (`mfabric policies bench`) also compares with proved optima and measures speed; `evaluate_policies`
+(`mfabric evaluate`) reports confidence intervals on held-out demand.
 """
 
 import dataclasses
@@ -46,13 +45,13 @@ RECORDED = "recorded"
 STATIC, SAMPLED = "static", "sample-average"
 PLANNED = "relay-planned"  # relay routing whose shares are chosen with the circuits, from the forecast
 ROUTED = ("unsplit", "split", "relay")
-UNSCORED = ("previous", "exact", SAMPLED)  # the last is joint where there is one demand
+UNSCORED = ("previous", "exact", SAMPLED)  # sample-average of one demand is joint
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
 REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
-MOST_PROVED = 16  # servers for which optima are worth waiting for
-RESAMPLED, CONFIDENCE = 2000, 0.95  # of bootstraps
+MOST_PROVED = 16  # most servers for which optima are computed
+RESAMPLED, CONFIDENCE = 2000, 0.95  # of the bootstrap
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
@@ -61,35 +60,32 @@ Row = dict[str, Any]
 def over_bound(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str, steps: int
 ) -> Float[Array, ""]:
-    """Time of paced flows over the degree bound; 1 without demand. Relay: with shares that know the demand, by so
-    many gradient steps (`relay_shares`)."""
+    """Time of paced flows over the degree bound; 1 without demand. Relay shares take `steps` gradient steps."""
     shares = relay_shares(region, circuits, demand, steps=steps) if routing == "relay" else None
     return plan_over_bound(region, Plan(circuits, shares), demand, routing)
 
 
 def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
-    """The same for a plan that has its shares."""
+    """`over_bound` with the plan's own shares."""
     bound = degree_bound(region, demand)
     seconds = fluid_lower_bound(region, plan, demand, routing=routing)
     return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
 
 
 class Forecast(NamedTuple):
-    """Demands as policies see them."""
-
     name: str  # the sigma, or "predicted"
     seen: Float[Array, "N S S"]
     sigma: float  # standard deviation of the logarithms of errors
-    mean: Float[Array, "S S"]  # of other such demand
+    mean: Float[Array, "S S"]  # of other demands of the workload
 
 
 def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
-    """The policy for that routing, with the mean of "static", the risk of sample-average, and sigma if it takes one."""
+    """The policy with its settings for that routing."""
     if name == SAMPLED and routing == PLANNED:
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
-        return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
-    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
+        return policies.get(name, share_steps=0, risk=risk)  # relay shares are planned for the true demand instead
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # likewise
     policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
@@ -97,36 +93,32 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
 
 
 def decided_for(name: str, routing: str) -> str:
-    """The routing that a plan for `routing` is made for: several share a plan."""
+    """The routing that the policy optimises for; judged routings may share a plan."""
     own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
     return routing if own_shares or routing == "unsplit" else "split"
 
 
 def takes_sigma(policy: policies.Policy) -> bool:
-    """Whether a policy takes the standard deviation of forecast errors."""
     return "sigma" in policies.settings_of(policy)
 
 
 @eqx.filter_jit
 def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."], keys: Array) -> Plan:
-    """One plan for each."""
     return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
 
 
 def legal(name: str, plans: Plan, region: Region) -> Plan:
-    """The plans, or an `InputError` where they are not legal."""
     policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
     return plans
 
 
 def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
-    """Demands sampled for each forecast."""
     keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
     return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
 
 
 def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
-    """The policy's plan for every forecast; of sample-average for `many` scenarios of it."""
+    """One plan per forecast; sample-average sees `many` scenarios of each."""
     seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
     keys = jax.random.split(jax.random.key(0), len(seen))
     policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
@@ -135,12 +127,12 @@ def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many
 
 
 def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
-    """The demand for which shares are planned where the policy brings none."""
+    """The demand for which shares are planned if the policy returns none."""
     return jnp.broadcast_to(forecast.mean, forecast.seen.shape) if name == STATIC else forecast.seen
 
 
 def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str, float]:
-    """Mean and 90th percentile of `times` [N], the gain on `reference` [N], and the intervals of the means."""
+    """Mean and 90th percentile of `times` [N], mean gain on `reference` [N], and 95 % intervals."""
     times, gain = times.astype(float), (reference - times).astype(float)
     low, high = interval(times, seed)
     gain_low, gain_high = interval(gain, seed)
@@ -150,7 +142,6 @@ def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str,
 
 
 def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
-    """The 95 % interval of the mean by bootstrap."""
     again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
     low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
@@ -158,7 +149,6 @@ def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
 
 # ---------------------------------------------------------------------------------------------------- settings
 def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
-    """`InputError` for a setting that both have; `sizes`, `many` name the fields of numbers of servers, of demands."""
     for field in ("policies", sizes, "routings", "sigmas"):
         distinct(field, listed(field, getattr(config, field)))
     for servers in getattr(config, sizes):
@@ -180,8 +170,6 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
-    """The region and the recording of a judgement."""
-
     trace: str | None = None
     """Recorded routing to judge by too (16 ranks)."""
     records: tuple[int, int] | None = None
@@ -199,7 +187,7 @@ class OnRegions:
 class Scoreboard(OnRegions):
     """What to score: one row for each combination of policy, workload, servers, routing and sigma.
 
-    "static" chooses greedy-next's circuits for the mean of other demands of the workload, and sees no forecast.
+    The policy "static" uses greedy-next's circuits for the mean of other demands of the workload; it sees no forecast.
     """
 
     policies: tuple[str, ...] = BENCHED
@@ -244,19 +232,16 @@ class Scoreboard(OnRegions):
 
     @property
     def scored(self) -> tuple[str, ...]:
-        """The workloads; a trace is one of them unless they are named."""
         if self.workloads is not None:
             return self.workloads
         return tuple(FAMILIES) if self.trace is None else (*FAMILIES, RECORDED)
 
     @property
     def rows(self) -> int:
-        """How many there will be."""
         axes = (self.policies, self.scored, self.servers, self.routings, self.sigmas)
         return math.prod(len(axis) for axis in axes)
 
     def region(self, servers: int) -> Region:
-        """So many servers, its numbers as arrays."""
         gbps, nics, efficiency = (
             jnp.asarray(x, self.dtype) for x in (self.nic_gbps, self.electrical_nics, self.relay_efficiency)
         )
@@ -264,13 +249,11 @@ class Scoreboard(OnRegions):
         return Region(servers, gbps, degree, nics, relay_efficiency=efficiency)
 
     def effective(self) -> dict[str, Any]:
-        """The configuration and where the result comes from."""
         given = dataclasses.asdict(self) | {"workloads": self.scored}
         return {"command": "policies bench"} | given | provenance(self.dtype)
 
 
 def scored_demand(config: Scoreboard) -> list[HeldOut]:
-    """The demands of every size and workload; the recording is read here."""
     scored = []
     for servers, workload in itertools.product(config.servers, config.scored):
         true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
@@ -279,7 +262,7 @@ def scored_demand(config: Scoreboard) -> list[HeldOut]:
 
 
 def _demands(config: Scoreboard, workload: str, servers: int):
-    """Demands of the workload, and others of it (the same where a recording has no more)."""
+    """Demands of the workload, and others for the mean (the same ones if a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
         every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
@@ -294,10 +277,10 @@ def _demands(config: Scoreboard, workload: str, servers: int):
 def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
     """Rows as they are ready: size by size, workload by workload, routing by routing, then the policies.
 
-    Time over the degree bound: `mean`, `median`, `p90` (None where no instance has bytes) of paced flows;
-    `max_min_mean` of flows that share ports max-min fairly, None under relay routing. Over the `proved` optima:
-    `of_optimum`, `of_optimum_p90`. `decisions_per_s`: in one batch of all instances; `compile_s` is apart.
-    The `start` first rows are left out, and not computed.
+    Times are over the degree bound: `mean`, `median`, `p90` of paced flows (None if no demand has bytes);
+    `max_min_mean` of max-min fair flows (None under relay routing). `of_optimum`, `of_optimum_p90` are over the
+    `proved` optima. `decisions_per_s` is for one batch of all demands, without `compile_s`. The first `start` rows are
+    not computed.
     """
     tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
     for number, (held, routing) in enumerate(itertools.product(scored_demand(config), config.routings)):
@@ -333,7 +316,6 @@ def _of(measure: Callable, values: np.ndarray) -> float | None:
 
 
 def _timed(work: Callable, *given) -> tuple[Any, float, float]:
-    """The result, seconds of compiling, and seconds of a call."""
     marks = [time.perf_counter()]
     for _ in range(2):
         result = jax.block_until_ready(work(*given))
@@ -344,7 +326,7 @@ def _timed(work: Callable, *given) -> tuple[Any, float, float]:
 
 @eqx.filter_jit
 def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: str):
-    """Degree bound [N] s; over it the time of paced flows and, but for relay routing, of max-min fair ones [N]."""
+    """Degree bound [N] s; relative to it the times of paced and of max-min fair flows (not for relay) [N]."""
 
     def one(count, demand):
         circuits, bound = Circuits(count), degree_bound(region, demand)
@@ -358,7 +340,7 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
 
 
 def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
-    """The least paced time of every instance [N] s, NaN where it is not proved or not asked for."""
+    """The least paced time of every demand [N] s; NaN where not proved or not requested."""
     optima, servers = np.full(len(held.demand), np.nan), len(held.mean)
     if not config.optimum_s or servers > MOST_PROVED or routing not in ("unsplit", "split"):
         return optima
@@ -373,7 +355,7 @@ def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(OnRegions):
-    """What to judge, and on what. Policies that know routings choose for the one judged (relay: for split)."""
+    """What to judge, and on what. Policies with a routing setting optimise for the judged routing (split for relay)."""
 
     policies: tuple[str, ...] = EVALUATED
     """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
@@ -397,12 +379,11 @@ class Evaluation(OnRegions):
         whole("scenarios", self.scenarios)
 
     def region(self, servers: int) -> Region:
-        """In float32, for that is what demands are in; no time over the bound depends on the bandwidth."""
+        """In float32, like the demands; results do not depend on the bandwidth."""
         efficiency, electrical = (jnp.float32(x) for x in (self.relay_efficiency, self.electrical_nics))
         return Region(servers, jnp.float32(1), self.optical_degree, electrical, relay_efficiency=efficiency)
 
     def effective(self) -> dict[str, Any]:
-        """The configuration and where the result comes from."""
         return {"command": "evaluate"} | dataclasses.asdict(self) | provenance("float32")
 
 
@@ -411,10 +392,9 @@ def evaluate_policies(
 ) -> Iterator[Row]:
     """A row for each workload, number of servers, forecast, routing and policy.
 
-    - `forecast`: "0.3" (its sigma) or "predicted".   - `over_bound`: mean time over the degree bound; `low`, `high`:
-      its 95 % interval by bootstrap over demands; `p90`.
-    - `gain`, `gain_low`, `gain_high`: how much the mean is below that of greedy on the same demands, in degree bounds.
-    - `start`: rows before this one are left out, and not computed.
+    `forecast` is a sigma such as "0.3", or "predicted". `over_bound` is the mean time over the degree bound, `low` and
+    `high` its 95 % bootstrap interval over demands, `p90` the 90th percentile. `gain`, `gain_low`, `gain_high`: how far
+    the mean is below greedy's on the same demands, in degree bounds. The first `start` rows are not computed.
     """
     number = itertools.count(step=len(config.policies))
     for servers in config.sizes:
@@ -436,10 +416,9 @@ def evaluate_policies(
 
 
 def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
-    """Forecasts with errors of every sigma, and the predicted ones."""
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
-        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise, only larger
+        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise for every sigma, scaled
         yield Forecast(f"{sigma:g}", misjudged_each(keys, true, sigma), sigma, mean)
     if held.predicted is not None:
         yield Forecast("predicted", jnp.asarray(held.predicted), held.error, mean)
@@ -453,7 +432,7 @@ def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast,
 def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
-    """Time over the degree bound of every demand; relay-planned: with the plan's shares, or those for what is known."""
+    """Time over the degree bound of every demand; for relay-planned, with the plan's shares or shares for `known`."""
     return np.asarray(_times(region, plans, true, known, routing, steps))
 
 

@@ -1,14 +1,12 @@
-"""Training of policies on generated (or recorded) demand, under the time that their circuits give it.
+"""Trains policies on generated or recorded demand; the loss is the time that their circuits give the true demand.
 
-A run is a folder: `checkpoint` (model, optimiser, step, the best model so far), `metrics.jsonl` (a line for every
-`log_every` steps) and `trained.policy`, the best model so far, which `policies.load` reads. Everything random is a
-function of the seed and of the step, so a run that is killed and started again ends as one that was not.
+A run is a folder: `checkpoint` (all state), `metrics.jsonl` (a line per `log_every` steps) and `trained.policy`, the
+best model so far, for `policies.load`. Randomness depends only on seed and step, so a resumed run gives equal results.
 
-A network follows the gradient of the time that real-valued circuits give the true demand; their capacities are drawn
-to whole numbers more and more in the first half of the steps. Relay potentials take a few steps for the true demand
-over these circuits and are then held: near the best shares the time changes with circuits as if they were fixed.
-An index rule has no slope: the cross-entropy method moves its five numbers.
-Source of that method: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
+A network follows the gradient through real-valued circuits, drawn to whole numbers during the first half of the steps.
+Relay potentials take a few steps for the true demand and are then held fixed: near the best shares the gradient in the
+circuits is the same. An index rule uses the cross-entropy method (Rubinstein, Methodology and Computing in Applied
+Probability 1, 1999), which needs no gradient.
 """
 
 import dataclasses
@@ -43,24 +41,24 @@ from mfabric_jax.traffic.demand_families import check_folds, misjudged
 from mfabric_jax.traffic.scenarios import expected
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
-HELD_OUT_STEPS = 60  # towards their shares
-HELD_OUT = 96  # demands of a size
-BEHIND = 2**32 - 1  # all steps: less the servers, the number of what is held out
-CERTAIN = 1 / 5  # of the forecasts are exact
+HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
+HELD_OUT = 96  # held-out demands per size
+BEHIND = 2**32 - 1  # minus the number of servers: the random stream of held-out batches, beyond all steps
+CERTAIN = 1 / 5  # fraction of forecasts without errors
 TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
-WHOLE_AFTER = 0.5  # of the steps: from then on capacities are those of whole circuits
-LAST_RATE = 0.01  # of the first
-TRIED = 12  # rules of a step, drawn around the present one
-BEST = 4  # of them that the next is made of
-MOVE = 0.4  # of the way to what they agree on
-FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations that rules are drawn with
-NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", but for what it spreads
+WHOLE_AFTER = 0.5  # fraction of the steps after which capacities are those of whole circuits
+LAST_RATE = 0.01  # of the learning rate, relative to the first
+TRIED = 12  # rules sampled per step
+BEST = 4  # best rules from which the distribution is updated
+MOVE = 0.4  # step towards mean and deviation of the best rules
+FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations of the sampled rules
+NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", except for `spread` and `relief`
 Line = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of a run; `InputError` for one out of range."""
+    """Settings of a run; `InputError` for a value out of range."""
 
     kind: str = "network"
     """network, or index: a rule of five numbers."""
@@ -120,8 +118,6 @@ class Training:
 
 
 class Lesson(NamedTuple):
-    """One all-to-all."""
-
     region: Region
     demand: Float[Array, "S S"]  # true
     forecast: Float[Array, "S S"]
@@ -130,7 +126,7 @@ class Lesson(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))
 def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
-    """A batch of lessons: demands of the pool with their servers in another order, in regions of their own."""
+    """Demands of the pool with permuted servers, each in its own region."""
     return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
 
 
@@ -164,14 +160,11 @@ def _part(key: PRNGKeyArray) -> Float[Array, ""]:
 
 # -------------------------------------------------------------------------------------------------------- steps
 class NetworkState(NamedTuple):
-    """What a step changes."""
-
     model: PolicyNetwork
     moments: optax.OptState
 
 
 def first_network(config: Training) -> NetworkState:
-    """Before any step."""
     model = PolicyNetwork(config.width, config.depth, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
 
@@ -180,7 +173,7 @@ def first_network(config: Training) -> NetworkState:
 def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam down `mean_time`, which it returns as "time"."""
+    """One step of Adam on `mean_time`, returned as "time"."""
     strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
     held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
@@ -197,7 +190,7 @@ def _adam(config: Training) -> optax.GradientTransformation:
 def mean_time(
     model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 3S+2 S"], strength: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Mean softened time of the true demands, over the degree bound, over the circuits for their forecasts."""
+    """Mean softened time over the degree bound of true demands, over the circuits for their forecasts."""
 
     def one(lesson: Lesson, potentials):
         true = samples_of(lesson.demand[None], lesson.region)
@@ -207,7 +200,7 @@ def mean_time(
 
 
 def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
-    """Relay potentials [1 ...] of the true demand after so many steps, without derivatives."""
+    """Relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
     true = samples_of(lesson.demand[None], lesson.region)
     links, _ = true.links(true.pairs[0], width_of(true, lax.stop_gradient(_logits(model, lesson)), strength))
     found, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
@@ -220,19 +213,18 @@ def _logits(model: PolicyNetwork, lesson: Lesson) -> Float[Array, "S S"]:
 
 
 class IndexState(NamedTuple):
-    """Mean and standard deviation with which rules are drawn, free of limits (`rule_at`)."""
+    """Mean and standard deviation of the distribution of rules, in unbounded coordinates (`rule_at`)."""
 
     centre: Float[Array, "5"]
     spread: Float[Array, "5"]
 
 
 def first_index() -> IndexState:
-    """Before any step."""
     return IndexState(jnp.asarray(NEXT, jnp.float32), jnp.full(len(NEXT), FIRST_SPREAD, jnp.float32))
 
 
 def rule_at(place: Float[Array, "5"]) -> Index:
-    """The rule of five real numbers: offset, power and relief above 0, `larger` and `spread` between 0 and 1."""
+    """The index rule at unbounded coordinates: exponentials and sigmoids keep each number in its range."""
     offset, power, larger, spread, relief = place
     return Index(jnp.exp(offset), jnp.exp(power), jax.nn.sigmoid(larger), jax.nn.sigmoid(spread), jnp.exp(relief))
 
@@ -241,7 +233,7 @@ def rule_at(place: Float[Array, "5"]) -> Index:
 def index_step(
     state: IndexState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
-    """Towards the best of the rules drawn; all are judged on the same batch."""
+    """One cross-entropy step; all sampled rules see the same batch."""
     key = jax.random.fold_in(jax.random.key(config.seed + 1), step)
     away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
     places = state.centre[None] + state.spread[None] * away
@@ -268,21 +260,19 @@ State = NetworkState | IndexState
 
 # --------------------------------------------------------------------------------------------------------- runs
 class Run(NamedTuple):
-    """What a checkpoint holds."""
-
     state: State
-    best: PolicyNetwork | Index  # on demand that is held out
+    best: PolicyNetwork | Index  # by time on held-out demand
     least: Float[Array, ""]  # its time
 
 
 def train(config: Training, folder: str | Path, progress: Callable[[int, Line], None] | None = None) -> list[Line]:
     """Train from the last checkpoint in the folder, or from the start; returns all lines of metrics.
 
-    - `progress`: called with the steps done and the last line, at once and after every step.
+    - `progress`: called with the number of steps done and the last line, at the start and after every step.
 
-    `held_out_S` stands in lines at checkpoints and before the first step: mean time over the degree bound, with shares
-    that know the demand, on demands of other seeds in the usual region. The best model has the least mean of these.
-    `InputError` where the folder holds a run of another configuration, or cannot be written.
+    Lines at checkpoints, and the first one, have `held_out_S`: mean time over the degree bound on held-out demands of S
+    servers, with shares for the true demand. The best model minimises the mean of these. `InputError` if the folder
+    cannot be written or holds a run of another configuration.
     """
     folder, record = Path(folder), record_of(config)
     run, step, lines = resumed(config, record, folder)
@@ -339,12 +329,10 @@ def _check_finite(line: Line, run: Run, config: Training) -> None:
 
 
 def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
-    """Means since the last line."""
     return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
 
 
 def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Run, Line]:
-    """The run with its best model by the mean time over the degree bound on held-out demand, and these times."""
     model, found = model_of(run.state), {}
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
@@ -368,13 +356,11 @@ def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> Float[A
 
 
 def first_run(config: Training) -> Run:
-    """Before any step."""
     state = first_index() if config.kind == "index" else first_network(config)
     return Run(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
 
 
 def record_of(config: Training) -> dict[str, Any]:
-    """The configuration and the records that are learned from, for the files of a run."""
     return dataclasses.asdict(config) | {"learned_from": learned_from(config.trace, config.records)}
 
 
@@ -387,7 +373,7 @@ def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list
 
 
 def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run, int, list[Line]]:
-    """The run, its step and the metrics up to it; `InputError` where it is of another `record`."""
+    """The run, its step and its metrics; `InputError` if the folder's run has another `record`."""
     if not (folder / CHECKPOINT).exists():
         return first_run(config), 0, []
     stored = policy_file.read(folder / CHECKPOINT)

@@ -1,7 +1,4 @@
-"""Policies: callables `policy(demand, region, *, previous=None, key=None) -> Plan`.
-
-Any function of that signature is a policy; the registry only gives names to the ones that ship.
-"""
+"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` names those of the package."""
 
 import functools
 import inspect
@@ -50,15 +47,15 @@ OPTIMISES = {
     "exact": ROUTINGS,
     "sample-average": ROUTINGS,
 }
-SETTLE_TIES = ("joint", "sample-average")  # by the plan in place and a key
+SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
 def get(name: str, **settings: Any) -> Policy:
     """The policy of that name with its settings fixed, such as `get("greedy", rule="next")`.
 
-    A name may be the path of a trained policy, or FILE.py:FUNCTION. The same name and settings give the same object, so
-    that programs compiled for it are found again.
+    A name of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION. The same name and settings return the same
+    object, so that JAX reuses its compiled programs. `InputError` for an unknown name or setting.
     """
     if is_function(name):
         function = load_function(name)
@@ -84,16 +81,16 @@ def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
 
 
 def settings_of(policy: Policy) -> list[str]:
-    """Names of the arguments that not every policy has."""
+    """Names of a policy's arguments beyond those that every policy has."""
     policy = policy.model if isinstance(policy, Trained) else policy
     return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
 
 
 def suited(policy: str | Policy, **settings: Any) -> Policy:
-    """The policy with those of the settings that it has: `suited(name, rule="next", routing="split")`.
+    """`get` with only those settings that the policy has: `suited(name, rule="next", routing="split")`.
 
-    One that cannot optimise for the routing does so for the nearest: unsplit for best-path, split for relay. A function
-    comes back as it is.
+    A policy that cannot optimise for `routing` does so for the nearest: unsplit for best-path, split for relay. A
+    function is returned unchanged.
     """
     if callable(policy):
         return policy
@@ -107,7 +104,7 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
 
 @functools.lru_cache(maxsize=64)
 def for_demand_alone(policy: Policy) -> Policy:
-    """The policy without the plan in place and without a key."""
+    """The policy, called without the previous plan and without a key."""
 
     def alone(demand, region, *, previous=None, key=None):
         return policy(demand, region)
@@ -116,17 +113,16 @@ def for_demand_alone(policy: Policy) -> Policy:
 
 
 def takes_many(policy: Policy) -> bool:
-    """Whether a policy takes many demands [K S S] at once: whether it has the keyword `weights`."""
+    """Whether a policy takes several demands [K S S] at once; such a policy has the keyword `weights`."""
     return "weights" in inspect.signature(policy).parameters
 
 
 def is_own(policy: str | Policy) -> bool:
-    """Whether a policy is a function of the user's own."""
     return not isinstance(policy, str) or is_function(policy)
 
 
 def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
-    """`suited`; a user's own policy is tried out in regions of those sizes: `InputError` unless it is legal."""
+    """`suited`; the user's own policy is also tried for regions of these sizes, with `InputError` if it is illegal."""
     chosen = suited(policy, **settings)
     if is_own(policy):
         for servers in sizes:

@@ -1,10 +1,8 @@
-"""The search of one set of circuits for many demands: rounds of the swaps that are worth most to those that count.
+"""Searches one set of circuits for many demands, in rounds of circuit swaps.
 
-A `Delivery` says how demands run over circuits: relay shares for each demand, one set for all, or no shares. Swaps are
-ranked by the worth of capacity on every link. At the best shares a link's price is how much earlier the all-to-all ends
-per capacity added there (the dual of the linear programme of `best_relay_shares`); links that are idle at the end have
-none. A circuit that opens a path is worth the price of the dearest pair's cheapest path so far, less that of the rest
-of the new path.
+Swaps are ranked by link prices: how much earlier the all-to-all ends per capacity added to the link (the dual of the
+linear programme of `best_relay_shares`). A circuit that opens a new path is worth the price of the dearest pair's
+cheapest path, less the price of the rest of the new path.
 """
 
 import functools
@@ -24,28 +22,27 @@ from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, Links, descended
 from mfabric_jax.routing.relay import is_path, link_seconds
 
-SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
+SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the logarithm of the noise on the worths of swaps
-ENOUGH = 1e-3  # above the bound: nothing more is tried
-PATIENCE = 4  # rounds in a row that better nothing
-TRIED = 16  # demands by which one of several swaps is chosen
-COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
-WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
-LANES = 8  # demands in step on a CPU: those that are done wait for the others
+ENOUGH = 1e-3  # relative gap to the bound at which the search stops
+PATIENCE = 4  # rounds without improvement before the search stops
+TRIED = 16  # demands on which swaps are compared
+COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: first, and after a swap
+WARM, WARM_RATE = 0.2, 0.1  # softness and step size after a swap
+LANES = 8  # demands that run together on a CPU, until the last is done
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
 UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
 
 class Worth(NamedTuple):
-    """Change of the time by one circuit, over the time; symmetric: a circuit is capacity in both directions."""
+    """Relative change of the completion time per circuit; symmetric, as a circuit is capacity in both directions."""
 
-    held: Float[Array, "S S"]  # later with one less; infinite where there is none
-    added: Float[Array, "S S"]  # earlier with one more
+    held: Float[Array, "S S"]  # increase of the time by one circuit less; infinite without a circuit
+    added: Float[Array, "S S"]  # decrease of the time by one circuit more
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """Worth of circuits, to first order, where links are through at nearly the best `seconds` (circuits, ports up,
-    ports down). Prices are a softmax over the links' times, at a tenth of the latest. About S^3 floats."""
+    """First-order worth of circuits; `seconds` (circuits, ports up, ports down) are nearly best. About S^3 floats."""
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -66,12 +63,11 @@ def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
 def swaps(
     count: Int[Array, "S S"], degrees: Int[Array, "S"], worth: Worth, key: PRNGKeyArray, many: int
 ) -> Int[Array, "K S S"]:
-    """The `many` most promising circuits one swap away; where fewer exist, the rest are `count` itself.
+    """The `many` most promising circuits [K S S] one swap away; if fewer swaps exist, the rest repeat `count`.
 
-    A swap adds a circuit a-c. Where they have no free NIC, a gives up a-b and c gives up c-d, and b and d are joined
-    unless they are the same; where a has two free NICs, d is joined to a itself, and b to c alike. The dearest 2 S of
-    a-c are tried, each with its best b and d: 2 S^3 floats. Noise of 30 % from `key` on the worths makes another round
-    find other swaps.
+    A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; c likewise gives up c-d. Then b and d
+    are joined, unless they are the same server. If a has two free NICs, a takes the place of b; c likewise. Only the 2
+    S dearest pairs a-c are tried. Noise on the worths lets each round find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -111,7 +107,7 @@ def swaps(
 
 
 class Delivery(NamedTuple):
-    """How demands run over circuits; `state` is what a descent continues from."""
+    """How demands run over circuits: with relay shares per demand, with one set of shares, or without shares."""
 
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
@@ -120,34 +116,28 @@ class Delivery(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Circuits with the state of the demands over them."""
-
     count: Int[Array, "S S"]
     state: Any
     seconds: Float[Array, "K"]  # over each demand's degree bound
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    """All of these circuits, on a CPU one after the other."""
     return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
-    """The best of [C ...] for all demands; on ties the first. `stay`: the first, too, if it is within 0.1 %."""
+    """The candidate of [C ...] with the least risk. `stay`: prefer the first if it is within 0.1 %."""
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
     place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
     return jax.tree.map(lambda x: x[place], found)
 
 
 def is_enough(samples: Samples, found: Found, tail: float):
-    """Whether no circuits can be better by 0.1 %."""
     limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
     return risk_of(found.seconds, samples.weight, tail) <= limit
 
 
 def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
-    """Circuits no worse, after rounds of `many` swaps each."""
-
     def searching(state):
         turn, fruitless, now = state
         return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
@@ -171,7 +161,7 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
 def most_promising(
     samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
 ) -> Found:
-    """The best of these circuits, judged by 16 of the demands, others at every turn."""
+    """The best candidate, judged by 16 of the demands, which change every turn."""
     demands = len(samples.pairs)
     if demands <= TRIED:
         return best(samples, settled_each(samples, how, counts, state, warm), tail)
@@ -184,7 +174,7 @@ def most_promising(
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
 def adaptive() -> Delivery:
-    """Relay shares near the best for each demand."""
+    """Relay routing, near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -210,7 +200,7 @@ def adaptive() -> Delivery:
 
 @functools.cache
 def fixed(tail: float) -> Delivery:
-    """One set of relay shares for all demands."""
+    """Relay routing with one set of shares for all demands."""
 
     def cold(samples: Samples):
         servers = samples.pairs.shape[-1]
@@ -262,7 +252,7 @@ def fixed(tail: float) -> Delivery:
 
 
 def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Shares of the paths that exist, by their width where logits are 0; 0 where a pair has none."""
+    """Shares of the existing paths by logits and path width; 0 for a pair without a path."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
     own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
@@ -275,7 +265,7 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
 
 @functools.cache
 def paced(routing: str) -> Delivery:
-    """Unsplit or split routing, without shares; the worth of a circuit is found by trying."""
+    """Unsplit or split routing, without shares; the worth of a circuit is measured by trying it."""
 
     def late(samples: Samples, count):
         where = samples.region(UNIT_GBPS)

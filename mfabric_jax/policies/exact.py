@@ -1,14 +1,13 @@
-"""The best circuits, with a proof, and heaviest matchings: mixed-integer linear programmes on the host (SciPy's HiGHS).
+"""Provably best circuits and heaviest matchings, as mixed-integer linear programmes on the host (SciPy's HiGHS).
 
-A programme of `exact` chooses one number c of circuits for every pair, x[pair, c] in {0, 1}, under the degree limits,
-and minimises the time T of paced flows (`routing.fluid_lower_bound`). With bytes in units that a NIC carries in one
-unit of time:
+`exact` chooses the number of circuits c of every pair, x[pair, c] in {0, 1}, within the degrees, and minimises the time
+T of paced flows (`routing.fluid_lower_bound`). Bytes are in units that a NIC carries in one unit of time:
 
 - unsplit: T >= max(D_ij, D_ji) / c where x[pair, c], and E T >= the bytes of all pairs with c = 0 at every port;
-- split: e_ij >= D_ij - c T bytes on the EPS, whose ports carry them in time. The product y[pair, c] = T x[pair, c] is
-  exact by sum_c y = T and x T_low <= y <= x T_high (McCormick; T_low is the degree bound, T_high a known plan's time);
-- relay: the same y as capacity c T of a pair's circuits in each direction, and flows over the EPS, the direct circuits
-  and two circuits through a third server, which count 1 / efficiency on the second.
+- split: e_ij >= D_ij - c T bytes use the EPS, within E T at every port. The product y[pair, c] = T x[pair, c] is exact
+  by sum_c y = T and x T_low <= y <= x T_high (McCormick; T_low: degree bound, T_high: time of a known plan);
+- relay: y is also the capacity c T of a pair's circuits in each direction. Bytes flow over the EPS, direct circuits, or
+  two circuits through a third server; the second of these carries 1 / efficiency times the bytes.
 """
 
 import functools
@@ -29,13 +28,13 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
-GAP = 1e-6  # relative gap at which HiGHS takes a solution for the best
-SLACK = 1e-6  # by which T may exceed that of a plan already known
+GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
+SLACK = 1e-6  # relative margin of T above the time of the known plan
 INFEASIBLE = 2  # SciPy's status
 
 
 class Instance(NamedTuple):
-    """One demand in units that a NIC carries in `unit` seconds, the degree bound: no T is below 1."""
+    """One demand in units of its degree bound, so that T >= 1."""
 
     demand: np.ndarray  # [S S]
     degree: np.ndarray  # [S]
@@ -45,7 +44,6 @@ class Instance(NamedTuple):
 
     @property
     def joined(self) -> np.ndarray:
-        """Pairs with EPS ports at both ends [S S]."""
         return (self.port[:, None] > 0) & (self.port[None, :] > 0)
 
     @property
@@ -53,12 +51,10 @@ class Instance(NamedTuple):
         return itertools.combinations(range(len(self.degree)), 2)
 
     def both(self, i: int, j: int) -> float:
-        """Bytes of the pair's larger direction."""
         return float(max(self.demand[i, j], self.demand[j, i]))
 
 
 def highs(what: str) -> Any:
-    """SciPy's `Bounds`, `LinearConstraint`, `milp` and `csr_array`; `InputError` where SciPy is not installed."""
     with extra("exact", what):
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -68,9 +64,9 @@ def highs(what: str) -> Any:
 def solved(
     instance: Instance, routing: str, known: float, seconds: float
 ) -> tuple[np.ndarray | None, np.ndarray | None, float]:
-    """Circuits [S S] and, of relay routing, shares [S S S+2] of less time than `known`, or None; and a bound on T.
+    """Circuits [S S] and relay shares [S S S+2] (or None) with a time below `known`, and a lower bound on T.
 
-    After `seconds` the best so far counts. The bound is infinite where no plan is finite.
+    The best solution after `seconds`; the bound is infinite if no plan has a finite time.
     """
     programme = _Programme(instance, _latest(instance, known))
     carried = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](programme)
@@ -89,7 +85,6 @@ def solved(
 
 
 def _latest(instance: Instance, known: float) -> float:
-    """The most that T may be: the known time, or all bytes one after the other over relays."""
     if np.isfinite(known):
         return known * (1 + SLACK)
     slowest = min([1.0, *(port for port in instance.port if port > 0)])
@@ -97,7 +92,7 @@ def _latest(instance: Instance, known: float) -> float:
 
 
 class _Programme:
-    """Minimise variable 0 (T), collected row by row: low <= sum of coefficient * variable <= high."""
+    """Minimise variable 0 (T); rows are low <= sum of coefficient * variable <= high."""
 
     def __init__(self, instance: Instance, latest: float):
         self.instance, self.latest = instance, latest
@@ -123,7 +118,6 @@ class _Programme:
         self.row([(x, 1) for x in self.chosen[i, j].values()], 1, 1)
 
     def times(self, i: int, j: int) -> None:
-        """Fill the pair's `capacity` with products of its number of circuits and T."""
         products = {c: self.variable(self.latest) for c in self.chosen[i, j]}
         for c, product in products.items():
             x = self.chosen[i, j][c]
@@ -133,20 +127,17 @@ class _Programme:
         self.capacity[i, j] = [(product, c) for c, product in products.items() if c]
 
     def degrees(self) -> None:
-        """No server has more circuits than optical NICs."""
         for server, degree in enumerate(self.instance.degree):
             taken = [(x, c) for pair, chosen in self.chosen.items() if server in pair for c, x in chosen.items() if c]
             self.row(taken, high=float(degree))
 
     def ports(self, carried: dict[tuple[int, int], tuple[int, float]]) -> None:
-        """EPS ports carry the `carried` terms in time."""
         for server, speed in enumerate(self.instance.port):
             for end in (0, 1):
                 terms = [term for pair, term in carried.items() if pair[end] == server]
                 self.row([(0, -float(speed)), *terms], high=0)
 
     def shares(self, x: np.ndarray) -> np.ndarray:
-        """Relay shares of the solution; pairs without bytes have theirs on the EPS."""
         servers = len(self.instance.degree)
         shares = np.zeros((servers, servers, servers + 2))
         for path, flow in self.flows.items():
@@ -171,7 +162,6 @@ class _Programme:
 
 
 def _useful(instance: Instance, i: int, j: int) -> range:
-    """Numbers of circuits that help without relays: at most those that carry the bytes by the degree bound."""
     most = min(instance.degree[i], instance.degree[j], np.ceil(instance.both(i, j)))
     return range(int(most) + 1)
 
@@ -249,14 +239,14 @@ def exact(
     routing: str = "unsplit",
     seconds: float = 60.0,
 ) -> Plan:
-    """The circuits with which one all-to-all ends first when its flows are paced, or the best found in time.
+    """The circuits that minimise the time of one all-to-all with paced flows, or the best ones found in `seconds`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-    - `routing`: "unsplit", "split", or "relay", which returns the best shares too.
-    - `seconds`: of search at most; `greedy_next` where nothing better is found.
+    - `routing`: "unsplit", "split", or "relay", whose plan also has the best shares.
+    - `seconds`: limit of the search; falls back to `greedy_next`.
 
     Works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used. `exact_circuits` also
-    returns the proof.
+    returns the lower bound.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
@@ -285,9 +275,9 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 def exact_circuits(
     region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
-    """The best circuits [S S], their time and a bound that no circuits beat [s]; equal times are the proof.
+    """The best circuits [S S], their time and a lower bound for any circuits [s]; equal times prove the optimum.
 
-    Arguments as of `exact`. On the host, not for `jit`. Infinite where bytes have no way.
+    Arguments as for `exact`. Runs on the host, not in `jit`. Times are infinite if some bytes have no path.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
@@ -309,7 +299,6 @@ def _instance(demand, degree, electrical, nic, efficiency) -> Instance:
 
 
 def _best(instance: Instance, start: np.ndarray, routing: str, seconds: float) -> _Found:
-    """The best of `start` and what HiGHS finds below it."""
     shares = _split_shares(instance, start) if routing == "relay" else None
     known = _Found(start, shares, _time(instance, start, shares, routing), 1.0)
     if not instance.demand.any():
@@ -345,7 +334,6 @@ def _ratio(load: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split_time(instance: Instance, count: np.ndarray) -> float:
-    """The largest ratio over ports of what circuits do not finish in time, by Newton as `routing.split_seconds`."""
     demand, port = instance.demand, instance.port
     if ((demand > 0) & (count == 0) & ~instance.joined).any():
         return np.inf
@@ -376,13 +364,13 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
 
 
 def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """A heaviest set of pairs within the degrees, one circuit each; then the same with the NICs left, and again.
+    """Repeatedly gives one circuit each to a heaviest set of pairs, within the NICs that are left.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
-    A pair weighs its bytes in both directions. Each set is exact. Works in `jit` and `vmap`, one instance after the
-    other. `previous` and `key` are not used.
-    Source: the baseline of Helios and c-Through, SIGCOMM 2010, with more than one circuit a server.
+    A pair's weight is its bytes in both directions; each matching is exact. Works in `jit` and `vmap`, one instance
+    after the other. `previous` and `key` are not used.
+    Source: the baseline of Helios and c-Through, SIGCOMM 2010, extended to several circuits per server.
     """
     highs("policy 'matching'")
     demand = between_servers(region, demand)
@@ -408,7 +396,7 @@ def _matched(demand, degree) -> np.ndarray:
 
 
 def _heaviest(weight: np.ndarray, i: np.ndarray, j: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Indices of the pairs of a heaviest set in which server s has at most free[s]; never empty."""
+    """Indices of a heaviest set of pairs in which server s has at most free[s]; never empty."""
     bounds, constraint, milp, csr_array = highs("policy 'matching'")
     pairs = np.arange(len(i))
     ends = csr_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.tile(pairs, 2))), shape=(len(free), len(i)))

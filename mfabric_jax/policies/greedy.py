@@ -1,4 +1,4 @@
-"""The paper's greedy: give the slowest pair one more circuit, until no pair with demand can take one."""
+"""The paper's greedy policy: give one more circuit to the slowest pair until no pair with demand can take one."""
 
 import functools
 from typing import NamedTuple
@@ -18,29 +18,27 @@ PLENTY = 2**30  # circuits: more than any server has
 
 
 class _Allocation(NamedTuple):
-    score: Float[Array, "S S"]  # upper triangle; what the released rule divides in place
+    score: Float[Array, "S S"]  # upper triangle; the released rule divides it in place
     count: Int[Array, "S S"]  # upper triangle
     free: Int[Array, "S"]
 
 
 def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None, rule: str = "printed") -> Plan:
-    """Give circuits one at a time to the pair that needs one most, while it has free NICs at both ends.
+    """Give circuits one at a time to the pair that needs one most and has free NICs at both ends.
 
-    - `demand` [S S]: bytes from server i to server j in one phase; both directions of a pair are added, the diagonal
-      is ignored.
-    - `rule`: "printed": the largest completion time D/C, infinite without a circuit; "next": the largest D/(C+1);
-      "released": the largest score, D at first and divided in place by 100 c when the pair gets its c-th circuit
-      (ties: the lower i, j).
+    - `demand` [S S]: bytes from server i to server j in one phase; both directions are added, the diagonal is ignored.
+    - `rule`: "printed": the largest time D/C, infinite without a circuit; "next": the largest D/(C+1); "released": the
+      largest score, D at first and divided by 100 c when the pair gets its c-th circuit.
 
-    Ties under "printed" go to a pair after which most further circuits can be given to pairs with demand; among those,
-    to one that leaves every other server the partners it needs for a circuit with each; then to the larger demand, then
-    to the lower (i, j). So 8 servers of degree 6 get 24 circuits from any demand between all of them, as the paper
-    reports. The number of further circuits is a bound, exact up to four servers and where all pairs have demand. Ties
-    under "next" go to the larger demand, then to the lower (i, j).
+    Ties under "printed" go to the pair that allows most further circuits between pairs with demand (an upper bound,
+    exact up to four servers and where all pairs have demand); then to the one that leaves every other server the
+    partners that it needs; then to the larger demand; then to the lower (i, j). So 8 servers of degree 6 get 24
+    circuits from any demand between all pairs, as the paper reports. Ties under "next" go to the larger demand, then to
+    the lower (i, j); under "released" to the lower (i, j).
 
     At most S * degree / 2 rounds. `previous` and `key` are not used.
-    Source: arXiv 2501.03905, algorithm 1; the released rule as the authors' simulator runs it. Deviations: a pair
-    without a free NIC is skipped, where the printed loop stops; the paper says nothing about ties.
+    Source: arXiv 2501.03905, algorithm 1; "released" as the authors' simulator runs it. Deviations: the printed loop
+    stops at a pair without a free NIC, this one skips the pair; the paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
     demand, servers = as_demand(demand), region.servers
@@ -50,12 +48,12 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """`greedy` by the rule of the authors' simulator."""
+    """`greedy` with the rule "released", that of the authors' simulator."""
     return greedy(demand, region, rule="released")
 
 
 def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """`greedy` by the rule "next"."""
+    """`greedy` with the rule "next"."""
     return greedy(demand, region, rule="next")
 
 
@@ -98,7 +96,6 @@ def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S 
 
 
 def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
-    """The largest of these gets the next circuit."""
     if rule == "released":
         return state.score
     count = state.count.astype(total.dtype)
@@ -108,7 +105,7 @@ def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
 
 
 def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> Bool[Array, ""]:
-    """Whether another tied pair may have a smaller `_loss` than this one."""
+    """Whether another tied pair may lose less than this one."""
     i, j = jnp.divmod(pair, len(free))
     half = (2 * free >= free.sum(dtype=free.dtype)) & (free > 0)
     left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)
@@ -123,7 +120,7 @@ def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> B
 
 
 def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Tied pairs (upper triangles) that lose least: `_loses_two` counts twice, `_needs_its_partners` once."""
+    """Tied pairs (upper triangle) with the least loss: `_loses_two` counts 2, `_needs_its_partners` 1."""
     active, partners = free > 0, eligible | eligible.T
     half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)  # decides where all pairs have demand
     left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
@@ -135,9 +132,9 @@ def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[
 
 
 def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
-    """`lax.cond` that computes nothing in a batch whose members all take `otherwise`."""
+    """`lax.cond` that skips `compute` if no member of a batch needs it."""
 
-    def once(state):  # `free` depends on the state, or XLA would compute ahead of the loop, always
+    def once(state):  # `free` depends on the state; otherwise XLA moves the computation out of the loop
         needed, _ = state
         return jnp.zeros_like(needed), compute(jnp.where(needed, free, 0))
 
@@ -145,15 +142,15 @@ def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
 
 
 def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Pairs whose next circuit lowers the number of circuits that can follow by two: itself and one that is lost.
+    """Pairs whose next circuit reduces the number of circuits that can follow by two instead of one.
 
     - `partners` [S S]: pairs with demand and free NICs at both ends.
 
-    The number is at most half of the free NICs of each connected component. For every server it is also at most the
-    `scarce` NICs of its partners (and of the partners of servers with more free NICs than all their partners), which
-    serve all `alike` servers without other partners, plus half of the NICs of the rest. Where the least bound is
-    reached, a circuit between scarce servers, or from them to a rest of even NICs, costs two. (Tutte-Berge formula,
-    over these sets only.)
+    The number of circuits is at most half of the free NICs of each connected component. For every server it is also at
+    most the `scarce` NICs of its partners (and of the partners of servers with more free NICs than all their partners),
+    which serve all `alike` servers without other partners, plus half of the other servers' NICs. If the least of these
+    bounds is tight, a circuit costs two when it joins scarce servers, or a scarce server to the others while those have
+    an even number of NICs. (Tutte-Berge formula, over these sets only.)
     """
     active = partners.any(1)
     component = _components(partners)
@@ -173,7 +170,7 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Arra
 
 
 def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Pairs among `tied` whose circuit takes the last NIC of a partner that another server cannot do without."""
+    """Tied pairs whose circuit takes the last NIC of a partner that another server needs."""
     critical, twice = _critical(free, tied)
 
     def needs(free):
@@ -185,11 +182,7 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
 
 
 def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Array, "S"], Int[Array, "S"]]:
-    """Servers that need all of their tied pairs; all but one where their second number is odd.
-
-    Bounds as in `_loses_two`: half of all free NICs, and for every server the same with its tied pairs instead of its
-    free NICs.
-    """
+    """Servers that need all their tied pairs, or all but one if the second result is odd; bounds as in `_loses_two`."""
     active = free > 0
     pairs = tied.sum(1, dtype=free.dtype)
     total = free.sum(dtype=free.dtype)
@@ -199,13 +192,13 @@ def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Arr
 
 
 def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Array, "S S"]:
-    """Pairs with one end in `first`, the other in `second`, of any of N."""
+    """Pairs with one end in `first[n]` and the other in `second[n]`, for any n."""
     some = _some(first.T, second)
     return some | some.T
 
 
 def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, "N K"]:
-    """Whether some m is in both; 32 of them in a word."""
+    """Boolean matrix product; 32 entries are packed in a word."""
     word = min(second.shape[0], 32)
 
     def sets(members):
@@ -216,7 +209,7 @@ def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, 
 
 
 def _components(joined: Bool[Array, "S S"]) -> Int[Array, "S"]:
-    """The lowest server that each can reach."""
+    """The lowest server in each server's connected component."""
     servers = len(joined)
     own = jnp.arange(servers, dtype=jnp.int32)
     reach = joined | jnp.eye(servers, dtype=bool)

@@ -1,11 +1,8 @@
-"""Learned policies: an index rule of five numbers, a network, and the files that `mfabric train` keeps them in.
+"""Learned policies: an index rule of five numbers, a network, and the files of `mfabric train`.
 
-The network is permutation-equivariant, so the same weights serve any region. Every ordered pair of servers carries a
-vector. A layer mixes it with that of the opposite direction, with means and maxima over both servers' rows and columns,
-and with products over third servers (relays). The output moves logarithms of circuits away from those of the demand.
-The network sees the demand expected behind a forecast (`traffic.scenarios.expected`) and how uncertain that is.
-Source: message passing over rows and columns as in Hartford et al., ICML 2018 (exchangeable matrices); products over
-third vertices as in Maron et al., NeurIPS 2019 (provably powerful graph networks).
+The network is permutation-equivariant, so one set of weights serves any region. Messages pass between pairs of servers
+over rows and columns (Hartford et al., ICML 2018, exchangeable matrices) and over third servers (Maron et al., NeurIPS
+2019, provably powerful graph networks). The output shifts the logarithms of circuits proportional to demand.
 """
 
 import dataclasses
@@ -40,23 +37,23 @@ KINDS = ("network", "index")
 SUFFIX = ".policy"  # of files that `mfabric train` writes
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 PAIR_FEATURES = 15
-MOST_SCORE = 6.0  # by which the network may move the logarithm of a pair's circuits
-FIRST_SCORE = 0.01  # of the usual first weights of scores
-FAINT = 1e-4  # circuits added to all: spare NICs go to pairs that have none
+MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
+FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
+FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 SHARE_STEPS = 60
 
 
 class Index(eqx.Module):
-    """How much one more circuit is worth to a pair: y (1 + relief r) / (count + offset)^power.
+    """Score of one more circuit for a pair: y (1 + relief r) / (count + offset)^power.
 
-    - y: what the pair needs, in circuits (`NormalisedDemand`): `larger` times the larger direction and 1 - `larger`
-      times the mean of both. A part `spread` of it is what the pair would need if its servers' bytes went to all others
-      in proportion to what these receive or send.
-    - r: the load of the two servers' EPS ports with the circuits given so far, over what they carry by the degree
-      bound, the busier direction of each, added up.
+    - y: circuits that the pair needs (`NormalisedDemand`): `larger` times its larger direction plus 1 - `larger` times
+      the mean of both. A fraction `spread` of y is what the pair would need if each server sent to all others in
+      proportion to their total bytes.
+    - r: sum over both servers of the load of their EPS ports (the busier direction), relative to what the ports carry
+      within the degree bound.
 
-    offset 1, power 1 and zeros: greedy's rule "next". `spread` above 0 hedges against wrong forecasts, and gives spare
-    NICs to pairs without bytes, where relays may use them.
+    Offset 1, power 1 and zeros are greedy's rule "next". `spread` above 0 hedges against wrong forecasts and gives
+    spare NICs to pairs without bytes, where relays may use them.
     """
 
     offset: float | Float[Array, ""] = 1.0
@@ -75,11 +72,9 @@ class Index(eqx.Module):
                 raise InputError(f"{field} must be at most 1, got {value}.")
 
     def settings(self) -> dict[str, float]:
-        """The five numbers, for a file."""
         return {field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
-        """Circuits by this rule; see `index`."""
         need = normalised(demand, region)
         return Plan(Circuits(allocated(self, need, pair_worth(self, need), region.degrees)))
 
@@ -92,19 +87,18 @@ class _Allocation(NamedTuple):
 def index(
     demand: Float[Array, "S S"], region: Region, *, previous=None, key=None, parameters: Index | None = None
 ) -> Plan:
-    """Give circuits one at a time to the pair of the largest `Index` that has a free NIC at both ends.
+    """Give circuits one at a time to the pair with the largest `Index` score and a free NIC at both ends.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `parameters`: None: those that ship with the package, found by `mfabric train --kind index`.
+    - `parameters`: None: those of the package, trained by `mfabric train --kind index`.
 
-    Ties go to the lower i, j. At most S * degree / 2 rounds. `previous` and `key` are not used.
+    Ties go to the lower (i, j). At most S * degree / 2 rounds. `previous` and `key` are not used.
     """
     return (shipped() if parameters is None else parameters)(demand, region, previous=previous, key=key)
 
 
 @functools.cache
 def shipped() -> Index:
-    """The parameters that ship with the package."""
     return Index(**policy_file.read(DATA / "index.policy").header["settings"])
 
 
@@ -112,7 +106,7 @@ def shipped() -> Index:
 def allocated(
     rule: Index, need: NormalisedDemand, worth: Float[Array, "S S"], degree: Int[Array, "S"]
 ) -> Int[Array, "S S"]:
-    """Circuits by the rule, for `worth` (y of `Index`; the upper triangle counts)."""
+    """Circuits by the rule; `worth` is y of `Index` (upper triangle)."""
     rule = _typed(rule, need)
     servers = len(need.pairs)
     worth = jnp.triu(worth, 1)
@@ -150,15 +144,13 @@ def _typed(rule: Index, need: NormalisedDemand) -> Index:
 
 
 def _port_load(need: NormalisedDemand, count: Float[Array, "S S"]) -> Float[Array, "S"]:
-    """The load of every server's EPS ports over what they carry by the degree bound; 0 without any."""
+    """EPS load of every server over what its ports carry within the degree bound."""
     left, some = jnp.maximum(need.pairs - count, 0), need.ports > 0
     return jnp.where(some, jnp.maximum(left.sum(0), left.sum(1)) / jnp.where(some, need.ports, 1), 0)
 
 
 # ------------------------------------------------------------------------------------------------------ network
 class Layer(eqx.Module):
-    """One round of messages, added to its input."""
-
     pair: eqx.nn.Linear
     server: eqx.nn.Linear
     first: eqx.nn.Linear
@@ -185,12 +177,7 @@ class Layer(eqx.Module):
 
 
 class PolicyNetwork(eqx.Module):
-    """The policy with its weights: `network(demand, region, sigma=0.0) -> Plan`.
-
-    - `width`: of the vectors; `depth`: layers.
-
-    A new network nearly gives circuits in proportion to the demand.
-    """
+    """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand."""
 
     lift: eqx.nn.Linear
     layers: tuple[Layer, ...]
@@ -207,7 +194,6 @@ class PolicyNetwork(eqx.Module):
         self.layers = tuple(Layer(width, key=layer_key) for layer_key in keys[2:])
 
     def settings(self) -> dict[str, int]:
-        """Arguments of `PolicyNetwork`, for a file."""
         return {"width": self.width, "depth": self.depth}
 
     def __call__(
@@ -220,19 +206,18 @@ class PolicyNetwork(eqx.Module):
         sigma: float | Float[Array, ""] = 0.0,
         share_steps: int = SHARE_STEPS,
     ) -> Plan:
-        """Circuits for `demand` [S S] bytes and relay shares; arguments as of `learned`."""
+        """Circuits and relay shares; arguments as for `learned`."""
         seen, spread = expected(demand, not_negative("sigma", sigma))
         circuits = Circuits(self.circuits(normalised(seen, region), region.degrees, spread))
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 
     @eqx.filter_jit
     def circuits(self, need: NormalisedDemand, degrees: Int[Array, "S"], spread: Float[Array, ""]) -> Int[Array, "S S"]:
-        """Real-valued circuits, made whole by the index rule that ships."""
         real = soft_circuits(self.logits(need, degrees, spread), degrees)
         return allocated(shipped(), need.single(), real + FAINT, degrees)
 
     def logits(self, need: NormalisedDemand, degrees: Int[Array, "S"], spread: Float[Array, ""]) -> Float[Array, "S S"]:
-        """Logits of `soft_circuits`, symmetric. `spread`: standard deviation of the logarithms of the demand."""
+        """Symmetric logits for `soft_circuits`. `spread`: standard deviation of the logarithm of the demand."""
         need = need.single()
         hidden = on_pairs(self.lift, _pair_features(need, degrees, spread))
         for layer in self.layers:
@@ -242,7 +227,6 @@ class PolicyNetwork(eqx.Module):
 
 
 def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array, "S S G"]:
-    """The same linear map on every pair's vector."""
     return jax.vmap(jax.vmap(linear))(pairs)
 
 
@@ -261,7 +245,7 @@ def _pair_features(need: NormalisedDemand, degrees: Int[Array, "S"], spread) -> 
 # -------------------------------------------------------------------------------------------------------- files
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained policy, called as any other, with its `configuration` of training; equal only to itself."""
+    """A trained policy, callable as any other, and its training `configuration`; equal only to itself."""
 
     model: PolicyNetwork | Index
     configuration: Mapping[str, Any]
@@ -271,16 +255,16 @@ class Trained:
 
 
 def save(path: str | os.PathLike, model: PolicyNetwork | Index, configuration: Mapping[str, Any]) -> Path:
-    """Keep a policy in one file, for `load`. `configuration`: what JSON can hold."""
+    """Write a policy to one file. `configuration` must fit in JSON."""
     kind = KINDS[isinstance(model, Index)]
     header = {"kind": kind, "settings": model.settings(), "configuration": dict(configuration)}
     return policy_file.write(path, header, model if isinstance(model, PolicyNetwork) else ())
 
 
 def load(path: str | os.PathLike) -> Trained:
-    """The policy in a file of `save`, the same object as long as the file stays as it is.
+    """The policy in a file written by `save`; the same object until the file changes.
 
-    `InputError` for a file that is missing, damaged or something else.
+    `InputError` for a missing or damaged file, or one that holds no policy.
     """
     path = os.fspath(path)
     return _loaded(path, *stamp(path))
@@ -292,12 +276,11 @@ def _loaded(path: str, changed_ns: int, size: int) -> Trained:
 
 
 def is_file(name: str) -> bool:
-    """Whether a policy's name is the path of a trained one."""
     return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 
 def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:
-    """`InputError` where a policy would be judged by records that it was trained on, in whatever file."""
+    """`InputError` if a policy was trained on records that it would be judged by, even from another file."""
     for name in filter(is_file, names):
         configuration = load(name).configuration
         if configuration.get("trace") is None:
@@ -320,7 +303,6 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
 
 
 def _last_run(numbers: Sequence[tuple[int, bool]]) -> tuple[int, int] | None:
-    """First and last number of the last run of true ones."""
     runs = [[number for number, _ in run] for true, run in itertools.groupby(numbers, lambda pair: pair[1]) if true]
     return (runs[-1][0], runs[-1][-1]) if runs else None
 
@@ -334,14 +316,13 @@ def learned(
     sigma: float | Float[Array, ""] = 0.0,
     share_steps: int = SHARE_STEPS,
 ) -> Plan:
-    """Circuits by the network that ships with the package, and relay shares for the expected demand.
+    """Circuits by the network of the package, and relay shares for the expected demand.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `sigma`: standard deviation of the logarithms of the forecast's errors.
-    - `share_steps`: towards the shares.   - `previous` and `key` are not used.
+    - `sigma`: standard deviation of the logarithm of the forecast's errors. `share_steps`: gradient steps of the
+      shares.
 
-    Trained for relay routing at 8 and 16 servers, on drawn families, generated traffic and the packaged tables, with
-    forecasts that are off by up to a factor e (one standard deviation).
+    Trained for relay routing at 8 and 16 servers with sigma up to 1. `previous` and `key` are not used.
     """
     return _shipped_network()(demand, region, sigma=sigma, share_steps=share_steps)
 

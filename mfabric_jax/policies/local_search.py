@@ -1,12 +1,11 @@
-"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, better move by move.
+"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, tabu search by moves.
 
-Bytes are in units that a NIC carries in one unit of time; the largest pair has 1 (`scaled`). By time T a pair leaves
-bytes to the EPS (`carried`). Unsplit: all, or none if its circuits carry its larger direction in time. Split: what its
-circuits do not finish. A port of E NICs is in time if it carries at most E T.
+Bytes are in units of the largest pair, which a NIC carries in one unit of time (`scaled`). `carried` is what a pair
+leaves to the EPS to end by T. Unsplit: all bytes, or none if its circuits suffice. Split: what its circuits cannot
+carry. A port of E NICs is in time if it carries at most E T.
 
-A move gives circuits to the pair (w, b) of a late server w. The NICs are free, or taken at w from the pair (w, c) and
-at b from (b, d); where both are taken, the pair (c, d) gets what its NICs allow. So a move adds circuits, moves one end
-of them, or swaps two. There are S (K + 1)^2 moves around w: c and d are among the K pairs of a server that lose least.
+A move gives circuits to a pair (w, b) of a late server w. The NICs are free, or taken at w from (w, c) and at b from
+(b, d); if both are taken, (c, d) gets what its NICs allow. c and d are among the K pairs of a server that lose least.
 """
 
 import functools
@@ -27,29 +26,27 @@ ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
 PLENTY = 1e6  # circuits: more than any server has
 SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
-BISECTIONS = 14  # of T, between the degree bound and the best so far
+BISECTIONS = 14  # bisections of T between the degree bound and the best time so far
 NOISE = 1.0  # standard deviation of the logarithms of scores in the last start; first: 0
-STARTS = 4  # of `threshold`, whose best the search starts from
-CLOSER = 1e-4  # part of the best time by which the next must be earlier
-TENURE = 2  # rounds for which a pair keeps its last change, up to twice that by chance
-PATIENCE = 20  # rounds without a better plan, then the search goes back to the best
-CHANCE = 0.3  # power of the uniform draws that favour servers
+STARTS = 4  # runs of `threshold`, whose best is one start of the search
+CLOSER = 1e-4  # relative improvement that the target asks for
+TENURE = 2  # rounds that a pair keeps its last change; random up to twice as many
+PATIENCE = 20  # rounds without a better plan before the search returns to the best plan
+CHANCE = 0.3  # exponent of the uniform random factors on the servers
 
 
 class Scaled(NamedTuple):
-    """One all-to-all in units of its largest pair."""
-
     size: Float[Array, "S S"]
     port: Float[Array, "S"]  # EPS NICs
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
     def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
-        """Bytes out and in beyond what the ports carry by `at`; below 0: room."""
+        """Bytes out and in beyond what each server's ports carry by `at`; negative where there is room."""
         return carried.sum(1) - self.port * at, carried.sum(0) - self.port * at
 
 
 class Step(NamedTuple):
-    """Effect of the next circuits that every pair gets, or loses."""
+    """Effect of every pair's next circuits, gained or lost."""
 
     nics: Int[Array, "S S"]  # at each end; 0: no such step
     after: Int[Array, "S S"]  # the pair's circuits then
@@ -57,19 +54,18 @@ class Step(NamedTuple):
 
 
 def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
-    """`demand` [bytes], its diagonal 0."""
+    """Remove the diagonal and scale to the largest pair."""
     largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
     port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
     return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
 
 
 def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str) -> Float[Array, ""]:
-    """Paced time of circuits [units]."""
+    """Time of paced flows over the circuits [units]."""
     return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
 
 
 def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
-    """Circuits that carry the larger direction of every pair by `at`."""
     larger = jnp.maximum(size, size.T)
     some = larger > 0
     at = jnp.maximum(at, jnp.finfo(size.dtype).tiny)
@@ -78,18 +74,16 @@ def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
 
 
 def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
-    """The active circuits: unsplit, a pair with too few to end by `at` uses none."""
+    """The circuits in use: under unsplit routing a pair whose circuits are too few to end by `at` uses none."""
     return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
 
 
 def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
-    """Every pair's next step up and down from `count` circuits, and the bytes that the EPS carries now."""
+    """Every pair's next step up and next step down from `count` circuits, and its bytes on the EPS now."""
     return (_split if routing == "split" else _unsplit)(count, size, at)
 
 
 def _split(count, size, at):
-    """One circuit a step."""
-
     def left(count):
         return jnp.maximum(size - count.astype(size.dtype) * at, 0)
 
@@ -101,7 +95,7 @@ def _split(count, size, at):
 
 
 def _unsplit(count, size, at):
-    """All that a pair needs a step. Circuits beyond that, or too few, are taken at no cost."""
+    """A step is all circuits that a pair needs. Circuits that are too few or beyond the need cost nothing to take."""
     enough = circuits_needed(size, at)
     done = count >= enough
     carried = jnp.where(done, 0, size)
@@ -121,17 +115,14 @@ def threshold(
     routing: str = "unsplit",
     starts: int = 16,
 ) -> Plan:
-    """Circuits of the least time T for which a rule finds circuits that keep every electrical port in time.
+    """Circuits for the least time T at which a greedy rule keeps every EPS port in time.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
-    - `routing`: "unsplit": a pair gets all circuits that it needs to end by T, ceil(D / (T B)) for its larger
-      direction; "split": one circuit at a time.
-    - `starts`: runs, the first without and the others with more and more noise on the scores; the best counts.
-    - `key`: of the noise; None: always the same.
+    - `routing`: "unsplit": a pair gets all the circuits that it needs to end by T; "split": one at a time.
+    - `starts`: number of runs; all but the first have noise on the scores, ever more. `key`: random key of the noise.
 
-    The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that relieves such ports of
-    most bytes per NIC, among those with free NICs at both ends. T is bisected; the paced time of the circuits is the
-    next upper end. Never later than `greedy_next`, where it starts. `previous` is not used.
+    The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that takes most bytes per NIC
+    off such ports. T is bisected. Starts from `greedy_next` and is never later. `previous` is not used.
     Source: ATRO bisects T for its one-hop optimum; the rule is ours.
     """
     one_of("routing", routing, ROUTINGS)
@@ -169,11 +160,9 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
 
 
 def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
-    """Circuits with which all ends by `at`, if the rule finds them, after at most S * degree / 2 rounds."""
     size = work.size
 
     def look(count):
-        """Scores of the pairs, and what each would have."""
         give, _, carried = steps(count, size, at, routing)
         out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, at))
         relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
@@ -195,7 +184,7 @@ def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) 
 
 # ---------------------------------------------------------------------------------------------------- moves
 class Limit(NamedTuple):
-    """At most `most` circuits taken down from `origin`, and as many put up."""
+    """At most `most` circuits removed from `origin`, and as many added."""
 
     origin: Int[Array, "S S"]
     most: Int[Array, ""]
@@ -205,7 +194,7 @@ class Limit(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """All moves around server w [K+1 S K+1]; where c = w or d = b nothing is taken."""
+    """All moves around server w [K+1 S K+1]; c = w or d = b means that nothing is taken there."""
 
     w: Int[Array, ""]
     b: Int[Array, "..."]
@@ -215,7 +204,7 @@ class _Moves(NamedTuple):
 
 
 def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
-    """The circuits taken down or those put up, whichever are more."""
+    """Circuits removed or added, whichever are more."""
     more = jnp.triu(count - previous)
     up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
     return jnp.maximum(up, down)
@@ -231,13 +220,11 @@ def best_move(
     routing: str,
     limit: Limit | None,
 ) -> tuple[Int[Array, "S S"], Bool[Array, "S S"]]:
-    """Circuits after the best move around the latest server, and the pairs [S S] whose circuits changed.
+    """Circuits after the best move around the latest server, and the pairs [S S] that changed.
 
-    - `loose` [S S]: pairs whose circuits may change.
-    - `favour` [S]: factors on the bytes that the servers' ports have too many by `at`; the largest product is latest.
-
-    Even the best move may be for the worse. Nothing changes where no port is late or no move exists. A circuit beyond
-    the limit counts as much as what it carries by `at`.
+    Only `loose` pairs may change. `favour` [S] scales the ports' excess bytes, by which the latest server is chosen.
+    The best move may be for the worse; nothing changes if no port is late or no move exists. A circuit beyond the limit
+    costs as many bytes as it carries by `at`.
     """
     give, take, carried = steps(count, work.size, at, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
@@ -265,7 +252,6 @@ def best_move(
 
 
 def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
-    """Moves around `w`, and which of them are possible."""
     servers = len(free)
     harm = jnp.where(take.nics > 0, -take.moved - take.moved.T, -jnp.inf)
     value, near = lax.top_k(harm, min(SLOTS, servers - 1))
@@ -281,7 +267,7 @@ def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bo
 
 
 def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
-    """Bytes that ports have too many after each move, less those before."""
+    """Change of the ports' excess bytes by each move."""
     w, b, c, d, closes = moves
     up, down, (out, into) = give.moved, take.moved, excess
 
@@ -298,7 +284,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
 
 
 def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
-    """Circuits that each move adds to those beyond the limit; (c, d) gets circuits only if that adds none."""
+    """Circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
 
     def differs(step: Step, sign: int):
@@ -340,14 +326,12 @@ def local_search(
     """The best circuits that tabu search (`improved`) finds from `greedy_next`, `threshold` and the previous circuits.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
-    - `previous`: the plan in use.
-    - `key`: of chance; None: always the same.
-    - `routing`: "unsplit" or "split".
-    - `most_changed`: take down at most so many of the previous circuits, the only start, and put up at most so many.
-      Circuits beyond the region's degrees are taken down first, whatever the limit.
-    - `rounds`: moves from every start.
+    - `previous`: the plan in use. `key`: random key; None: a fixed one.
+    - `routing`: "unsplit" or "split". `rounds`: moves from every start.
+    - `most_changed`: remove at most this many of the previous circuits, then the only start, and add at most this many.
+      Circuits beyond the region's degrees are removed first, whatever the limit.
 
-    Never later than its starts by paced time.
+    The paced time is never later than that of its starts.
     """
     one_of("routing", routing, ROUTINGS)
     whole("rounds", rounds, at_least=0)
@@ -386,16 +370,13 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 def improved(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    """Circuits no later than legal ones, after `rounds` moves, and their paced time [units of `scaled`].
+    """The best circuits of `rounds` moves from `start`, and their paced time [units]. `most` may change; None: any
+    number.
 
-    - `most`: circuits that may differ from `start`; None: any number.
-
-    Tabu search. The target is a time just below the best so far. A round makes the best move around the server whose
-    EPS ports are latest for it (by a little chance), be it for the worse; the pairs changed then keep their circuits
-    for a few rounds. Circuits with which all ports end in time are the next best, their paced time the next target.
-
-    A round costs about S (SLOTS + 1)^2 sums of eight terms. Source: tabu search after Glover, ORSA J. Computing 1(3),
-    1989; objective and moves are ours.
+    Tabu search. The target is a time just below the best so far. A round makes the best move, even a worsening one,
+    around the server whose ports are latest (with some noise); the changed pairs then keep their circuits for a few
+    rounds. When all ports meet the target, the circuits become the best.
+    Source: tabu search after Glover, ORSA J. Computing 1(3), 1989; objective and moves are ours.
     """
     work, degree = scaled(demand, region), region.degrees
     start = start.astype(jnp.int32)
@@ -429,7 +410,7 @@ def improved(
 
 
 def _fitted(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Takes down the circuits that carry least, until every server has NICs for its circuits."""
+    """Removes the circuits that carry least until every server is within its degree."""
     wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
     legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)
     both = jnp.maximum(demand, demand.T)

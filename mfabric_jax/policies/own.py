@@ -1,4 +1,4 @@
-"""Policies of the user's own: a function, or `FILE.py:FUNCTION` where only a name can be given; tried before use."""
+"""The user's own policies, as functions or `FILE.py:FUNCTION`, tried out before use."""
 
 import functools
 import importlib.util
@@ -15,18 +15,17 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 
-TRIES = 2  # demands, the second with the circuits of the first in place
+TRIES = 2  # demands; the second call gets the plan of the first as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
 
 def is_function(name: str) -> bool:
-    """Whether a name is `FILE.py:FUNCTION`."""
     return ".py:" in name
 
 
 def load_function(name: str) -> Callable[..., Plan]:
-    """The function of a file. `InputError` where there is no such file or function, or the file does not run."""
+    """The function in a file. `InputError` if the file or the function is missing, or the file does not run."""
     path, _, function = name.rpartition(":")
     file = Path(path).resolve()
     if not file.is_file():
@@ -50,13 +49,12 @@ def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[...,
 
 
 def name_of(policy: Any) -> str:
-    """The name of a policy for sentences and rows."""
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 @functools.lru_cache(maxsize=64)
 def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -> None:
-    """`InputError` unless the policy, traced by JAX, gives legal circuits for some demands of such a region."""
+    """`InputError` unless JAX can trace the policy and its circuits are legal for two demands of such a region."""
     region, previous = Region(servers, 400.0, degree), None
     for seed in range(TRIES):
         demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
@@ -86,7 +84,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
 
 
 def check_legal(name: str, count: np.ndarray, degree: int | np.ndarray) -> None:
-    """`InputError` that names the rule which circuits [... S S] break; `degree`: of all servers, or [S]."""
+    """`InputError` that names the rule which circuits [... S S] break. `degree`: one number for all servers, or [S]."""
     used = count.sum(axis=-1)
     most = degree if np.ndim(degree) == 0 else " ".join(str(nics) for nics in np.asarray(degree))
     rules = {

@@ -1,4 +1,4 @@
-"""Trained things in one file: a line of JSON that says what it is, then the arrays as Equinox serialises them."""
+"""Files of trained policies and checkpoints: one line of JSON (the header), then arrays as Equinox serialises them."""
 
 import hashlib
 import io
@@ -15,19 +15,17 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import mapping_in
 
 VERSION = 1
-NAMED = "mfabric_jax"  # the key of a header that holds the version of its layout
+NAMED = "mfabric_jax"  # key of the header for the layout version
 Tree = TypeVar("Tree")
 
 
 class Stored(NamedTuple):
-    """What a file holds."""
-
     header: dict[str, Any]
     body: bytes
     path: str
 
     def leaves(self, like: Tree) -> Tree:
-        """The arrays, in a tree of the structure, shapes and dtypes of `like`."""
+        """The arrays, in a tree with the structure, shapes and dtypes of `like`. `InputError` if they do not fit."""
         try:
             opened = io.BytesIO(self.body)
             tree = eqx.tree_deserialise_leaves(opened, like)
@@ -39,7 +37,7 @@ class Stored(NamedTuple):
 
 
 def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
-    """Keep `header` (what JSON can hold) and the arrays of `tree`, whole or not at all."""
+    """Write `header` (must fit in JSON) and the arrays of `tree`, atomically."""
     path, body = Path(path), io.BytesIO()
     eqx.tree_serialise_leaves(body, tree)
     digest = hashlib.sha256(body.getvalue()).hexdigest()
@@ -48,14 +46,14 @@ def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
 
 
 def replace(path: Path, content: bytes) -> Path:
-    """A file that is either whole or as it was, also if the process is killed or the machine stops."""
+    """Write `content` atomically, so that a killed process leaves the old file."""
     with replacing(path) as (part,):
         part.write_bytes(content)
     return path
 
 
 def read(path: str | os.PathLike | Traversable) -> Stored:
-    """What `write` kept. `InputError` for a file that is missing, of another layout, or damaged."""
+    """A file of `write`. `InputError` for a missing or damaged file, or one with another layout."""
     path = path if isinstance(path, Traversable) else Path(path)
     name = str(path)
     try:

@@ -1,7 +1,6 @@
-"""Real-valued circuits that gradient steps can move, whole ones rounded from them, and the policy `relaxed`.
+"""The policy `relaxed`: Adam lowers a softened all-to-all time over real-valued circuits, which are then rounded.
 
-Logits become circuits within every server's degree by symmetric scaling (`soft_circuits`). Adam lowers the time of the
-all-to-all, softened over ports and circuits, while the temperature falls and counts are drawn to whole numbers.
+`soft_circuits` keeps circuits within the degrees. The temperature falls and counts are drawn to whole numbers.
 """
 
 import functools
@@ -23,23 +22,23 @@ from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
-SCALINGS = 12  # rounds; what then still exceeds a degree is cut off
+SCALINGS = 12  # rounds; remaining excess over a degree is cut off
 HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
 RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last
-MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
-FLOOR = 0.1  # bytes of a pair, in mean ones, that its first circuits are never below
-STAIRS_FROM = 1 / 3  # part of the steps before counts are first drawn to whole numbers
-INACTIVE = 1e-3  # circuits that a pair without any is taken to have: finite times
-NEWTON = 6  # steps to a port's time under split routing; 2 to 5 in practice
-FAINT = 1e-3  # EPS NICs of a server that has none: finite times
-HALF = 0.5  # of a circuit: pairs that lack less may go without
-NOISES = (0.0, 0.15, 0.3)  # of roundings
+MEMORY = (0.8, 0.95)  # Adam's decay rates b1, b2: short memory, because the temperature falls
+FLOOR = 0.1  # lower limit of a pair's bytes for its first circuits, relative to the mean pair
+STAIRS_FROM = 1 / 3  # fraction of the steps before counts are drawn to whole numbers
+INACTIVE = 1e-3  # circuits assumed for a pair without any, to keep times finite
+NEWTON = 6  # iterations for a port's time under split routing; 2 to 5 suffice in practice
+FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
+HALF = 0.5  # circuits; pairs that lack less may get no further one
+NOISES = (0.0, 0.15, 0.3)  # standard deviations of the noise of the roundings
 
 Objective = Callable[[Any, Array, Array], Array]
 
 
 def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """Logits of circuits in proportion to the larger direction of a pair's bytes and a tenth of the mean."""
+    """Logits of circuits in proportion to the larger direction of a pair's bytes plus a tenth of the mean."""
     pairs = jnp.maximum(demand, demand.T)
     mean = pairs.mean()
     usable = (mean > 0) & jnp.isfinite(mean)
@@ -47,18 +46,16 @@ def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 
 def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
-    """Starts of `samples` relaxations: `demand_logits`, in all but the first with Gumbel noise."""
     noise = jax.random.gumbel(key, (samples, *demand.shape), demand.dtype).at[0].set(0)
     return demand_logits(demand)[None] + noise
 
 
 def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """A fractional b-matching, exp(logits) scaled to the degrees: symmetric, zero diagonal, nearly all NICs used.
+    """Real-valued circuits: exp(logits), averaged over both directions and scaled to the degrees. Differentiable.
 
-    Sinkhorn's scaling in symmetric form and in logarithms: c_ij = exp(l_ij + u_i + u_j) with
-    u <- (u + log degree - logsumexp_j(l_ij + u_j)) / 2; whole steps alternate between two solutions. Logits are
-    averaged over both directions. Differentiable.
-    Source: symmetric scaling after Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
+    Symmetric Sinkhorn scaling in logarithms: c_ij = exp(l_ij + u_i + u_j), u <- (u + log degree - logsumexp_j(l_ij +
+    u_j)) / 2; without the half, u alternates between two solutions.
+    Source: Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
     """
     servers, dtype = len(degrees), logits.dtype
     some = degrees > 0
@@ -79,24 +76,20 @@ def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 
 def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """The circuits, scaled down at servers that have too many."""
+    """Scale down the circuits of servers that exceed their degree."""
     used, degree = count.sum(1), degrees.astype(count.dtype)
     fits = jnp.where(used > degree, degree / jnp.where(used > degree, used, 1), 1)
     return count * jnp.minimum(fits[:, None], fits[None, :])
 
 
 def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
-    """Capacities of real-valued circuits: c - strength sin(2 pi c) / (2 pi).
-
-    At strength 1 a smooth staircase, flat at whole numbers and steep at the halves, so that the slope of a time drives
-    every count to a whole number; at 0 the counts.
-    """
+    """Circuits c as capacities c - strength sin(2 pi c) / (2 pi): at strength 1 a staircase, flat at whole numbers."""
     turn = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(turn * count) / turn
 
 
 def annealed(objective: Objective, start, steps: int):
-    """Parameters after `steps` of Adam down `objective(parameters, temperature, strength of drawn_to_whole)`."""
+    """Parameters after `steps` of Adam on `objective(parameters, temperature, strength of drawn_to_whole)`."""
     dtype = jax.tree.leaves(start)[0].dtype
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
     temperature = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
@@ -122,14 +115,11 @@ def rounded(
     noise: Float[Array, ""] | float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Int[Array, "S S"]:
-    """The whole part of every pair's circuits, then one more at a time to the pair that lacks most while NICs are free.
+    """Round every pair's circuits down, then give one more at a time to the pair that lacks most while NICs are free.
 
-    - `count` [S S]: both directions are averaged; the diagonal, NaN and what is below 0 count as 0; what exceeds a
-      server's degree is scaled down.
-    - `least`: a pair that lacks less takes no circuit; by default NICs stay free only where no pair is left.
-    - `noise`: standard deviation of what is added to the lacks, drawn with `key`.
-
-    Legal for any `count`. Ties go to the lower (i, j). At most S * degree / 2 rounds.
+    Legal for any `count` [S S]: both directions are averaged; the diagonal, NaN and negative values count as 0; a
+    server's excess is scaled down. A pair that lacks less than `least` gets no further circuit. `noise` is the standard
+    deviation of what `key` adds to the lacks. Ties go to the lower (i, j).
     """
     servers, dtype = len(degrees), count.dtype
     upper = jnp.triu(jnp.ones((servers, servers), bool), 1)
@@ -161,11 +151,7 @@ def rounded(
 def relaxed_jointly(
     samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0
 ) -> Float[Array, "S S"]:
-    """Circuits [S S], mostly near whole numbers, after steps from `logits` down the time under relay routing.
-
-    `softened_time` is lowered in the logits of circuits and in all potentials together. `tail`: part of the samples
-    that counts (`samples.risk_of`).
-    """
+    """Nearly whole circuits after gradient steps on `softened_time`, in the logits of circuits and relay potentials."""
 
     def objective(parameters, temperature, strength):
         logits, potentials = parameters
@@ -182,7 +168,7 @@ def softened_time(
     strength,
     tail: float,
 ) -> Float[Array, ""]:
-    """Softened time, over the degree bound, of those samples that count, over circuits of these logits."""
+    """Softened time over the degree bound, averaged over the samples that count."""
     width = width_of(samples, logits, strength)
 
     def one(pairs, potentials):
@@ -195,7 +181,6 @@ def softened_time(
 
 
 def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
-    """Capacity [NICs] of the circuits of these logits."""
     count = soft_circuits(logits, samples.degrees)
     return drawn_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
 
@@ -211,17 +196,15 @@ def relaxed(
     samples: int = 4,
     rounds: int = 100,
 ) -> Plan:
-    """Circuits by gradient steps on real-valued ones, the best of all roundings, then local search.
+    """Circuits by gradient steps on real-valued circuits, then the best of several roundings, then local search.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-    - `key`: of noise; None: always the same.
+    - `key`: random key; None: a fixed one.
     - `routing`: "split" by its exact time per port, "unsplit" by a smooth stand-in, "relay" by relaxed shares
-      (`relaxed_jointly`); the plan then has shares (`relay_shares`).
-    - `steps`, `samples`: gradient steps from each of so many starts.
-    - `rounds`: of local search at the end; relay routing has none.
+      (`relaxed_jointly`); the relay plan has shares.
+    - `steps`, `samples`: gradient steps, number of starts. `rounds`: of local search, which relay routing does without.
 
-    Legal for any demand; batched by `vmap`, at about 30 S^2 floats each sample. `previous` is not used. `local_search`
-    alone is as good; `joint` is better under relay routing.
+    `local_search` alone is as good; `joint` is better under relay routing. `previous` is not used.
     """
     one_of("routing", routing, ROUTINGS)
     demand = between_servers(region, demand)
@@ -258,7 +241,7 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
-    """Plain and noisy roundings, with all NICs used and without pairs that lack less than half a circuit."""
+    """Roundings without and with noise; with all NICs used, and without pairs that lack less than half a circuit."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
@@ -270,11 +253,8 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
 
 
 def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """Split routing's time in units of the degree bound, softened over ports by a log-sum-exp.
-
-    A port's time is the root t of sum_j max(D_j - C_j t, 0) = E t, by Newton from below as in `split_seconds`; its
-    slope is that of the ratio at the root.
-    """
+    """Split routing's time over the degree bound, softened over ports by a log-sum-exp. A port's time is the root t of
+    sum_j max(D_j - C_j t, 0) = E t, by Newton as in `split_seconds`."""
     demand = jnp.concatenate([need.pairs, need.pairs.T])
     circuit = jnp.concatenate([count, count])
     port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
@@ -288,11 +268,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
 
 
 def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """A smooth stand-in for unsplit routing's time in units of the degree bound.
-
-    A pair with less than one circuit uses a whole one with that probability and else the EPS: the probability weighs
-    its time on the circuit in the log-sum-exp, and the rest of its bytes load the EPS ports.
-    """
+    """Smooth unsplit time over the degree bound; c < 1 circuits are a whole one with probability c, else the EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
     rest = need.pairs * (1 - active)

@@ -1,8 +1,7 @@
-"""One set of circuits for many demands, and `joint`, the same for one known demand.
+"""One set of circuits for many demands (`sample_average`), and for one known demand (`joint`).
 
-Starts are the mean demand's circuits after Sinkhorn scaling, uniform and greedy ones, and those that join unlike loads.
-Where these are not within 0.1 % of the bound, relaxed circuits and rounds of swaps follow (`circuit_search`).
-Source of the objective: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
+Simple starts first; if none is within 0.1 % of the bound, relaxed circuits and rounds of swaps (`circuit_search`).
+Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 """
 
 import functools
@@ -40,10 +39,10 @@ from mfabric_jax.routing.region import between_servers
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
-POWERS = (1.0, 0.5, 0.25)  # of the demand, before it is scaled to the degrees
-RELAXED = 8  # demands that a relaxation sees
-AGAIN = 2  # descents more for circuits in place
-APART = 0.12  # circuits between servers of one load, over those of the most unlike
+POWERS = (1.0, 0.5, 0.25)  # powers of the demand from which circuits are scaled
+RELAXED = 8  # demands in a relaxation
+AGAIN = 2  # further descents for the previous circuits
+APART = 0.12  # circuits between equally loaded servers, relative to the most differently loaded
 
 
 def sample_average(
@@ -62,19 +61,17 @@ def sample_average(
     starts: int = 4,
     share_steps: int = 200,
 ) -> Plan:
-    """One set of circuits for all of the demands; each counts by its time over its own degree bound.
+    """One set of circuits for several demands; each demand counts by its time over its own degree bound.
 
-    - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one; the diagonal is ignored.
-    - `previous`: its circuits stay where they are as good as the best to 0.1 %.
-    - `key`: of noise; None: always the same.
-    - `weights` [K]: how much each sample counts; None: alike.
+    - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one sample; the diagonal is ignored.
+    - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
+    - `weights` [K]: how much each sample counts; None: equally.
     - `routes`: "adaptive": relay shares for each sample, [K S S S+2] ([S S S+2] of one); "fixed": one set [S S S+2].
-    - `risk`: minimise the "mean" of the times, the mean of the worst part Q ("cvar:Q"), or the "worst".
-    - `routing`: relay; or unsplit, split, whose plan has no shares.
-    - `rounds`, `swaps`: at most so many rounds of so many swaps each.   - `steps`, `starts`: of the relaxation.
-    - `share_steps`: towards the shares of the plan.
+    - `risk`: minimise the "mean" of the times, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
+    - `routing`: "relay"; or "unsplit", "split", whose plan has no shares.
+    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: towards the shares.
 
-    Legal for any demand; batched by `vmap`.
+    Legal for any demand; works in `vmap`.
     """
     one_of("routes", routes, ROUTES)
     one_of("routing", routing, ROUTINGS)
@@ -107,7 +104,6 @@ def sample_average(
 
 
 def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Rows that sum to 1: a pair without a path has everything on the EPS."""
     none = (shares.sum(2) == 0) & ~jnp.eye(len(shares), dtype=bool)
     return shares.at[..., -1].add(none.astype(shares.dtype))
 
@@ -116,13 +112,13 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
 def _search(
     routing: str, routes: str, tail: float, rounds: int, swaps: int, steps: int, starts: int, stay: bool, at_once: int
 ) -> Callable:
-    """The search in two stages: starts for all; the rest for those that are not done."""
+    """The search in two stages: starts for all; the rest for members that are not done."""
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
 
     def first(samples: Samples, before, key):
         counts = _plain(samples)
         each = settled_each(samples, way, counts, way.cold(samples), False)
-        if stay:  # circuits in place are judged more exactly, so that they do not go for nothing
+        if stay:  # the previous circuits are judged more exactly, so that they are not replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
             for warm in (False, *[True] * AGAIN):
@@ -154,14 +150,13 @@ def _both(one: Found, other: Found) -> Found:
 
 
 def _plain(samples: Samples) -> Int[Array, "C S S"]:
-    """Circuits by greedy, in proportion to the demand, uniform ones."""
     mean, region = samples.mean, samples.region(1.0)
     by_greedy, even = greedy(mean, region, rule="next").circuits, uniform(mean, region).circuits
     return jnp.stack([by_greedy.count, in_proportion(samples, 1.0), even.count])
 
 
 def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
-    """Circuits in proportion to a power of the mean demand, scaled to the degrees."""
+    """Circuits in proportion to a power of the mean demand, within the degrees."""
     pairs = jnp.maximum(samples.mean, samples.mean.T)
     floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
     logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
@@ -169,7 +164,7 @@ def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
-    """Circuits between servers whose loads differ: one forwards what the other cannot carry."""
+    """Circuits between busy and idle servers: the idle ones relay."""
     load = jnp.maximum(samples.mean.sum(0), samples.mean.sum(1))
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
     apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
@@ -189,12 +184,10 @@ def joint(
     """Circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-    - `previous`: its circuits stay where they are as good as the best to 0.1 %.
-    - `key`: of noise; None: always the same.
-    - `steps`, `samples`: of the relaxation, which starts from the demand and, in all samples but the first, noise.
-    - `rounds`: of six swaps each, at most.
+    - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
+    - `steps`, `samples`: gradient steps and starts of the relaxation. `rounds`: at most, of six swaps each.
 
-    Never later (by more than 0.2 %) than `greedy_next` with `relay_shares`. Legal for any demand; batched by `vmap`.
+    At most 0.2 % later than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
     """
     whole("samples", samples)
     demand = between_servers(region, demand)
@@ -202,12 +195,9 @@ def joint(
 
 
 def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
-    """Run `first` on every member of a batch, and `further` only on those that have not converged.
+    """Run `first(*given) -> (found, done)` on a whole batch, and `further(found, *given) -> found` on members not done.
 
-    - `first(*given) -> (found, done)`; `further(found, *given) -> found`.
-    - `at_once`: members that run in step on a CPU; elsewhere all do.
-
-    Batched by `vmap`: between the stages unfinished members are brought together; groups without any are skipped.
+    Under `vmap` the unfinished members are gathered into groups of `at_once` on a CPU, one group elsewhere.
     """
 
     @custom_vmap

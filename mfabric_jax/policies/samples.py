@@ -1,8 +1,4 @@
-"""Demand in units of its degree bound: one demand, or samples of it that count by mean, worst or CVaR.
-
-Demand is counted in the circuits that a pair needs to end by the degree bound. Times are over each demand's own degree
-bound, so that large and small demands count alike.
-"""
+"""Demands in units of their degree bound, counted in circuits; and risks (mean, worst, CVaR) of samples."""
 
 from typing import NamedTuple
 
@@ -16,24 +12,23 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers, joined
 
-NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
+NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be compared
 
 
 class NormalisedDemand(NamedTuple):
-    """One demand of one region; the busiest server's row or column of `pairs` sums to its NICs, no other's to more."""
+    """One demand of one region; the busiest row or column of `pairs` sums to that server's NICs."""
 
     pairs: Float[Array, "S S"]  # circuits that carry i -> j by the degree bound
     ports: Float[Array, "S"]  # NICs on the EPS
     efficiency: Float[Array, ""]  # of relaying
 
     def single(self) -> "NormalisedDemand":
-        """In float32."""
         pairs, ports, efficiency = (x.astype(jnp.float32) for x in self)
         return NormalisedDemand(pairs, ports, efficiency)
 
 
 def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
-    """The demand [bytes] over what the region can carry; bytes of servers without NICs do not count."""
+    """The demand [bytes] over what the region carries; servers without NICs have no bytes."""
     return _normalised(between_servers(region, demand), region)
 
 
@@ -53,8 +48,6 @@ def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand
 
 
 class Samples(NamedTuple):
-    """K demands of one region."""
-
     pairs: Float[Array, "K S S"]  # as of `NormalisedDemand`
     weight: Float[Array, "K"]  # sums to 1
     limit: Float[Array, "K"]  # `relay_limit` over the degree bound
@@ -68,21 +61,18 @@ class Samples(NamedTuple):
 
     @property
     def cold(self) -> Float[Array, "K 3S+2 S"]:
-        """First relay potentials of every demand."""
         servers = len(self.ports)
         return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
     def some(self, which: Int[Array, "R"]) -> "Samples":
-        """Those of the demands."""
         weight = _summing_to_one(self.weight[which])
         return self._replace(pairs=self.pairs[which], weight=weight, limit=self.limit[which])
 
     def region(self, nic_gbps: float) -> Region:
-        """The region with NICs of that bandwidth."""
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
 
     def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
-        """One demand over circuits, real-valued or whole, and how much later it ends for bytes without a path."""
+        """The links of one demand over circuits (real-valued or whole), and the extra time for bytes without a path."""
         circuit = count.astype(pairs.dtype)
         active = (circuit > 0).astype(pairs.dtype)
         served = (active @ active + active > 0) | joined(self.ports)
@@ -91,7 +81,7 @@ class Samples(NamedTuple):
 
 
 def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None = None) -> Samples:
-    """The demands [bytes], normalised; `weights`: how much each counts, by default alike."""
+    """Normalise demands [bytes]; `weights` default to equal."""
     demands = jax.vmap(lambda demand: between_servers(region, demand))(demand)
     pairs, ports, efficiency = jax.vmap(lambda demand: normalised(demand, region))(demands)
     weight = jnp.ones(len(demands), demands.dtype) if weights is None else jnp.asarray(weights).astype(demands.dtype)
@@ -107,7 +97,6 @@ def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
 
 
 def tail_of(risk: str) -> float:
-    """The part of the samples, from the worst, that counts: 1 of "mean", 0 of "worst", Q of "cvar:Q"."""
     name, _, part = risk.partition(":")
     if risk in ("mean", "worst"):
         return 1.0 if risk == "mean" else 0.0
@@ -121,7 +110,7 @@ def tail_of(risk: str) -> float:
 
 
 def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, "K"]:
-    """How much each sample counts, summing to 1: the latest that make up `tail` of the weight; ties in order."""
+    """Weights of the latest samples that make up the fraction `tail`, summing to 1; ties in order."""
     if tail == 1:
         return weight
     order = jnp.argsort(-jnp.where(weight > 0, seconds, -jnp.inf))
@@ -134,20 +123,17 @@ def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float)
 
 
 def risk_of(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
-    """The mean time of the worst `tail` of the samples; 1: of all, 0: the worst."""
+    """Mean time of the worst fraction `tail` of the samples; 1: of all, 0: the worst."""
     counts = counting(seconds, weight, tail)
     return jnp.where(counts > 0, counts * seconds, 0).sum()
 
 
 @jax.jit
 def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """A bound from below on the time of one all-to-all under relay routing, whatever the circuits [s].
+    """Lower bound on the time T of one all-to-all under relay routing, for any circuits [s].
 
-    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-
-    The degree bound, or later below efficiency 1: of what a server receives, the bytes K of its `degree` largest
-    senders can take circuits directly, its E ports carry E B T, and the rest is relayed:
-    K + (all - K - E B T) / efficiency <= degree B T.
+    The degree bound; or later, below efficiency 1: a server receives the bytes K of its `degree` largest senders
+    directly, E B T over E EPS ports, and the rest by relays: K + (all - K - E B T) / efficiency <= degree B T.
     """
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers

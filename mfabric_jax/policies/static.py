@@ -1,4 +1,4 @@
-"""Policies whose circuits stay: uniform, random, for the mean demand, TopoOpt."""
+"""Policies whose circuits ignore the demand of the moment: uniform, previous, static, random, TopoOpt."""
 
 import dataclasses
 import math
@@ -19,10 +19,9 @@ from mfabric_jax.routing.region import between_servers
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """Circuits spread evenly over all pairs: pairs differ by one circuit at most.
+    """Circuits spread evenly over all pairs, which differ by one circuit at most.
 
-    With odd servers and an odd degree one NIC stays idle. With unequal degrees the t-th turn joins a pair only if both
-    its ends have more than t NICs.
+    With odd servers and an odd degree one NIC stays idle. In turn t only servers with more than t NICs get circuits.
     """
     turns = _turns(region.servers)
     if not len(turns):
@@ -37,7 +36,7 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
 def _turns(servers: int) -> np.ndarray:
     """Circuits that each further NIC of every server gets [turns S S]; all turns together join every pair once.
 
-    Odd servers: rings of servers at equal distance, two turns each: every other link of the ring, then the rest.
+    An odd number of servers: rings of servers at equal distance, two turns each.
     """
     if servers % 2 == 0:
         return round_robin(servers)
@@ -54,22 +53,18 @@ def _turns(servers: int) -> np.ndarray:
 
 
 def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
-    """The previous topology, whatever the demand; before there is one, the uniform topology."""
     return uniform(demand, region) if previous is None else previous
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes, whatever the demand turns out to be.
-
-    `jax.tree_util.Partial(static, mean=mean)` fixes the mean.
-    """
+    """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes the mean."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(mean, region, rule="next")
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """The uniform topology with the servers in random order; `key` is needed."""
+    """The uniform circuits with the servers in random order; `key` is required."""
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
     place = jax.random.permutation(key, region.servers)
@@ -78,13 +73,10 @@ def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
 
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """A chain of neighbouring servers (their part of the all-reduce ring, which joins the whole stage), then
-    matchings of `demand` [S S] bytes with the NICs that are left. `previous` and `key` are not used.
+    """A chain of neighbouring servers (part of the all-reduce ring), then matchings of `demand` [S S] bytes.
 
-    Source: Wang et al., NSDI 2023, topology finder: rings for all-reduce groups, then for every further interface a
-    maximum-weight matching of the remaining demand, which is halved where a pair is served. Deviations: circuits join
-    both directions; the matching is the greedy one (at least half of the maximum weight); the number of interfaces for
-    the ring is fixed, not in proportion to demand.
+    Source: Wang et al., NSDI 2023, topology finder. Deviations: circuits join both directions; the matching is greedy
+    (at least half of the maximum weight); the ring's number of interfaces is fixed, not proportional to demand.
     """
     return Plan(Circuits(_wired(between_servers(region, demand), region.degrees)))
 
@@ -100,10 +92,7 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
 
 @jax.jit
 def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Circuits [S S]: matchings of demand, both directions added, until no two servers with demand have NICs `free`.
-
-    What a pair has left is halved with each of its circuits.
-    """
+    """Circuits [S S]: repeated matchings within the `free` NICs. A circuit halves the demand that its pair has left."""
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
 
@@ -122,7 +111,6 @@ def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, 
 
 
 def _matching(weight: Float[Array, "S S"], willing) -> Array:
-    """Heaviest pair first, among servers that are willing and not yet taken [S S] of 0 and 1."""
     servers = weight.shape[0]
 
     def step(_, state):

@@ -1,4 +1,4 @@
-"""Recordings of routing: readers of all formats, statistics, traffic that is alike, and what they mean for a job."""
+"""Recordings of routing: readers of all formats, statistics, fitted generators, and consequences for a job."""
 
 from mfabric_jax.recordings.fitting import fit as fit
 from mfabric_jax.recordings.published import save_weight_matrix as save_weight_matrix

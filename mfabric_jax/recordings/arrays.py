@@ -1,7 +1,5 @@
-"""Recordings that are one array: of named axes, Megatron's tokens per expert, expert loads of serving engines.
-
-Files: `.npy`, `.npz`, `.npy.xz`, `.json`, and `.pt`, which is read without torch.
-"""
+"""Recordings in one array (`.npy`, `.npz`, `.npy.xz`, `.json`, or `.pt` without torch): named axes, Megatron's tokens
+per expert, or expert loads of serving engines."""
 
 import collections
 import io
@@ -25,7 +23,7 @@ MOST_EXPERTS = 2**16
 
 
 def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """[iteration, layer, micro-batch, source, expert or destination]; an axis that is not named has length 1."""
+    """Counts with all axes: iteration, layer, micro-batch, source, expert or destination."""
     if len(names) != count.ndim or 0 in count.shape:
         raise InputError(
             f"trace {path} must have the axes [{', '.join(names)}], none empty, got shape {list(count.shape)}."
@@ -36,7 +34,6 @@ def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarra
 
 
 def kinds(names: Sequence[str]) -> dict[str, Any]:
-    """What the last two axes of a recording with these axes are."""
     return {
         "sources": Sources.RANKS if "source" in names else Sources.UNKNOWN,
         "targets": Targets.RANKS if DESTINATION in names else Targets.EXPERTS,
@@ -44,11 +41,8 @@ def kinds(names: Sequence[str]) -> dict[str, Any]:
 
 
 def add_slices(count: np.ndarray) -> np.ndarray:
-    """[..., ep, expert] from [..., tp, ep, expert]: what the slices of every expert-parallel rank select together.
-
-    With sequence parallelism, which Megatron asks of MoE models with TP, slices hold different tokens. Slices that are
-    all equal are copies: one of them counts.
-    """
+    """[..., ep, expert] from [..., tp, ep, expert], summed over TP slices, which hold different tokens under sequence
+    parallelism. If all slices are equal they are copies, and one counts."""
     copies = bool(np.all(count == count[..., :1, :, :]))
     return count[..., 0, :, :] if copies else count.sum(axis=-3)
 
@@ -66,7 +60,7 @@ MAPS = ("physical_to_logical_map", "last_physical_to_logical_map")
 
 
 def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """`physical_count` [pass, layer, physical expert] of the files of all ranks, added up, and the map of the last."""
+    """Sum over all ranks' files of `physical_count` [pass, layer, physical expert], and the last file's map."""
     added: dict[int, np.ndarray] = {}
     try:
         for record in (record for dump in dumps for record in dump[RECORDS]):
@@ -80,7 +74,7 @@ def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[..., layer, expert] with the loads of the copies of an expert added up, where a map says which these are."""
+    """[..., layer, expert] summed over copies of an expert, if the file maps copies to experts."""
     of = next((np.asarray(arrays[key]) for key in MAPS if key in arrays), None)
     if of is None or "logical_count" in arrays:
         return count
@@ -97,7 +91,7 @@ def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndar
 
 
 def _filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
-    """Counts [pass, layer, expert] without the passes and layers that hold nothing, and what to say about it."""
+    """Counts [pass, layer, expert] without empty passes and layers, and a note on what was removed."""
     count = count.reshape((-1, *count.shape[-2:]))
     passes, layers = (count != 0).any(axis=(1, 2)), (count != 0).any(axis=(0, 2))
     if not passes.any():
@@ -120,8 +114,6 @@ _HALF = "BFloat16"  # the upper half of a float32
 
 
 class _LeftOut:
-    """Stands where an object of any other class was."""
-
     def __new__(cls, *given: Any, **named: Any) -> "_LeftOut":
         return super().__new__(cls)
 
@@ -130,7 +122,7 @@ class _LeftOut:
 
 
 class _Reader(pickle.Unpickler):
-    """Builds arrays, dictionaries, lists, numbers and texts; of other classes nothing is made."""
+    """Unpickles arrays, dictionaries, lists, numbers and texts; instantiates no other class."""
 
     def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
         super().__init__(archive.open(pickled))
@@ -152,7 +144,6 @@ class _Reader(pickle.Unpickler):
 
 
 def _rebuilt(storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
-    """The view of a storage that a tensor is; `ValueError` for one that reaches outside."""
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0 or math.prod(size) > _MOST:
         raise ValueError("sizes")
@@ -163,7 +154,6 @@ def _rebuilt(storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest
 
 
 def _read_torch(path: pathlib.Path) -> Any:
-    """What the file holds: an array, or a dictionary or list of anything."""
     with zipfile.ZipFile(path) as archive:
         (pickled,) = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
         return _Reader(archive, pickled).load()
@@ -173,7 +163,7 @@ def _read_torch(path: pathlib.Path) -> Any:
 
 
 class _Format(NamedTuple):
-    """One key: words, the axes that are read (none: named, or guessed), and whether a serving engine fills a buffer."""
+    """A key: description, axes (none: named or guessed), and whether it is a serving engine's ring buffer."""
 
     words: str
     axes: tuple[tuple[str, ...], ...] = ()
@@ -198,11 +188,8 @@ _FORMATS: dict[str, _Format] = {
 
 
 def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
-    """Every array of a file by its key; a bare array has the key that is in the file's name, else `tokens`.
-
-    A plain `.npy` is mapped, so that only the records used are read. `InputError` for a file that cannot be read, and
-    for what is no array.
-    """
+    """All arrays of a file by key; a bare array gets the key in its file name, else `tokens`. Maps a plain `.npy`, so
+    that only the used records are read. Raises `InputError` for an unreadable file or content that is no array."""
     loaded = _loaded(path)
     if isinstance(loaded, np.ndarray):
         return {next((key for key in _FORMATS if key in path.name), COUNTS): loaded}
@@ -219,7 +206,7 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
 
 
 def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[str, np.ndarray]:
-    """The counts of the files that every rank of a serving engine wrote, added up."""
+    """Sum of the counts in the files of all ranks of a serving engine."""
     dumps = [_loaded(file) for file in files]
     if not all(isinstance(dump, dict) and RECORDS in dump for dump in dumps):
         raise InputError(f"trace folder {folder} must hold one recording; name one of its .pt files.")
@@ -227,7 +214,6 @@ def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[s
 
 
 def _loaded(path: pathlib.Path) -> Any:
-    """An array, or what a file holds by name."""
     what = {".pt": "file of torch.save (since torch 1.6)", ".json": "JSON file of lists of equal lengths"}
     try:
         if path.suffix == ".pt":
@@ -244,13 +230,12 @@ def _loaded(path: pathlib.Path) -> Any:
         return loaded
     except InputError:
         raise
-    except Exception as error:  # whatever the bytes make of an array
+    except Exception as error:  # any error of an array reader
         allowed = what.get(path.suffix, "NumPy file of numbers")
         raise InputError(f"trace {path} must be a readable {allowed}, got {type(error).__name__}.") from error
 
 
 def _of_json(value: Any) -> Any:
-    """A nested list as an array, or lists by name."""
     if not isinstance(value, dict):
         return np.array(value) if isinstance(value, list) else {}
     return {key: np.array(each) for key, each in value.items() if isinstance(each, list | str)}
@@ -260,14 +245,14 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     """The recording in the arrays of a file.
 
     - `tokens` or `counts`, or the only array: [layer, expert], or [iteration, layer, micro-batch, source, expert], or
-      the axes that the entry `axes` names.
-    - `num_global_tokens_per_expert` [tp, ep, expert], or [layer, ...] or [iteration, layer, ...]: tokens that each
-      rank of Megatron's token dispatcher routes; TP slices are added up (`add_slices`).
+      the axes in the entry `axes`.
+    - `num_global_tokens_per_expert` [tp, ep, expert], with or without leading layer or iteration and layer: tokens that
+      each rank of Megatron's token dispatcher routes, summed over TP slices (`add_slices`).
     - `logical_count`, `physical_count`, `expert_load_window` [iteration, layer, expert], `weight` [layer, expert]:
-      loads without sources; those of copies of an expert are added up.
-    - `axes`: names of the axes, whatever the key.
+      loads without sources, summed over copies of an expert.
 
-    `InputError` for other keys or axes, and for what is no whole number or real.
+    `axes` overrides the axes of any key. Raises `InputError` for other keys or axes, and for values that are not
+    numbers.
     """
     key = next((key for key in (COUNTS, *_FORMATS) if key in arrays), None)
     if key is None and len(arrays) == 1:
@@ -296,7 +281,6 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
 
 
 def _usual_axes(path: object, shape: tuple[int, ...], known: _Format) -> tuple[str, ...]:
-    """The axes of an array that nobody named: those of its key, else [layer, expert] or all five."""
     readings = known.axes or (("layer", "expert"), AXES)
     for names in readings:
         if len(names) == len(shape) and 0 not in shape:

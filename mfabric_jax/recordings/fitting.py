@@ -1,8 +1,4 @@
-"""Knobs of a generator whose traffic has the statistics of a recording.
-
-Method of moments: each knob is moved, within bounds, until the statistics that it governs agree, with the same random
-numbers for every try. First popularity, then the phase, noise and drift, then popularity again beside these.
-"""
+"""Fits generator knobs to a recording's statistics by the method of moments with common random numbers."""
 
 import dataclasses
 import functools
@@ -32,25 +28,25 @@ LARGEST_NOISE = 3.0  # standard deviation of a logarithm
 NOISE_ROUNDS = 4
 TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
 TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
-PARTS_OF_RUN = 5  # that the phase is seen in
-LEAST_PHASE = 0.05  # change of the amplitude that is told from none
+PARTS_OF_RUN = 5  # parts of the run in which the phase is measured
+LEAST_PHASE = 0.05  # least detectable change of the amplitude
 EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
 EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
 HALVINGS = 3  # of the steps of a search
-TINY = 1e-6  # a logarithm of 0 helps no search
+TINY = 1e-6  # floor of logarithms' arguments
 EXPLAINED = 0.5  # part of that change which a phase has to explain
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What a fit found: `knobs`, and the statistics `recorded` and `fitted` by name (`moments_of`)."""
+    """Fitted `knobs`, and statistics by name (`moments_of`) of the recording and of the fitted traffic."""
 
     knobs: Knobs
     recorded: dict[str, float]
     fitted: dict[str, float]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per statistic: `recorded`, `fitted`, and `error`: the difference over what was recorded."""
+        """A row per statistic: `recorded`, `fitted`, and `error`, the relative difference."""
         return [
             {
                 "statistic": name,
@@ -65,13 +61,10 @@ class Fit:
 def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
     """Knobs whose traffic has the statistics of the recording; one iteration is one record.
 
-    Fitted are the quantiles of load, pairs and Gini coefficient, pairs without traffic, source rows, micro-batches and
-    correlations, as far as `moments_of` defines them here. `distinct` is the largest that no row contradicts.
-    Hot spots and `pair_sparsity` are not fitted.
-
-    - `iterations`: how many to generate for `Fit.fitted`, with another seed; default as many as were recorded.
-
-    `InputError` for a recording without selections.
+    Fits quantiles of load and pairs, Gini coefficient, pairs without traffic, source rows, micro-batches and
+    correlations, as far as `moments_of` defines them. `distinct` is the largest value that no row contradicts. Hot
+    spots and `pair_sparsity` are not fitted. `iterations` is the number to generate for `Fit.fitted`, with another seed
+    (default: as recorded). Raises `InputError` for a recording without selections.
     """
     wanted = len(recording.count) if iterations is None else checks.whole("iterations", iterations)
     target = _Target.of(recording)
@@ -88,7 +81,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-    """A recording, and the stages of the fit: each takes knobs and returns them with its own ones moved."""
+    """A recording and the stages of its fit; each stage takes knobs and returns them with its own knobs moved."""
 
     count: np.ndarray
     pairs: bool
@@ -109,7 +102,7 @@ class _Target:
         return cls(count, pairs, shape, statistics.moments_of(count, pairs), functools.cache(normals))
 
     def start(self) -> Knobs:
-        """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
+        """Knobs that follow directly from the counts; whole counts mean sampling, unless rows are too alike."""
         total = self.count.sum(axis=-1, dtype=np.float64)
         most = float(np.divide(self.count.max(axis=-1), total, out=np.zeros_like(total), where=total > 0).max())
         whole = self.count.dtype.kind in "iu" or bool(np.all(self.count == np.round(self.count)))
@@ -118,7 +111,6 @@ class _Target:
         return Knobs(distinct=max(int(1 / most), 1), sampled=whole and not even)
 
     def tried(self, knobs: Knobs, pooled: bool = False) -> dict[str, float]:
-        """Statistics of a few iterations across the run, each drawn by itself; `pooled`: as one micro-batch."""
         few, many = TRIED
         number = min(max(TRIED_COUNTS // math.prod(self.shape[:4]), few), many)
         at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
@@ -134,7 +126,6 @@ class _Target:
         return statistics.moments_of(np.concatenate(made), self.pairs)
 
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
-        """Family, skew, its spread over layers and sparsity; `again`: near those given."""
         sparse = statistics.ZERO in self.recorded and self.recorded[statistics.ZERO] > 0
         most = 1 - max(knobs.distinct, 1) / self.shape.experts
 
@@ -163,7 +154,6 @@ class _Target:
         return made(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
-        """Weighted mean distance of what popularity governs: of logarithms, but of pairs without traffic themselves."""
         # Which experts share a rank is luck, so pairs count less.
         errors, weights = [], []
         for name, value in self.recorded.items():
@@ -177,7 +167,6 @@ class _Target:
         return sum(errors) / sum(weights)
 
     def phase(self, knobs: Knobs) -> Knobs:
-        """How skew changes in the course of the run: the amplitude in each part of it, then start, floor, half-life."""
         if len(self.count) < 2 * PARTS_OF_RUN:
             return knobs
         load = statistics.source_rows(self.count).sum(axis=2)
@@ -198,7 +187,6 @@ class _Target:
         return dataclasses.replace(knobs, **_decay(seen, np.array([part.mean() for part in parts]), len(load)))
 
     def noise(self, knobs: Knobs) -> Knobs:
-        """Row noise and its shared part, then the drift between micro-batches."""
         if statistics.ROWS in self.recorded and self.recorded[statistics.ROWS] > self.recorded[statistics.ROWS_CHANCE]:
             knobs = dataclasses.replace(knobs, row_shared=self._row_shared())
             knobs = self._solved(knobs, "row_noise", statistics.ROWS)
@@ -207,7 +195,7 @@ class _Target:
         return knobs
 
     def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
-        """Squares of independent noise add up, so the statistic at x is about sqrt(f(0)^2 + (k x)^2)."""
+        """Independent noise adds in squares, so the statistic at x is about sqrt(f(0)^2 + (k x)^2)."""
         wanted = self.recorded[statistic]
 
         def moved(value: float) -> Knobs:
@@ -224,7 +212,7 @@ class _Target:
         return moved(value)
 
     def _row_shared(self) -> float:
-        """From what is above chance in single micro-batches, and in the sum of them, where unshared noise averages."""
+        """Compares noise of single micro-batches with noise of their sum, where unshared noise averages out."""
         batches = self.shape.micro_batches
         if batches == 1:
             return 0.0
@@ -236,7 +224,7 @@ class _Target:
         return min(max((summed / single - 1 / batches) / (1 - 1 / batches), 0.0), 1.0) if single > 0 else 0.0
 
     def drift(self, knobs: Knobs) -> Knobs:
-        """Spread and memory of the drift, from the correlations of loads that are some records apart."""
+        """Fits spread and memory to correlations of loads at several lags."""
         wanted = {lag: self.recorded[name] for lag, name in statistics.LAGGED.items() if name in self.recorded}
         if not wanted:
             return knobs
@@ -274,7 +262,7 @@ class _Target:
 
 
 def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:
-    """Knobs with log spread, log memory in records and jitter, variance kept by the skew; None where they exceed it."""
+    """Knobs with this log spread, log memory [records] and jitter; None if they exceed the skew's variance."""
     spread, keep, jitter = math.exp(point[0]), math.exp(-1 / math.exp(point[1])), point[2]
     unit = float(np.log(base_popularity(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
     moved = knobs.drift_spread**2 + knobs.jitter**2 - spread**2 - jitter**2
@@ -286,7 +274,7 @@ def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | Non
 
 
 def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
-    """Start, floor and half-life of the amplitudes `seen` around iterations `at`; none where they hardly change."""
+    """Start, floor and half-life of amplitudes `seen` around iterations `at`; empty if they hardly change."""
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())
@@ -306,7 +294,7 @@ def _apart(value: float, other: float) -> float:
 
 
 def _solve(function: Callable[[float], float], wanted: float, most: float) -> float:
-    """Where in [0, most] an increasing function has a value, by bisection; an end where it lies outside."""
+    """Where in [0, most] an increasing function is `wanted`, by bisection; else an end."""
     low, high = 0.0, most
     if function(low) >= wanted:
         return low
@@ -319,7 +307,7 @@ def _solve(function: Callable[[float], float], wanted: float, most: float) -> fl
 def _descend(
     function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds
 ) -> tuple[Sequence[float], float]:
-    """A least point near `start`, by steps along the axes that are halved where none helps; and the value there."""
+    """Local minimum near `start` and its value, by axis steps that are halved if none helps."""
     best, least = list(start), function(start)
     sizes = list(steps)
     for _ in range(4 * HALVINGS):

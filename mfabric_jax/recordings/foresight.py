@@ -1,8 +1,5 @@
-"""Which predictor of expert load works on a recording, and how many iterations ahead it still does.
-
-A predictor at horizon h knows every iteration up to the one h records earlier; those that go by layers know the earlier
-layers of the iteration itself, too. Its error is the part of a layer's selections that is predicted for a wrong target.
-"""
+"""Errors of expert-load predictors on a recording by horizon: at horizon h a predictor knows iterations at least h
+records earlier and, if it works across layers, earlier layers of the same iteration."""
 
 from typing import Any
 
@@ -17,21 +14,17 @@ HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
 TRIALS = 4, 32  # fewest and most iterations predicted, evenly spread over those that every horizon can predict
 WORK = 8e8  # of all fits of "transition", horizons x iterations x layers x targets^4: half a minute or so
 FITTED = "transition"
-KNOWS_NOTHING, REPEATS = "uniform", "previous-iteration"  # what a predictor has to beat
-BETTER = 0.99  # an error below this part of another's is less
+KNOWS_NOTHING, REPEATS = "uniform", "previous-iteration"  # baselines
+BETTER = 0.99  # ratio below which an error is noticeably smaller
 DIGITS = 5  # of errors: beyond is rounding
 _SIMPLE = ("uniform", "previous-iteration", "previous-layer", "moving-average", "transition")
 _BALANCED = 0.001  # an error of even shares below this leaves nothing to predict
 
 
 def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
-    """A row for every predictor and horizon: `predictor`, `records` and `iterations` ahead, `error`, `over_even`.
-
-    - `iterations` is None where records are not evenly spaced.   - `over_even`: the error over that of even shares.
-
-    The simplest predictor comes first. Horizons reach as far as half the recording; one record gives no rows. Layers
-    without load count nowhere. "transition" is left out where its fits would take minutes.
-    """
+    """A row per predictor (simplest first) and horizon: `predictor`, `records` and `iterations` ahead (None if records
+    are unevenly spaced), `error`, and `over_even` (over the error of even shares). Horizons span at most half the
+    recording. "transition" is left out if its fits would take minutes."""
     load = target_loads(recording)
     last = len(load) - 1
     horizons = [horizon for horizon in HORIZONS if horizon <= max(1, len(load) // 2) and horizon <= last]
@@ -55,7 +48,6 @@ def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], int]:
-    """Predictors to try, the simplest first, and for how many iterations."""
     names = sorted(REGISTRY, key=lambda name: _SIMPLE.index(name) if name in _SIMPLE else len(_SIMPLE))
     fewest, most = TRIALS
     trials = int(WORK / (horizons * layers * targets**4))
@@ -65,13 +57,12 @@ def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], in
 
 
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Predictors from the best to the worst at the shortest horizon; of equals the simplest first.
+    """Predictors from best to worst at the shortest horizon; of equals the simplest first.
 
-    - `error`, `over_even`: at the shortest horizon.
-    - `works_to`: the longest horizon [records] up to which it beats even shares by a hundredth, 0: nowhere.
-    - `beats_repeating_to`: the same against repeating the iteration known last; None for that predictor itself.
-    - `beats_repeating_from`: the horizon from which on it beats that up to the longest tried; None: nowhere, or itself.
-    - `reaches_end`: whether `works_to` is the longest horizon tried.
+    - `error`, `over_even`: at the shortest horizon. `reaches_end`: whether `works_to` is the longest horizon tried.
+    - `works_to`: longest horizon [records] up to which the predictor beats even shares by a hundredth; 0: none.
+    - `beats_repeating_to`, `beats_repeating_from`: up to and from which horizon it beats repeating the last known
+      iteration; None for that predictor itself, `_from` also if there is none.
     """
     by_name: dict[str, dict[int, float]] = {}
     for row in rows:
@@ -98,12 +89,11 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def balanced(rows: list[dict[str, Any]]) -> bool:
-    """Whether even shares are as good as true, so that there is nothing to predict."""
+    """Whether even shares are as good as the truth, so that there is nothing to predict."""
     return all(row["error"] < _BALANCED for row in rows if row["predictor"] == KNOWS_NOTHING)
 
 
 def _from(errors: dict[int, float], others: dict[int, float]) -> int | None:
-    """The shortest horizon from which on errors are noticeably below others up to the longest; None: nowhere."""
     first = None
     for horizon in sorted(errors, reverse=True):
         if errors[horizon] >= BETTER * others[horizon]:
@@ -113,7 +103,6 @@ def _from(errors: dict[int, float], others: dict[int, float]) -> int | None:
 
 
 def _reach(errors: dict[int, float], others: dict[int, float]) -> int:
-    """The longest horizon up to which errors are noticeably below others; 0: none."""
     reach = 0
     for horizon in sorted(errors):
         if errors[horizon] >= BETTER * others[horizon]:

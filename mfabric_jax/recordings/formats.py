@@ -1,4 +1,4 @@
-"""Finds out which format a recording of others has, by the names of files and the keys of their arrays."""
+"""Detects the format of a recording by file names and array keys."""
 
 import pathlib
 
@@ -21,7 +21,7 @@ SEVERAL = (published.OLMOE, published.LAER)  # names of files with several recor
 
 
 def read(path: pathlib.Path, layout: RankLayout, axes: str | None) -> tuple[Recording, ...]:
-    """What `traffic.open_trace` says, for every format but the package's own."""
+    """`traffic.open_trace` for every format but the package's own."""
     if axes is not None and (path.suffix not in arrays.SUFFIXES or not path.is_file()):
         raise InputError(f"axes are for a file that is one array ({', '.join(arrays.SUFFIXES)}), got {path}.")
     if path.is_dir():

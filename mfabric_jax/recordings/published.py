@@ -49,10 +49,8 @@ def gate_trace(folder: pathlib.Path) -> Recording:
 
 
 def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recording, ...]:
-    """Selections [text domain, layer, expert] of each model (arXiv 2409.02060): one record, a row per domain.
-
-    Of the 16 or 32 layers of the models three are in the file: they count as layers 0, 1, 2. Empty for other arrays.
-    """
+    """Selections [text domain, layer, expert] of each model (arXiv 2409.02060): one record, a row per domain. The file
+    has three of the models' 16 or 32 layers, numbered 0, 1, 2. Empty for other arrays."""
     recordings = []
     for model in OLMOE_MODELS:
         count = arrays.get(f"{model}_topk")
@@ -67,10 +65,8 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
 
 
 def laer(path: pathlib.Path) -> tuple[Recording, ...]:
-    """What every rank processed, of each model (arXiv 2602.11686): columns rank, method, model, layer, iter, tokens.
-
-    There are no sources. A rank is one position in an EP group of 4 (rank % 4) of one replica (rank // 4); replicas
-    stand where micro-batches do. The number of experts is in the name of the model (e8k2: 8).
+    """Loads of each model's ranks (arXiv 2602.11686); columns rank, method, model, layer, iter, tokens; no sources. A
+    rank is position rank % 4 of replica (micro-batch) rank // 4; the model's name has the number of experts (e8k2: 8).
     """
     rows = csv_lines(path)
     names = rows[0] if rows else []
@@ -93,7 +89,6 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
 
 
 def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
-    """One model's rows (iteration, layer, rank, tokens) as a recording."""
     axes = [np.unique(column, return_inverse=True) for column in rows[:, :3].T]
     shape = tuple(len(values) for values, _ in axes)
     count, times = np.zeros((2, *shape), np.int64)
@@ -118,11 +113,9 @@ ROW = 32768  # what a written row adds up to: 8 x 4096 tokens
 
 
 def weight_matrix(path: pathlib.Path) -> Recording:
-    """The part of its tokens that each rank dispatches to each rank, of the mFabric simulator: one record, one layer.
-
-    Text: a nested list [source rank][destination rank] of whole numbers, rows of equal sums. The matrix is that of the
-    dispatch; combine runs against it. `InputError` for a file that is no such list.
-    """
+    """The mFabric simulator's matrix of the part of its tokens that each rank dispatches to each rank: one record, one
+    layer. The text is a nested list [source rank][destination rank] of whole numbers with equal row sums; combine runs
+    against it. Raises `InputError` for another content."""
     try:
         matrix = np.array(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
@@ -144,11 +137,11 @@ def weight_matrix(path: pathlib.Path) -> Recording:
 
 
 def save_weight_matrix(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
-    """Write what each rank sends to each rank as `.txt`, whole or not at all; returns the path.
+    """Writes what each rank sends to each rank as `.txt`, atomically; returns the path.
 
-    All iterations, layers and micro-batches are added up; experts live in equal parts on as many ranks as send. Rows
-    are scaled to whole numbers that add up to 32768, the largest remainders rounded up. `InputError` for another
-    extension, for a recording without source ranks, experts that do not go into the ranks, and a rank that sends none.
+    Iterations, layers and micro-batches are summed; experts live in equal parts on as many ranks as send. Rows are
+    scaled to whole numbers that sum to 32768, with the largest remainders rounded up. Raises `InputError` for another
+    extension, a recording without source ranks, experts that the ranks do not divide, and a rank that sends nothing.
     """
     path = pathlib.Path(path)
     if path.suffix != ".txt":

@@ -1,7 +1,5 @@
-"""Megatron's router trace: a JSON object a line for every forward pass of a router, a file per global rank.
-
-Source: megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM.
-"""
+"""Megatron's router trace: one JSON object per line and forward pass of a router, one file per global rank. Source:
+megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM."""
 
 import itertools
 import pathlib
@@ -23,15 +21,11 @@ Expert = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class _Where(msgspec.Struct):
-    """Of which router a line is."""
-
     block: str = BLOCK
     stage: str = STAGE
 
 
 class _Line(msgspec.Struct):
-    """One pass of a router."""
-
     step: Index
     layer: Index
     rank: Index
@@ -41,8 +35,6 @@ class _Line(msgspec.Struct):
 
 
 class _Pass(NamedTuple):
-    """One line: where it belongs, its selections of each expert, and its tokens for groups of experts."""
-
     step: int
     layer: int
     rank: int
@@ -51,24 +43,21 @@ class _Pass(NamedTuple):
 
 
 def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
-    """Selections from a folder of `*.jsonl`, or from one such file.
+    """Selections from a folder of `*.jsonl` files, or from one such file.
 
-    - `layout`: what the global ranks are. Without `experts`, these are the largest number that occurs + 1, rounded up
-      to a multiple of `ep`.
+    A line has `step`, `layer`, `rank`, `num_tokens`, `topk`, `top_indices` [num_tokens][topk], and optionally `block`
+    and `stage`. Empty lines, blocks other than "decoder" (multi-token prediction is no model layer) and stages other
+    than "pre_dispatch" are skipped. Lines with the same step, layer and rank are micro-batches in order of file name
+    and line.
 
-    Fields of a line: `step`, `layer`, `rank`, `num_tokens`, `topk`, `top_indices` [num_tokens][topk], and
-    optionally `block` and `stage`; lines of another block than "decoder" (multi-token prediction is no layer of the
-    model), of another stage than "pre_dispatch", and empty ones are skipped. Lines of the same step, layer and rank are
-    its micro-batches, in the order in which they stand (files in the order of their names).
+    Source ranks are those of one expert-parallel group: tensor-parallel slices are summed (`add_slices`), data-parallel
+    replicas become further micro-batches. Layers are ordered by pipeline stage, then by number, which may count from
+    the stage's first layer or the model's (with several `chunks` only the model's). If `layout` has no `experts`, their
+    number is the largest seen + 1, rounded up to a multiple of `ep`; else tokens per server are counted too, for all
+    numbers of servers that divide `ep`.
 
-    The source ranks are those of one expert-parallel group. Tensor-parallel slices are added up (`add_slices`);
-    data-parallel replicas stand one after the other as further micro-batches. Layers are in order of their pipeline
-    stage and then of their number, so it may count from the first layer of the stage or of the model; with several
-    `chunks` it must count from the first layer of the model. Where `layout` says how many experts there are, tokens
-    for each server are counted, too, for all numbers of servers that divide `ep`.
-
-    `InputError` with file and line for what is no such line, for ranks, experts and layers that do not fit `layout`,
-    and where a step, layer and rank has more or fewer micro-batches than the others.
+    Raises `InputError` with file and line for a malformed line, for ranks, experts and layers that do not fit `layout`,
+    and for unequal numbers of micro-batches.
     """
     batches: dict[tuple[int, int, int], list[_Pass]] = {}  # of every step, layer and rank
     parts = [n for n in range(1, layout.ep + 1) if layout.experts and layout.ep % n == 0]
@@ -108,7 +97,7 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
 
 
 def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> None:
-    """Every pipeline stage that occurs is whole, or there is one whole expert-parallel group alone."""
+    """Checks that every occurring pipeline stage is whole, or that there is exactly one whole expert-parallel group."""
     degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
     product = f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
     if ranks[-1] >= layout.ranks:
@@ -126,7 +115,6 @@ def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> N
 
 
 def _experts(path: pathlib.Path, layout: RankLayout, seen: int) -> int:
-    """How many experts there are, of which the first `seen` may occur."""
     if layout.experts is None:
         return -(-seen // layout.ep) * layout.ep
     if seen > layout.experts:
@@ -138,7 +126,6 @@ def _experts(path: pathlib.Path, layout: RankLayout, seen: int) -> int:
 
 
 def _layers(path: pathlib.Path, layout: RankLayout, seen: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(stage, layer number) of every layer, in the order in which tokens pass them."""
     if layout.chunks == 1:
         return sorted(seen)
     by_number = sorted(seen, key=lambda layer: layer[::-1])
@@ -152,7 +139,6 @@ def _layers(path: pathlib.Path, layout: RankLayout, seen: set[tuple[int, int]]) 
 
 
 def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterator[_Pass]:
-    """The lines of a file that count."""
     where, line = msgspec.json.Decoder(_Where), msgspec.json.Decoder(_Line)
     try:
         opened = file.open("rb")
@@ -179,7 +165,7 @@ def _pass(line: _Line, experts: int | None, parts: list[int]) -> _Pass:
 
 
 def _tokens_for(indices: np.ndarray, experts: int, groups: int) -> np.ndarray:
-    """How many tokens [n] have an expert in each group of neighbours; experts beyond the last are refused later."""
+    """Tokens [n] with an expert in each group of neighbours; experts beyond the last are refused later."""
     chosen = np.zeros((len(indices), groups), bool)
     at = np.minimum(indices // (experts // groups), groups - 1)
     np.put_along_axis(chosen, at, True, axis=1)

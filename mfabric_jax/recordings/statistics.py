@@ -1,8 +1,5 @@
-"""How skewed, how changing and how local the routing of a recording is.
-
-Everything is per (iteration, layer), micro-batches added up: an array [iteration, layer, ...] of counts in, numbers
-[iteration, layer] out. Letters: R ranks, E experts, S sources, g ranks per server. What is undefined is NaN.
-"""
+"""Skew, change and locality of recorded routing, per iteration and layer; undefined values are NaN. Letters: R ranks, E
+experts, S sources, g ranks per server."""
 
 import numpy as np
 
@@ -15,15 +12,12 @@ TOP_PARTS = (0.1, 0.2)  # of all pairs, the largest ones
 
 
 def source_rows(count: np.ndarray) -> np.ndarray:
-    """[iteration, layer, source, target] from the five axes of a recording: micro-batches added up."""
+    """[iteration, layer, source, target] from the five axes of a recording, summed over micro-batches."""
     return count.sum(axis=2, dtype=np.float64)
 
 
 def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
-    """[..., R R] selections from rank to rank, of rows [..., S E]; neighbouring sources and experts share a rank.
-
-    - `ranks`: default one per source. `InputError` where it does not divide sources and experts.
-    """
+    """Selections between ranks [..., R R] of rows [..., S E]; `InputError` unless `ranks` divides S and E."""
     sources, experts = rows.shape[-2:]
     count = sources if ranks is None else whole("ranks", ranks)
     if sources % count or experts % count:
@@ -33,12 +27,12 @@ def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
 
 
 def pair_traffic(matrix: np.ndarray) -> np.ndarray:
-    """[..., R (R - 1)] traffic of ordered pairs of two different ranks."""
+    """Traffic of ordered pairs of different ranks [..., R (R - 1)]."""
     return matrix[..., ~np.eye(matrix.shape[-1], dtype=bool)]
 
 
 def top_share(traffic: np.ndarray, part: float) -> np.ndarray:
-    """What the largest `part` of the last axis (rounded to whole pairs) carries of all; even traffic: `part`."""
+    """Share of traffic in the largest `part` of the last axis, in whole pairs; even traffic gives `part`."""
     kept = round(part * traffic.shape[-1])
     largest = np.sort(traffic, axis=-1)[..., traffic.shape[-1] - kept :]
     return _ratio(largest.sum(axis=-1), traffic.sum(axis=-1))
@@ -52,7 +46,7 @@ def gini(traffic: np.ndarray) -> np.ndarray:
 
 
 def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
-    """The part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
+    """Part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
     ranks = matrix.shape[-1]
     if ranks % whole("ranks_per_server", ranks_per_server):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {ranks_per_server}.")
@@ -61,11 +55,9 @@ def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
 
 
 def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How far the rows of sources [..., S E] are from their mean: total variation of shares, averaged over sources.
-
-    Returns that, and what multinomial sampling from the mean would give: half the sum over experts of
-    sqrt(2 p (1 - p) (1 - 1/S) / (pi n)), n selections a row.
-    """
+    """Total variation between each source's shares [..., S E] and the mean, averaged over sources; and its value under
+    multinomial sampling from the mean: half the sum over experts of sqrt(2 p (1 - p) (1 - 1/S) / (pi n)), n selections
+    a row."""
     total = rows.sum(axis=-1, keepdims=True)
     share = _ratio(rows, total)
     mean = share.mean(axis=-2, keepdims=True)
@@ -75,7 +67,7 @@ def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def correlation(load: np.ndarray, lag: int) -> np.ndarray:
-    """[T - lag, ...] Pearson correlation over the last axis of loads [T ... E] that are `lag` records apart."""
+    """Pearson correlation [T - lag, ...] over the last axis of loads [T ... E] that are `lag` records apart."""
     centred = load - load.mean(axis=-1, keepdims=True)
     before, after = centred[:-lag], centred[lag:]
     spread = np.sqrt((before**2).sum(axis=-1) * (after**2).sum(axis=-1))
@@ -83,19 +75,18 @@ def correlation(load: np.ndarray, lag: int) -> np.ndarray:
 
 
 def variation(load: np.ndarray, lag: int) -> np.ndarray:
-    """[T - lag, ...] total variation between the shares of loads [T ... E] that are `lag` records apart."""
+    """Total variation [T - lag, ...] between shares of loads [T ... E] that are `lag` records apart."""
     share = _ratio(load, load.sum(axis=-1, keepdims=True))
     return np.abs(share[lag:] - share[:-lag]).sum(axis=-1) / 2
 
 
 def finite_mean(values: np.ndarray) -> float | None:
-    """The mean of what is defined; None where nothing is."""
+    """The mean of finite values; None if there are none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None
 
 
 def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """NaN where the total is 0."""
     shape = np.broadcast_shapes(part.shape, total.shape)
     return np.divide(part, total, out=np.full(shape, np.nan), where=np.broadcast_to(total, shape) > 0)
 
@@ -117,13 +108,9 @@ LAGGED = {lag: f"correlation, lag {lag}" for lag in (1, 10, 100)}  # by records
 
 
 def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
-    """Statistics of selections [iteration, layer, micro_batch, source, expert], in the order of a table.
-
-    Load, pairs and source rows: micro-batches added up, quantiles (`QUANTILES`) over iterations and layers; "pairs
-    without traffic", "... off their mean" (total variation of shares) and correlations are means. Left out: pairs
-    unless the experts divide over two or more sources (or not `pairs`), rows with one source, micro-batches with one,
-    lags longer than the recording, and what is not defined anywhere.
-    """
+    """Statistics of selections [iteration, layer, micro_batch, source, expert] by name, in table order. Load, pairs and
+    source rows sum micro-batches and give quantiles (`QUANTILES`) over iterations and layers; others are means. Omits
+    undefined statistics, such as pairs unless experts divide over two or more sources."""
     rows = source_rows(count)
     load, ranks = rows.sum(axis=2), rows.shape[2]
     moments = _quantiles(LOAD, max_over_mean(load)) | _quantiles(LOAD_GINI, gini(load))
@@ -144,7 +131,7 @@ def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
 
 
 def single_rows(count: np.ndarray) -> tuple[float | None, float | None]:
-    """How far source rows of single micro-batches are off their mean, and by chance; of at most `MOST` records."""
+    """Distance of single micro-batches' source rows from their mean, and by chance, over at most `MOST` records."""
     off, chance = source_variation(count[:: -(-len(count) // MOST)].astype(np.float64))
     return finite_mean(off), finite_mean(chance)
 
@@ -178,12 +165,9 @@ TITLES = {
 def statistics_by_layer(
     recording: Recording, ranks: int | None = None, ranks_per_server: int | None = None
 ) -> list[dict]:
-    """A row for every iteration and layer: the statistics in `TITLES`, None where they are not defined.
-
-    - `ranks`: EP ranks, default those recorded (if experts divide over them); neighbouring sources and experts are
-      added up. Without source ranks it only tells the load of destination ranks.
-    - `ranks_per_server`: default `ranks_in_server`, where that divides the ranks into several servers.
-    """
+    """A row for every iteration and layer with the statistics in `TITLES`; None where undefined. `ranks` (EP ranks)
+    defaults to the recorded number; neighbouring sources and experts are summed. `ranks_per_server` defaults to
+    `ranks_in_server`."""
     rows = source_rows(recording.tokens().count)
     columns = _of_targets(recording, rows.sum(axis=2), ranks)
     if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
@@ -201,7 +185,7 @@ def statistics_by_layer(
 
 
 def ranks_in_server(recording: Recording) -> int:
-    """EP ranks of a group on a server of 8 GPUs, by the layout of the job; without one every GPU counts as a rank."""
+    """EP ranks of a group on a server of 8 GPUs, by the job's layout; without a layout every GPU is a rank."""
     return SERVER if recording.layout is None else recording.layout.ranks_per_server(SERVER)
 
 
@@ -218,7 +202,6 @@ def _of_targets(recording: Recording, load: np.ndarray, ranks: int | None) -> di
 
 
 def _ranks(recording: Recording) -> int | None:
-    """How many EP ranks a recording has, where it tells."""
     sources, targets = recording.count.shape[-2:]
     if recording.targets is Targets.RANKS:
         return targets
@@ -239,7 +222,7 @@ def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> di
 
 
 def quantile_rows(rows: list[dict]) -> list[dict]:
-    """Quantiles over iterations and layers: a row for every one of `statistics_by_layer` that is defined somewhere."""
+    """Quantiles over iterations and layers, one row per defined statistic of `statistics_by_layer`."""
     table = []
     for name, title in TITLES.items():
         values = [row[name] for row in rows if row[name] is not None]
@@ -250,12 +233,8 @@ def quantile_rows(rows: list[dict]) -> list[dict]:
 
 
 def drift_rows(recording: Recording) -> list[dict]:
-    """A row for every lag that the recording is long enough for: how alike loads are that many records apart.
-
-    `records` and `iterations` apart (None where records are not evenly spaced), mean `correlation` and
-    `total_variation` of the loads of targets, sources and micro-batches added up; `correlation_p10` and `_p90`: of the
-    means of single layers.
-    """
+    """A row per lag, in `records` and `iterations` (None if unevenly spaced): mean `correlation` and `total_variation`
+    of target loads summed over sources and micro-batches, and `correlation_p10` and `_p90` over layer means."""
     load = target_loads(recording)
     step = np.unique(np.diff(recording.number))
     rows = []
@@ -277,15 +256,13 @@ def drift_rows(recording: Recording) -> list[dict]:
 
 
 def target_loads(recording: Recording) -> np.ndarray:
-    """[iteration, layer, target]: sources and micro-batches added up."""
+    """Loads [iteration, layer, target], summed over sources and micro-batches."""
     return source_rows(recording.tokens().count).sum(axis=2)
 
 
 def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
-    """What rows and columns are, and [layer, row, column] selections of all records; None without sources.
-
-    From rank to rank where there are source ranks over which the experts divide, else from source to expert.
-    """
+    """Names of rows and columns, and selections [layer, row, column] summed over records: from rank to rank if source
+    ranks divide experts, else from source to expert. None without sources."""
     if recording.sources is Sources.UNKNOWN:
         return None
     rows = source_rows(recording.tokens().count).sum(axis=0)

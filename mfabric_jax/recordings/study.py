@@ -1,7 +1,4 @@
-"""What a recording of routing says about a job: its all-to-alls on packet switches and on circuits, and predictors.
-
-`trace_study` simulates and ranks; `answers` says what that found, in sentences, a list of them for every question.
-"""
+"""What recorded routing means for a job: all-to-alls on packet switches and circuits, and load predictors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -40,10 +37,10 @@ MEANING = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TraceStudy:
-    """What to study a recording for.
+    """Configuration of a study of a recording.
 
-    - `case`: model, GPU, bandwidth and all else; `run.iterations`: records that are simulated, evenly spread.
-    - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: those of the job.
+    `case` has model, GPU and bandwidth; `run.iterations` is the number of simulated records, evenly spread.
+    `ranks_per_server` is the number of EP ranks of a group in a server, for statistics; None: the job's.
     """
 
     case: Case
@@ -60,17 +57,13 @@ class TraceStudy:
 
     @property
     def designs(self) -> dict[str, Case]:
-        """The networks that are compared, by name: those of preset `designs`."""
+        """Compared networks by name, from the preset `designs`."""
         return {one.name: self.case.with_(dict(one.stated)) for one in preset_layers("designs")[-1].variants}
 
 
 class Studied(NamedTuple):
-    """What was found.
-
-    - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that on the best fat-tree).
-    - `foresight`, `ranking`: of `foresight_rows` and `ranked`.   - `left_out`: designs that cannot be, and why.
-    - `simulated`: numbers of the records that rows are of.   - `ranks_per_server`: as in `TraceStudy`.
-    """
+    """Results: `rows` of `compare` with `design` and `over_tree` (iteration time over that on the best fat-tree),
+    `foresight_rows` and `ranked`, impossible designs with reasons (`left_out`), and numbers of `simulated` records."""
 
     recording: Recording
     job: Workload
@@ -83,21 +76,20 @@ class Studied(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        """EP ranks of the job; None where those recorded cannot be added up to as many."""
+        """EP ranks of the job; None if the recorded ranks cannot be summed to that number."""
         sources, targets = self.recording.count.shape[-2:]
         known = self.recording.sources is Sources.RANKS
         return None if targets % self.job.ep or (known and sources % self.job.ep) else self.job.ep
 
     @property
     def ranks_in_server(self) -> int:
-        """EP ranks of a group that share a server."""
         return self.ranks_per_server or self.job.ranks_per_server
 
 
 def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[str], None] | None = None) -> Studied:
-    """Simulate some records on every design and rank the predictors; `progress` is told what is done.
+    """Simulates some records on every design and ranks the predictors; reports its steps to `progress`.
 
-    `InputError` where the recording does not fit the model.
+    Raises `InputError` if the recording does not fit the model.
     """
     tell, case = progress or (lambda what: None), config.case
     some = _spread(recording, case.run.iterations)
@@ -125,7 +117,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
 
 
 def _spread(recording: Recording, iterations: int) -> Recording:
-    """So many records from the middles of equal parts: the first ones may be a warm-up."""
+    """Records from the middles of equal parts, for the first ones may be a warm-up."""
     parts = min(iterations, len(recording.count))
     index = ((np.arange(parts) + 0.5) * len(recording.count) / parts).astype(int)
     return recording.some(index)
@@ -156,7 +148,7 @@ SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
 
 
 def answers(study: Studied) -> dict[str, list[str]]:
-    """Sentences for each of the three questions, and what cannot be known."""
+    """Sentences for each of three questions, and for what cannot be known."""
     return {
         SHARE: [*_share(study), *_computed(study), *_rests_on(study)],
         CIRCUITS: [*_circuits(study), *_rests_on(study)],
@@ -177,14 +169,12 @@ def _share(study: Studied) -> list[str]:
 
 
 def _computed(study: Studied) -> list[str]:
-    """How fast GPUs compute, which all shares depend on."""
     return [
         f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in study.rows) if source
     ]
 
 
 def _rests_on(study: Studied) -> list[str]:
-    """What was made up of the traffic that was simulated."""
     made_up = {
         Sources.UNKNOWN: "Sources unknown: every rank sends alike.",
         Sources.DOMAINS: "Sources unknown: ranks read text domains in turn.",
@@ -229,7 +219,6 @@ def _circuits(study: Studied) -> list[str]:
 
 
 def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
-    """Faster or not, and for which price."""
     ratio = row["iteration_s"] / tree["iteration_s"]
     answer, words = "no difference", "as long as"
     if abs(ratio - 1) > ALIKE:
@@ -242,7 +231,6 @@ def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
 
 
 def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
-    """Whether a dollar does more: of the whole cluster, or of the network where GPUs and servers have no price."""
     known = [
         (key, whole)
         for key, whole in (("cluster_cost_usd", "the whole cluster"), ("network_cost_usd", "the network alone"))
@@ -300,7 +288,6 @@ def _reach(study: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
 
 
 def _held(study: Studied) -> list[str]:
-    """Skew, drift and locality in numbers, as far as they were recorded."""
     ranks, per_server = study.ranks, study.ranks_in_server
     rows = statistics.statistics_by_layer(study.recording, ranks, per_server if ranks else None)
     lines = []
@@ -330,7 +317,7 @@ def _span(ahead: tuple[int, int | None]) -> str:
 
 
 def unknown(study: Studied) -> list[str]:
-    """What was not recorded or does not fit, and which answers rest on it."""
+    """What was not recorded or does not fit, and the answers that depend on it."""
     recording, lines = study.recording, []
     if recording.sources is Sources.UNKNOWN:
         lines.append(

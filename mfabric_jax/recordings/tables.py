@@ -1,4 +1,4 @@
-"""Recordings as tables, .csv[.gz] or .parquet: a line for every count, a column for every axis."""
+"""Recordings as tables (.csv, .csv.gz, .parquet): a line for every count, a column for every axis."""
 
 import csv
 import gzip
@@ -22,12 +22,10 @@ _NAMES |= {"layer_id": "layer", "expert_id": "expert", "iter": "iteration", "ste
 
 
 def load_table(path: pathlib.Path) -> Recording:
-    """Counts from columns `layer`, `expert`, `tokens` and, if they were recorded, `iteration`, `micro_batch`, `source`.
-
-    Also called: layer_id, expert_id, count, iter, step, source_rank. Layers, micro-batches and sources count in the
-    order of their numbers, experts from 0; what has no line is 0. `InputError` for another column, one there twice,
-    what is no whole number in any but `tokens`, and for a place that has two lines.
-    """
+    """Counts from columns `layer`, `expert`, `tokens` and, optionally, `iteration`, `micro_batch`, `source`. Aliases:
+    layer_id, expert_id, count, iter, step, source_rank. Layers, micro-batches and sources are ordered by number,
+    experts count from 0, missing lines are 0. Raises `InputError` for unknown or repeated columns, fractions outside
+    `tokens`, and repeated places."""
     names, columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     names = [_NAMES.get(name.strip().lower(), name.strip().lower()) for name in names]
     if len(set(names)) < len(names) or not {"layer", "expert", COUNT} <= set(names) <= {*AXES, COUNT}:
@@ -55,7 +53,6 @@ def load_table(path: pathlib.Path) -> Recording:
 
 
 def _numbers(path: pathlib.Path, name: str, column: Sequence[Any]) -> np.ndarray:
-    """Whole numbers from 0 on, for tokens also reals."""
     allowed = "iuf" if name == COUNT else "iu"
     values = np.asarray(column)
     for kind in (np.int64, np.float64):
@@ -72,12 +69,11 @@ def _numbers(path: pathlib.Path, name: str, column: Sequence[Any]) -> np.ndarray
 
 
 def csv_lines(path: pathlib.Path, strict: bool = False) -> list[list[str]]:
-    """The cells of every line of a .csv or .csv.gz file."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
         return list(csv.reader(io.StringIO(text, newline=""), strict=strict))
-    except Exception as error:  # whatever the bytes make of a table
+    except Exception as error:  # any error of a table reader
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
 
 
@@ -96,5 +92,5 @@ def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
     try:
         table = parquet.ParquetFile(path).read(use_threads=False)  # as the rows of a report are read
         return table.column_names, [column.to_numpy() for column in table.columns]
-    except Exception as error:  # whatever the bytes make of a table
+    except Exception as error:  # any error of a table reader
         raise InputError(f"trace {path} must be a readable .parquet file, got {type(error).__name__}.") from error

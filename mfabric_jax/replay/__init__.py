@@ -1,4 +1,4 @@
-"""Graphs of tasks on fabrics."""
+"""Replay graphs of tasks on fabrics."""
 
 from mfabric_jax.replay.replay_settings import Replay
 from mfabric_jax.replay.replayed import replay_row

@@ -1,4 +1,4 @@
-"""A graph of tasks on a fabric, ready to run: ranks on GPUs, circuits, flows on paths, one max-min problem."""
+"""Prepare a graph of tasks on a fabric: ranks on GPUs, circuits, flows on paths, one max-min problem."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ CIRCUIT = "circuit"
 
 
 class Wirings:
-    """Networks that differ in their circuits alone, whose links come last; `network` has the circuits of all."""
+    """Networks that differ only in their circuits, whose links come last; `network` has the circuits of all."""
 
     def __init__(self, each: Sequence[Wired]):
         circuits = [sum(count for kind, count in one.network.links if kind == CIRCUIT) for one in each]
@@ -44,7 +44,7 @@ class Wirings:
             self.network = Network(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
 
     def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
-        """Links of the network that flows between ends [F] cross, each over its set of circuits `wiring` [F]."""
+        """Links that flows between ends [F] cross, each over its set of circuits `wiring` [F]."""
         parts = []
         for one in np.unique(wiring).tolist():
             mine = np.flatnonzero(wiring == one)
@@ -58,10 +58,9 @@ DTYPE = "float64"  # long sums of times
 
 
 class Prepared(NamedTuple):
-    """Flows of a graph on the L links of a fabric, ready to run; computations scaled, latency in front of messages.
-
-    - `routed`: its flows and the links that transfers cross.   - `cluster`, `nic_gbps`: None on a user's graph.
-    - `gpu` [R]: of every rank.   - `paths`: how flows use equal ones.
+    """Flows of a graph on the L links of a fabric, with scaled computations and with latency in front of messages.
+    `routed`: the flows and the links of transfers. `cluster`, `nic_gbps`: None on a user's graph. `gpu` [R]: of every
+    rank. `paths`: how flows use equal paths.
     """
 
     graph: TaskGraph
@@ -74,34 +73,26 @@ class Prepared(NamedTuple):
 
     @property
     def flows(self) -> Flows:
-        """What is run."""
         return self.routed.flows
 
     @property
     def fabric(self) -> str:
-        """The name of the fabric."""
         return "graph" if self.cluster is None else self.cluster.name
 
     @property
     def title(self) -> str:
-        """Where it runs, in words."""
         return self.fabric if self.nic_gbps is None else f"{self.fabric} at {self.nic_gbps:g} Gbps"
 
     def problem(self, *, every_link: bool = False) -> FlowProblem:
-        """Max-min sharing of the flows.
-
-        - `every_link`: also those that cannot hold anything back at these capacities, to give others.
-        """
         routes = self.routed.routes if every_link else binding(self.network, self.routed.routes)
         return self.routed._replace(routes=routes).problem(self.network.capacity, DTYPE)
 
     def completion(self, problem: FlowProblem, **terms: Any) -> Completion:
-        """As `Routed.completion`."""
         return self.routed.completion(problem, **terms)
 
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
-    """Ranks on the GPUs of the case's fabric or of the user's graph, transfers on paths. `InputError` for too few."""
+    """Put ranks on GPUs of the case's fabric or the user's graph, and transfers on paths. `InputError` for too few."""
     placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
@@ -122,7 +113,6 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
-    """Of messages: `alpha_s` and the delay of their path; of several paths the longest."""
     known, place = np.unique(pair, return_inverse=True)
     longest = np.zeros(len(known))
     np.maximum.at(longest, place, delay_s)
@@ -130,17 +120,14 @@ def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) 
 
 
 def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float) -> Flows:
-    """The graph with its collectives as flows, their latency still to come."""
+    """Lower the graph's collectives to flows, without latency."""
     rest = {"algorithms": config.algorithms, "chunks": config.chunks, "absent": config.absent, "lanes": config.lanes}
     flows = lowered(graph, alpha_s=lambda src, dst: np.zeros(len(src)), server=server, lane_gbps=nic_gbps, **rest)
     return dataclasses.replace(flows, size=np.where(flows.transfers, 1, config.compute_scale) * flows.size)
 
 
 class _Placed(NamedTuple):
-    """A graph on a fabric: `cluster` is None on a user's; `gpu` [R]: of every rank.
-
-    - `flows`: with turns of the switch, without latency.   - `wiring` [F]: which circuits a flow finds.
-    """
+    """A graph on a fabric; `cluster`: None on a user's. `flows` have no latency. `wiring` [F]: circuits of a flow."""
 
     hardware: Hardware
     cluster: Cluster | None
@@ -161,7 +148,6 @@ def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
 
 
 def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
-    """The fabric of a case, with circuits for the graph where it has any."""
     on, nic_gbps, seed = fabric.get(case.network.fabric), case.network.nic_gbps, case.run.seed
     per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
@@ -198,11 +184,9 @@ class _Between(NamedTuple):
 
     @property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Servers [F] that a transfer leads from and to."""
         return self.server[self.flows.src], self.server[self.flows.dst]
 
     def bytes(self, which: np.ndarray) -> np.ndarray:
-        """Bytes between servers [S S] of the transfers under a mask [F], none inside."""
         some = which & self.flows.transfers
         src, dst = (end[some] for end in self.ends)
         total = np.bincount(src * self.servers + dst, self.flows.bytes[some], minlength=self.servers**2)
@@ -212,7 +196,7 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: which of `clusters` has them; the first has none."""
+    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, whose first has no circuits."""
 
     circuits: np.ndarray
     wiring: np.ndarray
@@ -220,7 +204,6 @@ class _EachOwn(NamedTuple):
 
 
 def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
-    """Circuits for every all-to-all."""
     if not phases.demand.any():
         raise InputError(
             "circuits_for 'all-to-all' needs all-to-alls between servers of a region, of which the graph has none; "
@@ -243,7 +226,6 @@ def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn
 def _turning(
     config: Replay, between: _Between, phases: Phases, own: _EachOwn, delay_s: float
 ) -> tuple[Flows, np.ndarray]:
-    """The flows with turns of the switch, and the set of circuits that each finds [F]."""
     wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
     optical, (src, dst) = np.zeros(len(wiring), bool), between.ends
     for one in np.unique(wiring).tolist():

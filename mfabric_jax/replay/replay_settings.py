@@ -1,4 +1,4 @@
-"""How a graph of tasks is run: where its ranks are, how collectives go, when circuits turn."""
+"""Settings of a replay: placement of ranks, algorithms of collectives, when circuits change."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,9 +10,6 @@ from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.tasks.collectives.registry import choices_of
 from mfabric_jax.text_files import read_mapping
 
-# Which GPU each rank of a graph runs on.
-
-
 ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
     "in-order": lambda servers, each, seed: np.arange(servers * each),
     "round-robin": lambda servers, each, seed: np.arange(servers * each).reshape(servers, each).T.ravel(),
@@ -21,7 +18,6 @@ ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs
 
 
 def check_order(name: str) -> None:
-    """`InputError` for a placement that is none."""
     if not name.endswith(".json"):
         one_of("ranks_on", name, (*ORDERS, "FILE.json"))
 
@@ -29,10 +25,9 @@ def check_order(name: str) -> None:
 def gpus_of_ranks(
     order: str, ranks: int, servers: int, per_server: int, *, first: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """GPU of every rank [R].
-
-    - `order`: "in-order": rank r on GPU r; "round-robin": on server r modulo servers; "random": drawn by `seed`; or a
-      .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`.   - `first`: the place in that order of rank 0.
+    """GPU of every rank [R]. `order`: "in-order": rank r on GPU r; "round-robin": on server r modulo servers; "random":
+    drawn by `seed`; or a .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`. `first`: place of rank 0 in that
+    order.
     """
     gpus = servers * per_server
     if order.endswith(".json"):

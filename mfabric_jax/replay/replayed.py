@@ -1,4 +1,4 @@
-"""What came out of a replay, as rows: of ranks, links, the critical path, and what more of everything would bring."""
+"""Results of a replay as rows: ranks, links, the critical path, and what more of each resource would bring."""
 
 import dataclasses
 from collections.abc import Collection
@@ -24,10 +24,7 @@ NOISE = 1e3  # times the precision: parts of the makespan that are rounding
 
 
 class Spent(NamedTuple):
-    """Seconds of every rank [R]; together the makespan.
-
-    - `compute_s`: it computes.   - `exposed_comm_s`: it does not, and sends or receives.   - `idle_s`: neither.
-    """
+    """Seconds of every rank [R]: computing, only sending or receiving, and neither; their sum is the makespan."""
 
     compute_s: np.ndarray
     exposed_comm_s: np.ndarray
@@ -35,10 +32,10 @@ class Spent(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """N intervals in which a message is under way.
+    """N intervals in which a message is under way, latency included, lags of tasks excluded.
 
-    - `flow` [N]: its own, or of a latency behind its end the marker's.   - `src`, `dst` [N]: ranks.
-    - `begin` [N] s: with the latency that is in front.   - `latency` [N] s: so much of it.   - `end` [N] s.
+    - `flow` [N]: the message's flow, or the marker of a latency behind its end. `src`, `dst` [N]: ranks.
+    - `begin`, `end` [N] s. `latency` [N] s: the latency in front, part of the interval.
     """
 
     flow: np.ndarray
@@ -50,7 +47,6 @@ class UnderWay(NamedTuple):
 
 
 def under_way(done: Replayed) -> UnderWay:
-    """When messages are under way, latency included; lags of tasks are not part of it."""
     flows = done.prepared.flows
     moves = np.flatnonzero(flows.transfers & (flows.src != flows.dst))
     sent, arrival = flows.arrivals.T
@@ -60,7 +56,6 @@ def under_way(done: Replayed) -> UnderWay:
 
 
 def spent(done: Replayed) -> Spent:
-    """What every rank spends the makespan on."""
     flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, under_way(done)
     computes = (flows.seconds > 0) & (flows.dst < 0)
     begin = np.concatenate([done.begin[computes], np.tile(sent.begin, 2)])
@@ -73,8 +68,7 @@ def spent(done: Replayed) -> Spent:
 
 
 class Gains(NamedTuple):
-    """The derivative of the makespan [s] with respect to the capacity of links [L], and the size, lag and start of
-    flows [F]."""
+    """Derivative of the makespan [s] by the capacity of links [L], and by the size, lag and start of flows [F]."""
 
     capacity: np.ndarray
     size: np.ndarray
@@ -83,9 +77,9 @@ class Gains(NamedTuple):
 
 
 def gains(done: Replayed) -> Gains:
-    """What the makespan depends on. Times are as long as bytes over capacities, computations, lags and starts are, so
-    `size * Gains.size` of all flows (or `-capacity * Gains.capacity` of links for those of bytes), `lag * Gains.lag`
-    and `start * Gains.start` add up to it."""
+    """The derivative of the makespan. Scaling all times scales the makespan, so `size * Gains.size` of all flows (or
+    `-capacity * Gains.capacity` of links), `lag * Gains.lag` and `start * Gains.start` add up to the makespan.
+    """
     prepared = done.prepared
     problem = prepared.problem()
 
@@ -99,14 +93,14 @@ def gains(done: Replayed) -> Gains:
 
 
 def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
-    """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions,
-    where both hold something: which of them does is often a tie), for computation, latency, lags of tasks, the switch
-    and starts.
+    """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions
+    where both hold something, since that is often a tie), for computation, latency, lags of tasks, the switch and
+    starts.
 
-    - `holds_s`: seconds of the makespan that are in proportion to it; they add up to the makespan.
-    - `saved_per_percent_s`: if all such links had 1 % more capacity (computations, latency: took 1 % less).
-    - `saved_per_100_gbps_s`: if every NIC, and with it such links, had 100 Gbps more (inside servers: every GPU; on a
-      user's graph every such link), to first order.
+    - `holds_s`: seconds of the makespan in proportion to the resource; they add up to the makespan.
+    - `saved_per_percent_s`: saved if all such links had 1 % more capacity (computations, latency: took 1 % less).
+    - `saved_per_100_gbps_s`: saved, to first order, if every NIC, and so such links, had 100 Gbps more (inside servers:
+      every GPU; on a user's graph: every such link).
     """
     prepared = done.prepared
     network = prepared.network
@@ -127,7 +121,6 @@ def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
 
 
 def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With one row for "nic up" and "nic down"."""
     together: dict[str, dict[str, Any]] = {}
     for row in rows:
         stem = _both_ways(row["what"])
@@ -138,7 +131,6 @@ def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
-    """What the makespan depends on beside links: the field of `Gains`, and how much of it every flow has [F]."""
     flows = done.prepared.flows
     turns, own = flows.task == TURN, flows.lag - flows.latency
     return {
@@ -155,7 +147,6 @@ def _gain(seconds: float) -> dict[str, float]:
 
 
 def _noise_s(done: Replayed) -> float:
-    """What is as good as nothing of the makespan."""
     return NOISE * float(np.finfo(DTYPE).eps) * done.makespan_s
 
 
@@ -166,13 +157,13 @@ def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
 
 
 def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of `gain_rows` with `saved_at_1_percent_s`: how much earlier the end is if the graph runs again with so
-    much more of it, of links in both directions; negative where it is later."""
+    """The rows of `gain_rows` with `saved_at_1_percent_s`: seconds saved when the graph runs again with 1 % more of the
+    resource (links in both directions); negative if the run is longer.
+    """
     return [row | {"saved_at_1_percent_s": _saved(done, row["what"])} for row in rows]
 
 
 def _both_ways(kind: str) -> str:
-    """What "nic up", "nic down" and "nic up and down" have in common."""
     return kind.removesuffix(" up and down").removesuffix(" up").removesuffix(" down")
 
 
@@ -191,13 +182,13 @@ def _saved(done: Replayed, what: str) -> float:
 
 
 def path_of(done: Replayed) -> CriticalPath:
-    """The flows that the makespan waited for, one after the other."""
+    """The critical path: the flows that the makespan waited for, in order."""
     flows = done.prepared.flows
     return critical_path(flows.after, flows.start, done.begin, done.finish)
 
 
 def path_rows(done: Replayed) -> list[dict[str, Any]]:
-    """A row for every step of the critical path that takes time: what it is, from when to when, what holds it."""
+    """A row for every step of the critical path that takes time: what it is, begin and end, what holds it."""
     path, flows = path_of(done), done.prepared.flows
     rows = []
     for step in np.flatnonzero(path.finish > path.released).tolist():
@@ -210,13 +201,11 @@ def path_rows(done: Replayed) -> list[dict[str, Any]]:
 
 
 def _name(done: Replayed, flow: int) -> str:
-    """Of the task that a flow is a part of."""
     task = int(done.prepared.flows.task[flow])
     return SWITCH if task == TURN else done.prepared.graph.name[task]
 
 
 def _held_by(done: Replayed, flow: int) -> str:
-    """What keeps a flow from being through earlier."""
     flows, link = done.prepared.flows, int(done.holder[flow])
     if link >= 0:
         return done.prepared.network.link_name(link)
@@ -228,7 +217,7 @@ def _held_by(done: Replayed, flow: int) -> str:
 
 
 def rank_rows(done: Replayed) -> list[dict[str, Any]]:
-    """A row for every rank: its GPU, what it spends the makespan on, what it sends and receives."""
+    """A row for every rank: its GPU, how it spends the makespan, bytes sent and received."""
     prepared, parts = done.prepared, spent(done)
     flows, ranks = prepared.flows, prepared.graph.ranks
     moves = flows.transfers & (flows.src != flows.dst)
@@ -239,8 +228,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
 
 
 def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
-    """A row for every link that carries something: its ends, capacity, bytes, use until the job ends, and what the
-    makespan owes it."""
+    """A row for every link with traffic: ends, capacity, bytes, use, seconds of the makespan due to the link."""
     prepared = done.prepared
     network = prepared.network
     carried = link_bytes(network, prepared.routed.routes, prepared.flows.bytes)
@@ -256,7 +244,7 @@ def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, 
 
 
 def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
-    """One row of what came out: the makespan, what ranks spend it on, on average, and what holds most of it."""
+    """One row of results: the makespan, the mean of how ranks spend it, and what holds most of it."""
     prepared, parts = done.prepared, spent(done)
     flows = prepared.flows
     return {
@@ -285,10 +273,7 @@ def _most_held(done: Replayed, slopes: Gains) -> dict[str, Any]:
 
 
 def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str, Any]]:
-    """Everything that takes time, by rank and track, and the critical path; see `report.write_task_trace`.
-
-    - `ranks`: None: all of them.
-    """
+    """Spans of `ranks` (None: all) by rank and track, and of the critical path, for `report.write_task_trace`."""
     flows, bars = done.prepared.flows, []
     own = np.full(done.prepared.graph.ranks, ranks is None)
     own[[*(ranks or ())]] = True
@@ -305,12 +290,10 @@ def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str
 
 
 def path_spans(done: Replayed) -> list[dict[str, Any]]:
-    """Those of the critical path."""
     return [_step_span(row) for row in path_rows(done)]
 
 
 def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) -> list[dict[str, Any]]:
-    """A message as its sender and its receiver have it; nothing of one that takes no time."""
     if end_s <= begin_s:
         return []
     flows = done.prepared.flows

@@ -1,4 +1,4 @@
-"""A graph of tasks on fabrics: when everything begins and ends."""
+"""Replay a graph of tasks on fabrics."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +19,8 @@ from mfabric_jax.units import to_us
 
 
 class Replayed(NamedTuple):
-    """- `begin`, `finish` [F] s.   - `holder` [F]: the link that held a flow as it ended, -1: its cap, or nothing.
-    - `events`.   - `build_s`, `solve_s`: what it took, compilation included.
+    """Times `begin`, `finish` [F] s; `holder` [F]: link that limited a flow at its end, -1: its cap, or nothing.
+    `build_s`, `solve_s`: run time, compilation included.
     """
 
     prepared: Prepared
@@ -33,7 +33,6 @@ class Replayed(NamedTuple):
 
     @property
     def makespan_s(self) -> float:
-        """When the last flow ends."""
         return float(self.finish.max(initial=0))
 
 
@@ -44,11 +43,11 @@ def replay(
     *,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Replayed]:
-    """Run a graph of tasks on the GPUs and the network of every case, one after the other as they are ready.
+    """Run a graph of tasks on the GPUs and the network of every case; yields results in order, as they are ready.
 
-    - `case`: its gpu, network, circuits.policy, circuits.delay_s and run.seed are read; of a graph of one's own
-      (`config.graph`) the first one's network.payload, network.paths and run.seed.
-    - `progress` is told in words what begins.
+    - `case`: the gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
+      (`config.graph`) the network.payload, network.paths and run.seed of the first case.
+    - `progress` is called with a text at each stage.
 
     Everything is computed in float64: `jax_enable_x64` must be on.
     """
@@ -74,15 +73,14 @@ def replay(
         yield Replayed(prepared, begin, finish, np.asarray(end.holder), int(end.events), *took)
 
 
-# What a replay takes for granted, in words: servers, their NICs and who uses them, latency, lanes.
+# -- assumptions of a replay, in words: servers, NICs and their users, latency, lanes
 
 NICS_ALONE = "sprayed over switches that never block, only NICs hold messages back (docs/fabrics.md)."
 
 
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
-    """Of one replay; rows for `report.replay_text.assumptions_text`.
-
-    - `like`: why it ends as others do that say the same, None: for no such reason.
+    """Assumptions of one replay as rows for `report.replay_text.assumptions_text`. `like`: the reason why it ends as
+    others with the same reason do; None: no such reason.
     """
     cluster = done.prepared.cluster
     row = {"fabric": done.prepared.fabric, "nic_gbps": done.prepared.nic_gbps, "makespan_s": done.makespan_s}
@@ -95,7 +93,6 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
 
 
 def _servers(cluster: Cluster, config: Replay) -> str:
-    """GPUs and NICs of a server, and who uses these."""
     circuits = np.bincount(cluster.circuits.src, cluster.circuits.count, minlength=cluster.servers)
     circuits = circuits[: cluster.servers].max()  # not at routers
     parts = [f"{cluster.nics} on packet switches"] if cluster.nics else []

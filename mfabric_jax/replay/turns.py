@@ -1,10 +1,9 @@
-"""Circuits that change between the all-to-alls of a graph: whose turn it is, and who waits for the switch.
+"""Circuits that change between the all-to-alls of a graph: the order of all-to-alls, and the waits for the switch.
 
-An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls
-of a server take turns, in an order in which everything can run; where the circuits of one of its servers differ, the
-switch turns once the all-to-alls before are through. Circuits are in place at the beginning as the end leaves them.
-This is the rule of `timing.switching`, for any graph: there all-to-alls follow each other, so that which of them waits
-is a closed form and a batch of iterations one program; here flows wait. A test holds both together.
+An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls of
+a server take turns, in a feasible order; where the circuits of one of its servers differ, the switch turns once the
+all-to-alls before have ended. The first circuits are those in place at the end. `timing.switching` is the closed form
+of this rule for all-to-alls in sequence; a test compares both.
 """
 
 import heapq
@@ -22,9 +21,8 @@ TURN = -1  # `task` of the flows that stand for the switch
 
 
 class Phases(NamedTuple):
-    """P all-to-alls between servers, in the order of their turns.
-
-    - `of` [F]: which one a flow is part of, -1: none.   - `demand` [P S S]: bytes between servers.
+    """P all-to-alls between servers, in the order of their turns. `of` [F]: the all-to-all of a flow, -1: none.
+    `demand` [P S S]: bytes between servers.
     """
 
     of: np.ndarray
@@ -34,10 +32,7 @@ class Phases(NamedTuple):
 def phases_of(
     graph: TaskGraph, flows: Flows, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
 ) -> Phases:
-    """The all-to-alls of a graph.
-
-    - `demand`: the bytes between servers [S S] of some flows (a mask).   - `seconds` [F]: about how long flows take.
-    """
+    """All-to-alls of a graph. `demand`: mask of flows -> bytes between servers [S S]. `seconds` [F]: estimates."""
     of = exchanges_of(graph)[flows.task]
     between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
     kept = [which for which in between if between[which].any()]
@@ -51,8 +46,9 @@ def phases_of(
 
 
 def exchanges_of(graph: TaskGraph) -> np.ndarray:
-    """Which all-to-all each task is a part of [T], -1: none: an ALL_TO_ALL collective, or the messages within a group
-    for all of which one BARRIER of that group waits."""
+    """The all-to-all of each task [T], -1: none: an ALL_TO_ALL collective, or the messages within a group for all of
+    which one BARRIER of that group waits.
+    """
     tasks = np.arange(graph.tasks)
     one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
     exchange = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
@@ -67,9 +63,8 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
 
 
 def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
-    """The all-to-alls in an order in which each can wait for all before it, earliest first if nothing were shared.
-
-    `InputError` where two wait for parts of each other.
+    """An order in which each all-to-all can wait for all before it; the earliest comes first, as if nothing were
+    shared. `InputError` where two wait for parts of each other.
     """
     count, every = int(of.max(initial=-1)) + 1, len(of)
     node = np.where(of >= 0, of, count + np.arange(every))
@@ -101,14 +96,13 @@ def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndar
 
 
 def inside_regions(phases: Phases, size: int) -> Phases:
-    """What circuits can carry: bytes between servers of one region of so many."""
+    """Bytes that circuits can carry: those between servers of one region of `size`."""
     region = np.arange(phases.demand.shape[-1]) // size
     return phases._replace(demand=phases.demand * (region[:, None] == region))
 
 
 def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Circuits [P S S] of all-to-alls, each between its own servers of a region of `size`; `choose`: of demands [N s s]
-    of one size."""
+    """Circuits [P S S] of all-to-alls inside regions of `size`; `choose` maps demands [N s s] to circuits."""
     circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
     for phase, one in enumerate(demand):
@@ -126,11 +120,9 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
 def with_turns(
     flows: Flows, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
 ) -> Flows:
-    """The graph in which flows on circuits wait for the switch.
-
-    - `circuits` [P S S]: of every all-to-all.   - `optical` [F]: mask of the flows that use them.
-    - `ahead`: the switch turns as soon as the all-to-alls before are through, so it must know what comes; else once
-      everything that the all-to-all itself waits for has ended.
+    """The graph in which flows on circuits wait for the switch. `circuits` [P S S]: of every all-to-all. `optical` [F]:
+    mask of the flows that use them. `ahead`: the switch turns as soon as the all-to-alls before have ended, so it must
+    know what comes next; else once everything that the all-to-all itself waits for has ended.
     """
     members = [np.flatnonzero(phases.of == phase) for phase in range(len(circuits))]
     from_outside = phases.of[flows.after[:, 0]] != phases.of[flows.after[:, 1]]
@@ -165,12 +157,10 @@ def with_turns(
 
 
 def _busy(demand: np.ndarray) -> np.ndarray:
-    """[S] mask: servers that send or receive."""
     return np.any(demand + demand.T, axis=0).astype(bool)
 
 
 def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarray]:
-    """The circuits [S] of every server as its last all-to-all leaves them."""
     own = [np.zeros(circuits.shape[1], circuits.dtype) for _ in range(circuits.shape[1])]
     for demand, count in zip(phases.demand, circuits, strict=True):
         for server in np.flatnonzero(_busy(demand)):
@@ -179,7 +169,6 @@ def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarra
 
 
 def _more(flows: Flows, lag: np.ndarray, pairs: np.ndarray) -> Flows:
-    """With markers of so much lag behind the flows, and more pairs of what waits for what."""
     nobody = np.full(len(lag), -1)
     added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=TURN)
     arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in COLUMNS}

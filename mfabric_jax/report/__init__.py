@@ -1,4 +1,4 @@
-"""Rows of results in, files and tables and pictures out. Rows are dicts of scalars; nothing in here imports jax."""
+"""Turn rows of results (dicts of scalars) into files, tables and pictures. Nothing here imports jax."""
 
 from mfabric_jax.report.figures import draw_fabric as draw_fabric
 from mfabric_jax.report.figures import draw_graph as draw_graph

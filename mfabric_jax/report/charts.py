@@ -1,7 +1,7 @@
-"""A chart described once: panels of curves and bars, for files and for the page alike. Matplotlib draws it.
+"""Charts described once, as panels of curves and bars, for files and the HTML page; matplotlib draws them.
 
-A scale is logarithmic where its values lie far apart. Where points of several curves coincide, the markers on top are
-smaller, a covered line is dashed, and each point says what all of them say.
+Scales are logarithmic where values lie far apart. Where points of several curves coincide, the upper markers are
+smaller, a covered line is dashed, and each point shows the tips of all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _BAR = 0.66  # height of a bar
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one look, joined by a line or not.
-
-    - `tips`: what each point says when it is pointed at.   - `spread`: from where to where each value may lie, upwards.
-    """
+    """Points with one look, joined by a line or not. `tips`: hover texts. `spread`: range of each value."""
 
     look: style.Look
     points: Sequence[Point]
@@ -45,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of a lying bar from `start` to `end`, in row `place`; `text` stands inside if it fits."""
+    """A piece of a horizontal bar from `start` to `end`, in row `place`; `text` stands inside if it fits."""
 
     look: style.Look
     place: int
@@ -57,11 +54,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; curves, or rows that `names` name, with bars, points (value, row) or both.
-
-    - `totals`: behind the bars, (end of the row, text).
-    - `columns`: names of 0, 1, .. along the lower axis.   - `stairs`: the Pareto front of all points is drawn.
-    - `percent`: values are parts, written as percent.
+    """One pair of axes with curves, or with rows of `names` that hold bars, points (value, row) or both. `totals`: (end
+    of the row, text) behind the bars. `columns`: names of 0, 1, .. on the lower axis. `stairs`: draw the Pareto front
+    of all points. `percent`: values are fractions, shown as percent.
     """
 
     title: str
@@ -92,7 +87,6 @@ class Chart:
 
 
 def handles(chart: Chart) -> list[Any]:
-    """The key of a chart for matplotlib: markers of curves, squares of bars, and the front where it is drawn."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -110,7 +104,7 @@ def handles(chart: Chart) -> list[Any]:
 
 
 def figure(chart: Chart) -> Figure:
-    """The chart as a file shows it: panels in two columns, the key in the place left over or below."""
+    """The chart as a matplotlib figure: panels in two columns, the key in the free place or below."""
     import matplotlib
 
     panels = chart.panels or [Panel("", "")]
@@ -126,7 +120,7 @@ def figure(chart: Chart) -> Figure:
 
 
 def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., Path]:
-    """Make of `build` a function that writes what it builds, in the style of the package, and returns the path.
+    """Wrap `build` in a function that writes its figure in the package's style and returns the path.
 
     The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`.
     `InputError` for what `build` refuses, and for a path that is no picture or cannot be written.
@@ -145,7 +139,7 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """A panel on axes; only tips need the final place of these: see `areas`."""
+    """Draw a panel on axes; only tips need the final layout (`areas`)."""
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y, rotation_mode="anchor")
@@ -169,9 +163,8 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, zero: bool = False) -> None:
-    """Room around values on one axis, logarithmic if they lie far apart; from 0 if asked or if that costs little.
-
-    `exact`: ticks are the values themselves where these are few, round and apart from each other.
+    """Set margins of one axis; logarithmic if values lie far apart; from 0 if `zero`, or if that costs little space.
+    `exact`: ticks are the values themselves where these are few, round and apart.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -198,7 +191,6 @@ def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, 
 
 
 def tick(value: float) -> str:
-    """A tick: 0.5, 40, 20,000, 3e+09."""
     value = float(f"{value:.6g}")
     return f"{value:,.0f}" if 1000 <= abs(value) < 10_000_000 else f"{value:g}"
 
@@ -231,13 +223,11 @@ def _marker(look: style.Look) -> dict[str, Any]:
 
 
 def _nearby(axes: Axes, point: Point) -> Point:
-    """A point up to what an eye tells apart."""
     across, up = axes.transLimits.transform(axes.transScale.transform(point))
     return round(300 * float(across)), round(200 * float(up))
 
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
-    """The rows' names and scale, their bars and what stands in and behind them."""
     values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
     scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
@@ -260,7 +250,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
-    """What is said where: (tip, box in pixels) of every point and bar. The layout of the figure must be final."""
+    """(tip, box in pixels) of every point and bar. The layout of the figure must be final."""
     found: list[tuple[str, style.Box]] = []
     for bar in panel.bars:
         ends = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])

@@ -1,6 +1,6 @@
-"""The charts of a comparison of fabrics: what tokens cost and draw, throughput, parts of an iteration, cost and time.
+"""Charts that compare fabrics: cost and power of tokens, throughput, parts of an iteration, cost against time.
 
-Where rows hold one bandwidth alone, charts against bandwidth show bars, the best one first.
+Where rows hold only one bandwidth, charts against bandwidth show bars, the best first.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and fas
 
 
 class Comparison(NamedTuple):
-    """A chart of a comparison: what it shows, in words, the columns in which it needs numbers, and how it is made."""
+    """A chart of a comparison: its meaning in words, the columns in which it needs numbers, and its builder."""
 
     what: str
     needs: tuple[str, ...]
@@ -38,8 +38,6 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Measure:
-    """A column as a chart shows it: `title`, axis, and by what values are multiplied."""
-
     column: str
     title: str
     axis: str
@@ -47,7 +45,6 @@ class Measure:
     more_is_better: bool = False
 
     def value(self, grid: Grid, model: str, series: Series, gbps: float) -> float | None:
-        """The value of a cell in the unit of the axis."""
         value = grid.value(model, series, gbps, self.column)
         return None if value is None else value * self.factor
 
@@ -92,7 +89,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
 
 
 def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost") -> Chart:
-    """Dollars against iteration time: a line per fabric, and the front that nothing beats."""
+    """Dollars against iteration time: a line per fabric, and the Pareto front."""
     looks, panels = style.series_looks(grid.series), []
     for model in grid.models:
         curves = []
@@ -118,7 +115,6 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
 
 
 def _with_key(chart: Chart, what: str) -> Chart:
-    """The chart without panels that show nothing, its key without fabrics that are in none; a sentence names these."""
     shown = {curve.look for panel in chart.panels for curve in panel.curves}
     shown |= {bar.look for panel in chart.panels for bar in panel.bars}
     without = [look.label for look in chart.key if look not in shown]
@@ -130,7 +126,7 @@ def _with_key(chart: Chart, what: str) -> Chart:
 
 
 def parts(grid: Grid) -> Chart:
-    """Where an iteration goes: a stacked bar per fabric, at the bandwidth nearest to 400 Gbps; others are folded."""
+    """Parts of an iteration: a stacked bar per fabric at the bandwidth nearest to 400 Gbps; other bandwidths folded."""
     nearest = grid.detail_gbps()
     note = f"At {nearest:g} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
@@ -139,14 +135,12 @@ def parts(grid: Grid) -> Chart:
 
 
 def _parts(grid: Grid) -> dict[str, style.Look]:
-    """Those that take time in some row."""
     every = [(model, series, gbps) for model in grid.models for series in grid.series for gbps in grid.bandwidths]
     looks = style.PARTS | style.MOVED
     return {name: look for name, look in looks.items() if any(grid.value(*cell, name) for cell in every)}
 
 
 def _stacks(grid: Grid, gbps: float) -> list[Panel]:
-    """A panel for each model that has a result at this bandwidth."""
     looks, panels, kinds = style.series_looks(grid.series), [], _parts(grid)
     for model in grid.models:
         present = [series for series in grid.series if grid.value(model, series, gbps, TIME) is not None]
@@ -188,9 +182,8 @@ _EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there
 
 
 def compared_charts(rows: Rows) -> tuple[dict[str, Chart], list[str]]:
-    """The charts for which rows hold numbers, by name, and sentences on others; throughput stands for iteration time.
-
-    `InputError` for rows that cannot be arranged.
+    """The charts for which rows hold numbers, by name, and sentences on the others; throughput stands for iteration
+    time. `InputError` for rows that cannot be arranged.
     """
     grid, drawn, why = arrange(rows, [TIME]), {}, []
     for name, (what, needs, chart) in COMPARISONS.items():

@@ -1,4 +1,4 @@
-"""Rows arranged by what they compare: model, series (a fabric and how it is used) and NIC bandwidth."""
+"""Arrange rows by model, series (a fabric and how it is used) and NIC bandwidth."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,13 @@ _MOST = 12  # values of a setting by path that tell series apart; a design space
 
 @dataclass(frozen=True)
 class Series:
-    """A fabric, with the settings that tell it from other series of that fabric (most often none)."""
+    """A fabric, with the settings that distinguish it from other series of that fabric (most often none)."""
 
     fabric: str
     settings: tuple[str, ...] = ()
     rank: int = 0  # which series of its fabric this is: 0, 1, ..
 
     def named(self, fabric: str) -> str:
-        """Its name, given what to call the fabric."""
         return ", ".join(map(str, (fabric, *self.settings)))
 
 
@@ -56,34 +55,29 @@ class Grid:
     cells: dict[tuple[str, Series, float], Mapping[str, Any]]
 
     def row(self, model: str, series: Series, gbps: float) -> Mapping[str, Any] | None:
-        """The row of a cell, None where there is none."""
         return self.cells.get((model, series, gbps))
 
     def value(self, model: str, series: Series, gbps: float, key: str) -> float | None:
-        """A finite number of a cell, None where there is none."""
         return usable((self.row(model, series, gbps) or {}).get(key))
 
     def reference(self, model: str, gbps: float) -> Series | None:
-        """What others are compared with: the fat-tree, or else the first series that has a time there."""
         present = [s for s in self.series if self.value(model, s, gbps, "iteration_s")]
         return next((s for s in present if s.fabric == REFERENCE), next(iter(present), None))
 
     def detail_gbps(self, model: str | None = None) -> float:
-        """The bandwidth (of this model's rows) nearest to 400 Gbps, the lower of two."""
+        """The bandwidth of this model's rows nearest to 400 Gbps, the lower of two."""
         present = [g for g in self.bandwidths if not model or any(self.row(model, s, g) for s in self.series)]
         return nearest_to_detail(present)
 
 
 def nearest_to_detail(bandwidths: Sequence[float]) -> float:
-    """The bandwidth at which details are shown where not all can be: 400 Gbps, or the one nearest to it."""
+    """The bandwidth nearest to 400 Gbps, at which details are shown."""
     return min(bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
 
 
 def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
-    """Rows in their cells; rows without a place are left out.
-
-    Rows that say the same (a sweep asks for policies of a fabric that has none) count once. `InputError` for a column
-    that is missing and for two results in one cell.
+    """Rows in their cells; rows without model, fabric or bandwidth are left out and equal rows count once (a sweep asks
+    for policies of a fabric that has none). `InputError` for a missing column and for two results in one cell.
     """
     lacks(rows, _PLACE)
     lacks(rows, needs)
@@ -109,13 +103,12 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
 
 
 def _same(one: Row, other: Row) -> bool:
-    """Whether two rows differ in nothing but the number of their configuration."""
     differ = {name for name in one.keys() | other.keys() if str(one.get(name)) != str(other.get(name))}
     return differ == {NUMBER}
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows by what they hold in some columns, in order of first appearance."""
+    """Group rows by their values in some columns, in order of first appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -123,7 +116,6 @@ def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
 
 
 def values_of(rows: Rows, name: str) -> list[Any]:
-    """The values of a column, each once, in order of first appearance."""
     return list(dict.fromkeys(row[name] for row in rows))
 
 
@@ -136,7 +128,7 @@ def lacks(rows: Rows, needs: Sequence[str]) -> None:
 
 
 def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
-    """`InputError` where there are no rows, or where one has no value in a column; `figure` says what needs what."""
+    """`InputError` where there are no rows, or where a row has no value in a column; `figure` names what needs it."""
     missing = [key for key in keys if any(row.get(key) is None for row in rows)]
     if not rows or missing:
         wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
@@ -144,7 +136,6 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
 
 
 def _told(name: str, value: Any) -> str:
-    """A setting of a series in a word or two."""
     if name in _NUMBERS or "." in name:
         return (
             f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
@@ -153,8 +144,7 @@ def _told(name: str, value: Any) -> str:
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
-    """The settings that differ between rows of this fabric which agree on model and bandwidth; those by path are
-    columns where they vary at all."""
+    """Settings that differ between rows of this fabric with one model and bandwidth."""
     paths = dict.fromkeys(name for row in rows for name in row if "." in name)
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     asked = (*_SETTINGS, *few)
@@ -172,18 +162,16 @@ def _telling_settings(rows: Rows, fabric: str) -> list[str]:
 
 
 def textual(rows: Rows) -> list[str]:
-    """Columns of names; truth values are names too."""
     return [name for name in rows[0] if any(isinstance(row[name], str | bool) for row in rows)]
 
 
 def numeric(rows: Rows) -> list[str]:
-    """Columns of numbers."""
     names = textual(rows)
     return [name for name in rows[0] if name not in names and any(row[name] is not None for row in rows)]
 
 
 def unround(rows: Rows, name: str) -> bool:
-    """Whether numbers of a column have more than four digits: results have, settings have not."""
+    """Whether numbers of a column have more than four digits, as results have and settings do not."""
     floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
     return any(float(f"{value:.4g}") != value for value in floats)
 
@@ -197,7 +185,7 @@ def metric(rows: Rows) -> str | None:
 
 
 def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
-    """What was chosen: columns before the result, and numbers that the configuration names. Indices are none."""
+    """Chosen settings: columns before the result, and numbers that the configuration names, without indices."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
@@ -206,17 +194,15 @@ def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
 
 
 def values_in(rows: Rows, name: str) -> list[Any]:
-    """The values of a column, in order of first appearance, None left out."""
     return [value for value in values_of(rows, name) if value is not None]
 
 
 def shown(value: Any) -> str:
-    """A setting as a reader wants it."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def independent(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Those that differ and that the ones before them do not tell."""
+    """The columns that vary and that the columns before them do not determine."""
     kept: list[str] = []
     for name in names:
         if combinations(rows, [*kept, name]) > combinations(rows, kept):
@@ -225,18 +211,14 @@ def independent(rows: Rows, names: Sequence[str]) -> list[str]:
 
 
 def combinations(rows: Rows, names: Sequence[str]) -> int:
-    """How many combinations of values some columns hold."""
     return len(grouped(rows, *names))
 
 
-# -- Pareto fronts: which points no other point beats
+# -- Pareto fronts
 
 
 def unbeaten(values: Any) -> np.ndarray:
-    """[N] bool: no other of the points [N K] is at most as large in every value, and smaller in one.
-
-    Equal points beat neither each other nor themselves.
-    """
+    """[N] bool: no other of the points [N K] is at most as large in every value and smaller in one."""
     points, place = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
     if points.shape[1] == 2:  # whoever beats a point comes before it
         least = np.minimum.accumulate(points[:, 1])
@@ -250,6 +232,6 @@ def unbeaten(values: Any) -> np.ndarray:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The points that no other beats, by rising first value; equal points once."""
+    """The Pareto front of the points, by rising first value; equal points once."""
     kept = unbeaten(points) if points else ()
     return sorted({point for point, best in zip(points, kept, strict=True) if best})

@@ -1,4 +1,4 @@
-"""What rows say in words: of which jobs they are, and what is to be noticed about these and about optical switches."""
+"""Remarks on rows: their jobs, and conspicuous results, above all of optical switches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,10 +33,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
 
 
 def job_words(rows: Rows) -> list[str]:
-    """Of which job rows of one model are: GPUs and degrees, regions, micro-batches, tokens an iteration, precision.
-
-    Where rows differ, every value; what no row says is left out.
-    """
+    """The job of one model's rows in words; every value where rows differ, nothing where values are unknown."""
     gpus, batches = (_values(rows, name) for name in ("gpus", "micro_batches"))
     degrees = {name.upper(): _values(rows, name) for name in ("dp", "tp", "pp", "ep")}
     product = f" = {' x '.join(f'{name} {value}' for name, value in degrees.items())}" if all(degrees.values()) else ""
@@ -53,13 +50,11 @@ def job_words(rows: Rows) -> list[str]:
 
 
 def _values(rows: Rows, name: str) -> str:
-    """Those of a column, in words; none: empty."""
     known = [numerals.plain_scalar(row[name]) for row in rows if row.get(name) is not None]
     return " and ".join(dict.fromkeys(f"{x:g}" if isinstance(x, float) else str(x) for x in known if x == x))
 
 
 def _tokens(row: Mapping[str, Any]) -> float:
-    """Of an iteration, to three digits; 0: not known."""
     tokens = usable(row.get("tokens_per_iteration"))
     if tokens is None:
         tokens = (usable(row.get("tokens_per_s")) or 0) * (usable(row.get(TIME)) or 0)
@@ -67,7 +62,6 @@ def _tokens(row: Mapping[str, Any]) -> float:
 
 
 def _batches(rows: Rows) -> Iterator[str]:
-    """Where models are trained on different numbers of tokens in an iteration."""
     tokens: dict[Any, set[float]] = {}
     for row in rows:
         if own := _tokens(row):
@@ -79,7 +73,6 @@ def _batches(rows: Rows) -> Iterator[str]:
 
 
 def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> dict[Any, float]:
-    """The largest value of every model that has one above a bound."""
     found: dict[Any, float] = {}
     for row in rows:
         if (own := value(row) or 0.0) > above:
@@ -88,7 +81,6 @@ def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> 
 
 
 def _above_peak(rows: Rows) -> Iterator[str]:
-    """Where computation is faster than the GPU that is priced."""
     if rates := _largest(rows, above_peak, 0.0):
         models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
         yield (
@@ -99,7 +91,7 @@ def _above_peak(rows: Rows) -> Iterator[str]:
 
 
 def _experts(rows: Rows) -> Iterator[str]:
-    """Where experts compute as if balanced, though their ranks receive unevenly; and where they drop selections."""
+    """Experts that compute as if balanced though their ranks receive unevenly, and dropped selections."""
     balanced = [row for row in rows if row.get("expert_load") == "balanced"]
     if over := _largest(balanced, lambda row: usable(row.get("rank_load_over_mean")), _UNEVEN):
         models = ", ".join(f"{model} {significant(load, 2)}" for model, load in over.items())
@@ -113,7 +105,6 @@ def _experts(rows: Rows) -> Iterator[str]:
 
 
 def _small(rows: Rows) -> Iterator[str]:
-    """Where regions are so small that circuits cannot differ."""
     models: dict[float, dict[str, None]] = {}
     for row in rows:
         if row.get("ocs") not in (None, _LACKING) and (size := usable(row.get("region_servers"))) is not None:
@@ -128,7 +119,7 @@ def _where(fabric: Any, ocs: Any) -> str:
 
 
 def _switches(rows: Rows) -> Iterator[str]:
-    """Where switching takes most of an iteration, or is asked for too often; and where circuits never change."""
+    """Switching that dominates an iteration or is too frequent, and circuits that never change."""
     wanted: list[Row] = [{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows]
     places = grouped(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
@@ -155,7 +146,7 @@ def _switches(rows: Rows) -> Iterator[str]:
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Settings of several values that all give the same times, wherever all else is equal."""
+    """Settings whose values all give the same times, wherever all else is equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
     names = [n for n in grid.shown_settings(rows, effective) if n not in grid.COUNTERS and n in rows[0]]

@@ -1,7 +1,7 @@
-"""Traces for Perfetto or Chrome: segments of an iteration, a process per stage and a thread per track; and replays.
+"""Traces for Perfetto or Chrome, of iterations (a process per stage, a thread per track) and of replays.
 
 Format: "Trace Event Format" of Chromium, JSON object form. Slices are `X` events in microseconds; arrows (`s`, `f`)
-lead from a pass to the pass on another stage that it feeds. A thread of its own shows whole passes.
+lead from a pass to the pass on another stage that it feeds. One thread shows whole passes.
 """
 
 import heapq
@@ -29,17 +29,17 @@ Event = dict[str, Any]
 
 
 def check_trace(path: str | Path) -> None:
-    """Say now, before a long run, that a trace could not be written there."""
     check_file("trace", path, EXTENSIONS)
 
 
 def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
     """Write segments as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
 
-    - `segments`: dicts of `stage`, `track`, `kind`, `label`, `start_s`, `end_s`, and `micro_batch`, `place`, `block`,
-      `direction` where they have one.   - `config`: kept under "otherData".
+    - `segments`: dicts of `stage`, `track`, `kind`, `label`, `start_s`, `end_s`, and optionally `micro_batch`, `place`,
+      `block`, `direction`.
+    - `config`: kept under "otherData".
 
-    Raises `InputError` for no segments, another extension than .json, or a place that cannot be written.
+    `InputError` for no segments, another extension than .json, or a place that cannot be written.
     """
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
@@ -47,7 +47,6 @@ def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, An
 
 
 def write_events(events: Sequence[Event], path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write events in Chrome's JSON, whole or not at all; returns the path."""
     path = Path(path)
     suffix("trace", path, EXTENSIONS)
     trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(config or {})}
@@ -74,12 +73,10 @@ def events(segments: Segments) -> Iterator[Event]:
 
 
 def thread(one: Mapping[str, Any]) -> str:
-    """The thread of a segment: its track, but reconfigurations have their own."""
     return "reconfiguration" if one["kind"] == "reconfigure" else one["track"]
 
 
 def _names(process: int, order: int, name: str, threads: Sequence[str]) -> Iterator[Event]:
-    """What a process and its threads are called, and in which order they stand."""
     for thread, what, args in (
         (0, "process_name", {"name": name}),
         (0, "process_sort_index", {"sort_index": order}),
@@ -90,19 +87,16 @@ def _names(process: int, order: int, name: str, threads: Sequence[str]) -> Itera
 
 
 def _slice(place: tuple[int, int], times: tuple[float, float], label: str, kind: str, args: Mapping[str, Any]) -> Event:
-    """A slice of a process and thread; ends are rounded, not lengths, so that neighbours do not overlap."""
     start, end = map(rounded_us, times)
     where = {"pid": place[0], "tid": place[1], "ts": start, "dur": round(end - start, DIGITS)}
     return {"ph": "X", "name": label, "cat": kind} | where | {"args": dict(args)}
 
 
 def rounded_us(seconds: float) -> float:
-    """Microseconds, to the nanosecond."""
     return round(float(seconds / units.us(1.0)), DIGITS)
 
 
 def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
-    """From when to when every pass works, by direction, micro-batch and place."""
     found: dict[tuple, dict[str, Any]] = {}
     for one in segments:
         if one.get("place") is None or one["kind"] in ("reconfigure", "waiting"):
@@ -115,7 +109,7 @@ def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
 
 
 def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
-    """From the end of every pass to the start of the one that it feeds, on another stage."""
+    """From the end of every pass to the start of the pass on another stage that it feeds."""
     for number, ((direction, micro_batch, place), one) in enumerate(passes.items()):
         fed = passes.get((direction, micro_batch, place + (1 if direction == "forward" else -1)))
         if fed is None or fed["stage"] == one["stage"]:
@@ -126,22 +120,22 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
         yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": rounded_us(fed["start_s"])}
 
 
-# -- a replayed graph of tasks: a process per rank, a thread for each thing at a time
+# -- a replayed graph of tasks: a process per rank, threads without overlaps
 
 
 def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
     """Write spans as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
 
-    - `spans`: dicts of `rank` (-1: of the critical path), `track` (compute, send, receive, critical path), `name`,
-      `begin_s`, `end_s`, and `args`, what is shown beside.   - `config`: kept under "otherData".
+    - `spans`: dicts of `rank` (-1: the critical path), `track` (compute, send, receive, critical path), `name`,
+      `begin_s`, `end_s`, and `args`, details to show.
+    - `config`: kept under "otherData".
 
-    Raises `InputError` for another extension than .json, or a place that cannot be written.
+    `InputError` for another extension than .json, or a place that cannot be written.
     """
     return write_events(list(span_events(spans)), path, config)
 
 
 def span_events(spans: Spans) -> Iterator[Event]:
-    """Names of processes and threads, and a slice for every span."""
     ranks: dict[int, list[Mapping[str, Any]]] = {}
     for one in spans:
         ranks.setdefault(one["rank"], []).append(one)
@@ -159,7 +153,7 @@ def span_events(spans: Spans) -> Iterator[Event]:
 
 
 def in_lanes(spans: Spans) -> list[list[Mapping[str, Any]]]:
-    """Spans on as few lanes as keep them from overlapping."""
+    """Distribute spans over the fewest lanes without overlaps."""
     lanes: list[list[Mapping[str, Any]]] = []
     free: list[tuple[float, int]] = []  # when each lane is free
     for one in sorted(spans, key=lambda one: (one["begin_s"], one["end_s"])):

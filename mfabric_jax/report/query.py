@@ -1,4 +1,4 @@
-"""Questions to rows on disk, a sweep's folder or files of rows: filter, group, Pareto front, sort."""
+"""Query rows on disk (a sweep's folder or files of rows): filter, group, Pareto front, sort."""
 
 import functools
 import re
@@ -22,7 +22,7 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
-# of a configuration, no setting of a case
+# keys of a configuration that are not settings of a case
 OF_A_RUN = {"command", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
 FILE = "file"  # the column that tells files of different runs apart
 
@@ -30,10 +30,10 @@ FILE = "file"  # the column that tells files of different runs apart
 class Asked(NamedTuple):
     """What is asked of `query`: conditions, groups, Pareto front, order, columns.
 
-    - `where`: conditions as typed.   - `by`: columns of groups; `measures`: "column:measure" of them.
-    - `pareto`: columns to have small ("column:max": large), in every group.
-    - `sort`: by column ("column:down": falling).
-    - `columns`: to keep (none: all).   - `limit`: of rows, None for all."""
+    - `where`: conditions as typed. `by`: columns to group by; `measures`: "column:measure" of each group.
+    - `pareto`: columns to minimise ("column:max": maximise), within every group.
+    - `sort`: columns, rising ("column:down": falling). `columns`: to keep (none: all). `limit`: of rows; None: all.
+    """
 
     where: Sequence[str] = ()
     by: Sequence[str] = ()
@@ -47,9 +47,8 @@ class Asked(NamedTuple):
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the answer, and the configuration of the first file.
 
-    Where files are of runs with other settings, a column names the file of each row, also of groups and of columns
-    that are asked for: rows of different assumptions never look alike. `InputError` for what is not there, and for
-    files of a sweep that are damaged, misplaced or of another one.
+    Where files have different settings, a column names the file of each row, also in groups and in selected columns.
+    `InputError` for missing files or columns, and for files of a sweep that are damaged, misplaced or of another sweep.
     """
     table, config = _read_all(paths)
     apart = [FILE] if FILE in table.column_names else []
@@ -72,7 +71,7 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
 
 
 def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
-    """A sentence on rows that are on no Pareto front because they have no number for it; None without any."""
+    """A sentence on rows that no Pareto front includes because they lack a number; None without such rows."""
     if not asked.pareto:
         return None
     names = [text.partition(":")[0] for text in asked.pareto]
@@ -83,7 +82,7 @@ def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
-    """A sentence for every file whose run, and folder whose sweep, is not over or cannot be checked for that."""
+    """A sentence for every unfinished run or sweep, and for every one that cannot be checked."""
     found = []
     for path in map(Path, paths):
         if journal_of(path).exists():
@@ -106,7 +105,6 @@ def _sweep_of(path: Path) -> SweepFolder | None:
 
 
 def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
-    """One table of all rows (columns that a file lacks are empty in its rows), and the first configuration."""
     with extra("store", "a query"):
         import pyarrow
     tables, configs, runs = [], [], set()
@@ -130,7 +128,6 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
 
 
 def _run_of(config: Mapping[str, Any]) -> str:
-    """The settings of the run that wrote a file."""
     if config.get("command") == "sweep" or "sweep" in config:
         return repr([config.get(part) for part in ("sweep", "stated", "varied")])
     settings = config.get("resolved", config)
@@ -138,7 +135,6 @@ def _run_of(config: Mapping[str, Any]) -> str:
 
 
 def _with_file(file: str, table: Any) -> Any:
-    """With a column before the result, unless the file has such a column."""
     import pyarrow
 
     if FILE in table.column_names:
@@ -149,7 +145,6 @@ def _with_file(file: str, table: Any) -> Any:
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
-    """Files of rows, each with the digest of the sweep that it has to be of."""
     for path in map(Path, paths):
         folder = _sweep_of(path)
         if folder and folder.parts:
@@ -172,7 +167,6 @@ def _column(table: Any, name: str) -> str:
 
 
 def _mask(table: Any, condition: str):
-    """Which rows fulfil `column OP value`, where value may be several: a|b."""
     import pyarrow
     from pyarrow import compute, types
 
@@ -205,7 +199,6 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
 
 def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
-    """A row per group: how many rows, and the measures asked for."""
     import pyarrow
 
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
@@ -235,7 +228,6 @@ def _numbers(table: Any, name: str) -> str:
 
 
 def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
-    """Rows that no other row of their group beats in one of these columns without losing in another."""
     signs = {name: SENSES[sense] for name, sense in (_directed("pareto", text, SENSES) for text in pareto)}
     values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
     groups: dict[tuple, list[int]] = {}
@@ -248,6 +240,5 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
 
 
 def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:
-    """Of `column:word`, the word being the first of those allowed where it is left out."""
     name, _, word = text.partition(":")
     return name, one_of(f"{field} {text!r}: direction", word or next(iter(allowed)), allowed)

@@ -1,7 +1,7 @@
-"""Which design to take: at most five of every model, the one with the cheapest tokens first, and what is not ranked.
+"""Rank designs: at most five of every model, by the cheapest tokens, and remarks on designs that are not ranked.
 
-What does not fit the memory of its GPUs or turns its switches more often than they may is never ranked, nor are prices
-of GPUs that would compute above their peak.
+Designs that exceed the memory of their GPUs or the switches' rate are never ranked, nor are those priced with GPUs that
+would compute above their peak.
 """
 
 import math
@@ -28,20 +28,18 @@ _NO = (None, "none", "unnamed", "as set")
 
 
 class Design(NamedTuple):
-    """Settings by name, and the means of what their rows hold, by column; NaN: not known."""
+    """Settings by name, and the means of the rows' numbers, by column; NaN: unknown."""
 
     settings: dict[str, Any]
     mean: dict[str, float]
 
     @property
     def place(self) -> str:
-        """The fabric, and the optical switch that it is built with."""
         ocs = self.settings.get("ocs")
         return f"{self.settings.get('fabric', '')}{'' if ocs in _NO else f' with {ocs}'}"
 
     @property
     def choice(self) -> str:
-        """What is chosen beside these."""
         rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
         words = [f"{gbps:g} Gbps"] if gbps is not None else []
@@ -53,7 +51,7 @@ class Design(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best designs of a model as lines of a table, and remarks on them; `by` says what decides."""
+    """The best designs of a model as lines of a table, and remarks on them; `by`: the deciding column."""
 
     by: str
     lines: list[dict[str, Any]]
@@ -61,21 +59,18 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Whether a row fits its GPUs and turns its switches as often as they may, as far as that is known."""
+    """Whether a row fits its GPUs and its switches' rate, as far as that is known."""
     return row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
 def above_peak(row: Mapping[str, Any]) -> float | None:
-    """What the GPUs of a row achieve over their peak, where that is more than they can."""
+    """The rate of a row's GPUs over their peak if above 1, else None."""
     achieved = usable(row.get(ACHIEVED))
     return achieved if achieved is not None and achieved > 1 else None
 
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
-    """For every model ("" where rows have none) the column that decides, and its possible designs, the best first.
-
-    Rows that differ in nothing that was chosen are averaged. A design without a number in that column comes last.
-    """
+    """By model ("" without one) the deciding column and possible designs, best first; equal choices are averaged."""
     rows = [row for row in _complete(rows) if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
     if not rows:
@@ -114,7 +109,7 @@ def _rank(design: Design, column: str) -> float:
 
 
 def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
-    """The ranking of every model that has more than one design; of a model with several set-ups, that of these, too."""
+    """The ranking of every model (or set-up, if a model has several) that has more than one design."""
     found, best = {}, {}
     for model, (column, every) in designs(rows, effective).items():
         known = [one for one in every if _rank(one, column) < math.inf]
@@ -135,7 +130,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
 
 
 def _shown(known: Sequence[Design]) -> list[Design]:
-    """The best of every fabric, then with other switches while lines are left; of one place the best designs."""
+    """The best of every fabric, then with other switches while lines are left."""
     chosen: list[Design] = []
     several = len({one.place for one in known}) > 1
     for kind in (_fabric, lambda one: one.place) if several else (str,):
@@ -150,7 +145,6 @@ def _fabric(design: Design) -> str:
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
-    """Lines of the table; a column without any number is left out."""
     best = _rank(shown[0], column)
     lines = [
         {
@@ -172,7 +166,6 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
-    """What the order does not say: a lead that is not sure, who is faster, who leads by the network alone."""
     best = shown[0]
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
     if other is not None and abs(_rank(other, column) / _rank(best, column) - 1) < _UNSURE:
@@ -202,7 +195,7 @@ def not_ranked(rows: Rows) -> list[str]:
 
 
 def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
-    """Dollars of a million tokens: a bar for the best design of every fabric and switch; None where unknown."""
+    """Dollars per million tokens: a bar for the best design of every fabric and switch; None where unknown."""
     panels = []
     for model, (column, every) in designs(rows, effective).items():
         if column != TOKEN_USD or len(every) < 2:

@@ -19,7 +19,6 @@ TIE = (
 
 
 def shortened(name: str, most: int = NAME) -> str:
-    """A name without its middle, where it is long."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
 
@@ -31,7 +30,7 @@ def in_unit(seconds: float) -> str:
 
 
 def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
-    """The rows with all seconds of some columns (with their titles) in the unit of the largest, and the columns."""
+    """The rows with all seconds of some columns in the unit of the largest, and the columns with their titles."""
     there = {key: title or key for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
     unit, factor = time_unit(
         max((abs(row[key]) for row in rows for key in there if row.get(key) is not None), default=0)
@@ -43,7 +42,6 @@ def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dic
 
 
 def runs_text(rows: Rows) -> str:
-    """A line for every fabric and bandwidth."""
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
     shown, times = in_one_unit(rows, named)
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
@@ -52,7 +50,7 @@ def runs_text(rows: Rows) -> str:
 
 
 def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
-    """What holds the makespan; `tie`: its parts hold for tiny changes only."""
+    """What holds the makespan; `tie`: the parts are valid for tiny changes only."""
     named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
     if tie:
         del named["saved_per_100_gbps_s"]
@@ -63,7 +61,6 @@ def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
 
 
 def links_text(rows: Rows) -> str:
-    """The busiest links."""
     busiest = sorted(rows, key=lambda row: -row["utilisation"])[:BUSIEST]
     return plain(busiest, ["link", "kind", "from", "to", Column("utilisation", percent=True)])
 
@@ -81,7 +78,7 @@ def path_text(rows: Rows) -> str:
 
 
 def assumptions_text(assumed: Rows) -> str:
-    """What a replay takes for granted; rows as `replay.assumed.replay_assumed` makes them, one for each fabric."""
+    """The assumptions of a replay; rows of `replay.run.replay_assumed`, one for each fabric."""
     together: dict[str, list[str]] = {}
     for name, servers in dict.fromkeys((one["fabric"], one["servers"]) for one in assumed):
         together.setdefault(servers, []).append(name)
@@ -92,7 +89,7 @@ def assumptions_text(assumed: Rows) -> str:
 
 
 def _alike(assumed: Rows) -> list[tuple[list[str], str]]:
-    """Fabrics that end at the same time for a reason that is known."""
+    """Fabrics that end at the same time for a known reason."""
     same: dict[Any, list[str]] = {}
     for one in assumed:
         if one["like"] is not None:

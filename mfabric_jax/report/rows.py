@@ -1,11 +1,11 @@
 """Rows of results on disk: `.csv` with the configuration beside it, or `.parquet` with it in the footer.
 
-Both hold one column per key, in order of first appearance; a key that a row lacks is None. The same rows give the
-same bytes. A CSV cell is read back as a number if its whole column looks like numbers, else as True or False,
-else as text; an empty cell is None. Parquet keeps the types.
+Both hold one column per key, in order of first appearance; a missing key is None. The same rows give the same bytes. A
+CSV cell is read as a number if its whole column looks like numbers, else as True or False, else as text; an empty cell
+is None. Parquet keeps the types.
 
-Text that a spreadsheet would run (=, +, @, or - before what is no number) gets an apostrophe in front of it in a CSV,
-which is gone again when it is read; so does text that begins with an apostrophe.
+In a CSV an apostrophe precedes text that a spreadsheet would run (=, +, @, or - before what is no number) or that
+begins with an apostrophe; reading removes it.
 """
 
 import contextlib
@@ -60,18 +60,16 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
 
 
 def jsonable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as it is read back."""
     plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
     return json.loads(json.dumps(dict(config), default=plain))
 
 
 def plain_row(row: Mapping[str, Any]) -> Row:
-    """The row with plain numbers. `InputError` for what no file of rows holds."""
+    """The row with plain scalars. `InputError` for values that files of rows cannot hold."""
     return {name: _scalar(name, value) for name, value in row.items()}
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """A number, text, truth value or None; array scalars become plain ones."""
     value = plain_scalar(value)
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
@@ -79,14 +77,12 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """`repr` of a number gives back the same float."""
     if isinstance(value, str):
         return f"'{value}" if _RUN.match(value) else value
     return "" if value is None else repr(value)
 
 
 def _text(cell: str) -> str:
-    """What `_cell` made of text, undone."""
     return cell[1:] if cell[:1] == "'" and _RUN.match(cell[1:]) else cell
 
 
@@ -103,7 +99,7 @@ def _table(columns: Mapping[str, list[Any]]) -> Any:
 
 
 def check_destination(path: str | Path) -> None:
-    """Say now, before a long run, that rows could not be written there. Leaves nothing behind."""
+    """Raise before a long run if rows could not be written there. Leaves nothing behind."""
     if check_file("rows file", path, EXTENSIONS) == ".parquet":
         with extra("store", "writing .parquet"):
             import pyarrow  # noqa: F401
@@ -112,7 +108,7 @@ def check_destination(path: str | Path) -> None:
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration.
 
-    Of a run that was killed, whose file is not there yet, the rows that were finished.
+    After a killed run, before the file exists, the rows finished so far.
     """
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
@@ -132,14 +128,12 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def read_texts(path: str | Path) -> list[dict[str, str | None]]:
-    """Rows of a CSV word for word."""
     with _readable(Path(path)):
         header, lines = _cells(Path(path))
     return [{name: _text(cell) or None for name, cell in zip(header, line, strict=True)} for line in lines]
 
 
 def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns, and the cells of every line as they are written."""
     before = csv.field_size_limit(_LARGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -154,14 +148,12 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _check_names(columns: Sequence[str]) -> None:
-    """`ValueError` where a name would stand for two columns."""
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
         raise ValueError(f"two columns are called {twice[0]!r:.80}")
 
 
 def _check_kinds(schema: Any) -> None:
-    """`ValueError` for a column of what no row holds: lists, structures, bytes, dates."""
     from pyarrow import types
 
     plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
@@ -171,10 +163,7 @@ def _check_kinds(schema: Any) -> None:
 
 
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The table of a parquet file, and its configuration.
-
-    - `sweep`: the digest of the sweep that the file must be a part of; None: any, or none.
-    """
+    """The table of a parquet file, and its configuration; `sweep`: required digest of its sweep, None: any."""
     with extra("store", "reading .parquet"):
         import pyarrow
         from pyarrow import parquet
@@ -190,7 +179,6 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What cannot be read becomes a sentence."""
     try:
         yield
     except InputError:
@@ -204,12 +192,12 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def journal_of(path: Path) -> Path:
-    """Where the journal of a rows file lies (see `keeping`)."""
+    """Path of a rows file's journal (see `keeping`)."""
     return path.with_name(f"{path.name}.journal")
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any] | None, dict[int, list[Row]], int]:
-    """The run, its work, and the bytes up to the first line that does not hold any; no run where the first does not."""
+    """The run, its finished work, and the number of valid bytes; no run if the first line is invalid."""
     run, done, good = None, {}, 0
     for line in path.read_bytes().splitlines(keepends=True):
         try:
@@ -227,18 +215,15 @@ def read_journal(path: Path) -> tuple[dict[str, Any] | None, dict[int, list[Row]
 
 
 def in_order(done: Mapping[int, list[Row]]) -> list[Row]:
-    """Rows by the numbers of their work."""
     return [row for number in sorted(done) for row in done[number]]
 
 
 def sidecar(path: str | Path) -> Path:
-    """Where the configuration of a CSV lies: `rows.csv` has `rows.config.json`."""
     path = Path(path)
     return path.with_name(f"{path.stem}.config.json")
 
 
 def _typed(cells: Sequence[str]) -> list[Any]:
-    """One column of text as the values it was written from."""
     filled = [cell for cell in cells if cell]
     read: Any = _text
     if all(_NUMBER.fullmatch(cell) for cell in filled):
@@ -248,18 +233,14 @@ def _typed(cells: Sequence[str]) -> list[Any]:
     return [read(cell) if cell else None for cell in cells]
 
 
-# -- rows of a long run, on disk as they are finished: a kill loses only the work in progress, and the same run goes on
-#
-# Beside `rows.csv` lies `rows.csv.journal` until the run is over. Its first line says which run it is; every further
-# line holds a number of the run's work and the rows of that work, and is on disk before the next work begins. A last
-# line that was not finished is dropped.
+# -- rows of a long run are on disk as they are finished: a kill loses only the work in progress, and the same run
+# continues. `rows.csv.journal` exists until the run is over. Its first line identifies the run; every further line
+# holds a number of the run's work and the rows of that work, and is on disk before the next work begins. An unfinished
+# last line is dropped.
 
 
 class Kept:
-    """The rows that a run has so far.
-
-    - `done`: rows of finished work by its number, those of an earlier run included (`found` numbers).
-    """
+    """The rows of a run so far. `done`: rows by number of work, those of an earlier run (`found` numbers) included."""
 
     def __init__(self, journal: BinaryIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
@@ -267,11 +248,10 @@ class Kept:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, in the order of the numbers."""
         return in_order(self.done)
 
     def add(self, rows: list[Row], number: int | None = None) -> None:
-        """The rows of a piece of work (default: the next one); they are on disk when this returns."""
+        """Add the rows of a piece of work (default: the next one); on return they are on disk."""
         number = len(self.done) if number is None else number
         rows = [plain_row(row) for row in rows]
         if self._journal is not None:
@@ -281,11 +261,11 @@ class Kept:
 
 @contextlib.contextmanager
 def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept]:
-    """Keep rows while the block runs, and write them to the file when it ends, however it ends.
+    """Keep rows while the block runs, and write them to the file when it ends, even by an error.
 
-    - `path`: None keeps rows in memory alone.   - `config`: of the run; it goes beside the rows, with `complete`.
+    - `path`: None keeps rows in memory only. `config`: of the run; stored beside the rows, with `complete`.
 
-    After an error or an interrupt the journal stays, and the same run goes on from it. `InputError` where the journal
+    After an error or an interrupt the journal stays, and the same run continues from it. `InputError` where the journal
     is of another run, is being written by another process, or cannot be written.
     """
     if path is None:
@@ -311,7 +291,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept
 
 @contextlib.contextmanager
 def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[BinaryIO, dict[int, list[Row]]]]:
-    """The journal of the rows file `path` for the run of this configuration, open and locked, and the work in it."""
+    """Open and lock the journal of the rows file `path` for this configuration; also returns its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
     try:
@@ -347,7 +327,6 @@ def _write(journal: BinaryIO, line: dict[str, Any]) -> None:
 
 
 def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What differs between two runs, in words."""
     for name in {**there["config"], **now["config"]}:
         old, new = there["config"].get(name), now["config"].get(name)
         if json.dumps(old) != json.dumps(new):  # NaN is itself
@@ -359,7 +338,6 @@ def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _files(values: Iterable[Any]) -> dict[str, list[int]]:
-    """Size and time of the files that a configuration names, `FILE.py:FUNCTION` among them."""
     found = {}
     for value in values:
         for name in value if isinstance(value, list | tuple) else (value,):

@@ -1,7 +1,7 @@
-"""One look for all charts and figures: colour, marker and label of each fabric; paper, fonts, how a figure is saved.
+"""The look of all charts and figures: colour, marker and label of each fabric; paper, fonts, saving.
 
-Every fabric brings its own look: the first eight take the colours of Okabe and Ito (yellow darkened, to be seen on
-white). Parts of an iteration and kinds of work take Tol's muted ones: both are made for colour-blind readers.
+The first eight fabrics have the colours of Okabe and Ito (yellow darkened, to be visible on white). Parts of an
+iteration and kinds of work have Tol's muted ones. Both palettes suit colour-blind readers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOUCHING = 0.001  # what overlaps by less touches
 
 @dataclass(frozen=True)
 class Look:
-    """How one thing is drawn and what a reader calls it; `hollow`: a second series of the same colour."""
+    """Colour, marker and label of a thing; `hollow`: a second series of the same colour."""
 
     label: str
     colour: str
@@ -92,17 +92,15 @@ _RC: dict[str, Any] = {
 
 
 def fabric(name: str) -> Look:
-    """The look of a fabric; one that is not in the palette is grey under its own name."""
     return FABRICS.get(name, Look(name, FAINT))
 
 
 def kind(name: str) -> Look:
-    """The look of a kind of work."""
     return KINDS.get(name, Look(name, FAINT))
 
 
 def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for every name: that of the fabric, or one that no fabric here has; from the ninth on hollow."""
+    """A look for every name: that of the fabric, or one that no fabric here has; hollow from the ninth on."""
     names = list(dict.fromkeys(names))
     free = [look for key, look in FABRICS.items() if key not in names] or list(FABRICS.values())
     others = [name for name in names if name not in FABRICS]
@@ -114,7 +112,7 @@ def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
-    """A look for every series; those of one fabric share its colour, from the third on it is lighter."""
+    """A look for every series; series of one fabric share its colour, lighter from the third on."""
     found = distinct_looks(str(own.fabric) for own in series)
     return {
         own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1, colour=_of_rank(look, own.rank))
@@ -124,12 +122,10 @@ def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
 
 
 def _of_rank(look: Look, rank: int) -> str:
-    """Two series, one of them hollow, for each of so many shades."""
     return look.colour if rank < 2 else mixed(look.colour, min(_LIGHTER * (rank // 2), _LIGHTEST))
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever can be read on a colour."""
     if colour.lower() == PAPER:
         return INK
     red, green, blue = rgb(colour)
@@ -137,24 +133,22 @@ def ink_on(colour: str) -> str:
 
 
 def rgb(colour: str) -> list[float]:
-    """Red, green and blue of a colour, 0 to 1."""
     return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
 
 
 def mixed(colour: str, white: float) -> str:
-    """A colour with so much white in it."""
+    """A colour mixed with a part of white."""
     return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
 
 def font(part: float) -> float:
-    """A part of the size of the figure's text."""
     import matplotlib
 
     return part * matplotlib.rcParams["font.size"]
 
 
 def free_place(places: Iterable[Point], width: float, height: float, taken: list[Box]) -> Point | None:
-    """The first place at which a text of this size covers nothing that is taken; from then on it is taken itself."""
+    """The first place at which a text of this size covers nothing in `taken`, to which it is then added."""
     for x, y in places:
         near = ((width + w - 2 * abs(x - u), height + h - 2 * abs(y - v)) for u, v, w, h in taken)
         if all(min(over) < _TOUCHING for over in near):
@@ -170,7 +164,6 @@ def wrapped(text: str, inches: float) -> str:
 
 @contextmanager
 def look(**settings: Any) -> Iterator[None]:
-    """Matplotlib's own defaults, this style and settings over it, whatever the reader's own; put back afterwards."""
     with extra("plot", "drawing figures"):
         import matplotlib
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -181,7 +174,7 @@ def look(**settings: Any) -> Iterator[None]:
 
 
 def blank(width: float, height: float, arranged: bool = True) -> Figure:
-    """An empty figure of a size in inches, drawn without a display; matplotlib arranges what is in it, if asked."""
+    """An empty figure of a size in inches, without a display; `arranged`: matplotlib lays out its contents."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -204,13 +197,13 @@ def panels(count: int, width: float = 5.8, height: float = 3.3) -> tuple[Figure,
 
 
 def key_columns(handles: Sequence[Artist], inches: float) -> int:
-    """In how many columns the entries of a key fit into a width."""
+    """Number of columns in which the entries of a key fit into a width."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
 
 
 def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[Artist]) -> None:
-    """The key of a figure of `count` panels: in the panel left over, or else below."""
+    """The key of a figure of `count` panels: in the free panel, or else below."""
     if len(axes) > count:
         axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
         return
@@ -219,7 +212,7 @@ def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[A
 
 
 def check_picture(path: str | Path) -> None:
-    """Say now, before a long run, that a figure could not be written there."""
+    """Raise before a long run if a figure could not be written there."""
     check_file("figure", path, EXTENSIONS)
 
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal: plain text; any rows, a comparison, a validation, policies."""
+"""Tables for the terminal, as plain text: any rows, comparisons, validations, policies."""
 
 import math
 import shutil
@@ -25,7 +25,7 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class Column:
-    """One column: the key in the rows, its heading, and how its numbers are written; `places`: decimal ones of all."""
+    """A column: the key in the rows, its heading, and the format of its numbers (`places`: decimals of all)."""
 
     key: str
     title: str | None = None
@@ -35,16 +35,15 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands over the column."""
         return self.key if self.title is None else self.title
 
 
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
     """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
 
-    Columns default to every key of the rows. What does not fit in `width`, or in a narrower terminal, continues below,
-    with the first column, or as many columns of text at the left as tell rows apart (in up to two thirds of the width),
-    repeated.
+    Columns default to every key of the rows. What does not fit in `width`, or in a narrower terminal, continues below
+    and repeats the first column, or as many text columns at the left as distinguish rows (in up to two thirds of the
+    width).
     """
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
@@ -54,12 +53,10 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
 
 
 def on_screen(width: int) -> int:
-    """So many columns, or those of a narrower terminal."""
     return min(width, max(_NARROWEST, shutil.get_terminal_size((width, 0)).columns))
 
 
 def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width: int) -> int:
-    """How many columns at the left tell rows apart."""
     used, best, apart = 0, 1, 0
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
@@ -72,7 +69,6 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
 
 
 def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    """The columns of a ranking as text of one width, their headings first."""
     return [_printed(ranking.lines, column) for column in _ranked(ranking)]
 
 
@@ -81,11 +77,11 @@ def _ranked(ranking: Ranking) -> list[Column]:
 
 
 def comparison(rows: Rows) -> str:
-    """What `mfabric compare` found: a block per model.
+    """The table of `mfabric compare`: a block per model.
 
     First its ranking. Then a line per fabric: iteration time in seconds at each bandwidth; at the bandwidth nearest 400
-    Gbps where the iteration goes, what the whole cluster costs and draws, what its network does, and the performance
-    per dollar of both over the fat-tree's.
+    Gbps the parts of the iteration, cost and power of the whole cluster, network activity, and the performance per
+    dollar of cluster and network over the fat-tree's.
     """
     grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
     blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
@@ -93,7 +89,6 @@ def comparison(rows: Rows) -> str:
 
 
 def _printed(rows: Rows, spec: Column) -> list[str]:
-    """A column as text of one width, its heading first."""
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent, spec.places)]
     wide = max(map(len, cells))
@@ -102,7 +97,6 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
 
 
 def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[str]]]:
-    """Columns in groups that fit side by side, each beginning with the first `labels` of them."""
     if not printed:
         return []
     first, others = printed[:labels], printed[labels:]
@@ -141,7 +135,6 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
 
 
 def _heading(grid: Grid, model: str) -> str:
-    """The model and what its rows have in common."""
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
@@ -149,7 +142,6 @@ def _heading(grid: Grid, model: str) -> str:
 
 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
-    """One series: its times, then shares, cost and performance per dollar at one bandwidth."""
     times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
     total = grid.value(model, series, detail, "iteration_s")
     line: dict[str, Any] = {"fabric": series.named(series.fabric)} | times
@@ -169,7 +161,6 @@ def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str,
 
 
 def _relative(grid: Grid, model: str, series: Series, gbps: float, column: str) -> str | None:
-    """Performance per dollar over the fat-tree's, as in 1.32x."""
     reference = grid.reference(model, gbps)
     if reference is None or reference.fabric != REFERENCE:
         return None
@@ -204,7 +195,7 @@ size of errors of single corrected flows of 1 MiB or more; mean, p90 of groups: 
 
 
 def agreement(rows: Rows, groups: Rows) -> str:
-    """What `mfabric validate packet` found: the runs group by group, then the groups, plain and corrected."""
+    """The table of `mfabric validate packet`: the runs by group, then the groups, plain and corrected."""
     blocks = []
     for (group, topology, transport), members in grouped(rows, "group", "topology", "transport").items():
         shape, by = topology.partition(" (")[0], members[0]["corrected_by"]
@@ -218,17 +209,14 @@ def agreement(rows: Rows, groups: Rows) -> str:
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run with its times in milliseconds."""
     return {**row} | {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted", "corrected")}
 
 
 def _routing(row: Mapping[str, Any]) -> str:
-    """How a run spread its flows over links, in a word."""
     return "paths known" if row["paths_known"] else "sprayed" if "spraying" in row["routing"] else "paths unknown"
 
 
 def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
-    """The errors of a group, of the plain fluid or of the corrected one."""
     before = _FLUIDS[fluid]
     shared = {name: line[name] for name in ("group", "transport", "runs", "large_flows")}
     names = [column.key for column in _GROUPS if isinstance(column, Column) and column.key not in shared]
@@ -240,7 +228,8 @@ def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
 
 def scoreboard_table(rows: Rows) -> str:
     """A line for each policy, best first: mean, median and 90th percentile of the time over the degree bound (mean of
-    the workloads), the mean of each workload, time over proved optima, decisions per second in a batch."""
+    the workloads), the mean of each workload, time over proved optima, decisions per second in a batch.
+    """
     blocks = []
     for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
         lines = [_score(policy, own) for (policy,), own in grouped(here, "policy").items()]
@@ -265,10 +254,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def forecast_table(rows: Rows) -> str:
-    """Mean time over the degree bound with its 95 % interval: a line for each policy, a column for each forecast.
-
-    The best of a column is marked with *; a policy whose interval of the gain over greedy is above 0 with +, below
-    with -.
+    """Mean time over the degree bound with its 95 % interval: a line for each policy, a column for each forecast. *
+    marks the best of a column; + or - marks a policy whose interval of the gain over greedy is above or below 0.
     """
     blocks = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():

@@ -1,4 +1,4 @@
-"""The charts of any rows: the result against every number that was varied, a design space, or bars by a name."""
+"""Charts of any rows: the result against each varied number, a design space, or bars by name."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: res
 
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
-    """A chart for each parameter of which the same fabric, policy, .. occurs with several values."""
+    """A chart for each parameter of which the same fabric, policy, .. has several values."""
     chosen, result = shown_settings(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
     panel, lines = _arranged(rows, names)
@@ -62,7 +62,6 @@ def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...
 
 
 def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
-    """Which name has a panel for each value, and which together a line."""
     panel = "model" if "model" in names else None
     if panel is None and names and combinations(rows, names) > _MOST_LINES:
         panel = names[0]
@@ -75,7 +74,6 @@ def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
-    """Rows at the bandwidth nearest to 400 Gbps, where it is not bandwidth that is varied."""
     if name == _GBPS or _GBPS not in chosen or _GBPS not in numeric(rows):
         return rows, ""
     present = [value for gbps in values_in(rows, _GBPS) if (value := usable(gbps)) is not None]
@@ -86,7 +84,6 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
 
 
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
-    """By panel, line and value of the parameter: the results."""
     cells: dict[str, Lines] = {}
     for row in rows:
         value, found = usable(row[name]), usable(row[result])
@@ -117,9 +114,8 @@ def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[st
 
 
 def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
-    """Cost against time: a panel per model, a point per row, the front of all. `InputError` without times or prices.
-
-    Cost is that of the whole cluster where rows have it, else that of the network.
+    """Cost (of the cluster if rows have it, else of the network) against time: a panel per model, a point per row, and
+    the front of all. `InputError` without times or prices.
     """
     column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
     lacks(rows, (TIME, column))
@@ -151,8 +147,6 @@ def _point(row: Mapping[str, Any]) -> Point | None:
 
 
 def _kept(rows: Rows) -> Rows:
-    """Those on the front and, where there are very many, an even choice of the others, which come first; none that
-    takes many times as long as the shortest."""
     shortest = min(point[1] for row in rows if (point := _point(row)))
     rows = [row for row in rows if (point := _point(row)) and point[1] <= _SLOW * shortest]
     best = set(front([point for row in rows if (point := _point(row))]))
@@ -166,7 +160,7 @@ def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
     return f"{words}: {significant(point[1])} s, {significant(point[0], 3)} M$"
 
 
-# -- whatever the rows are
+# -- any other rows
 
 
 def plainest(rows: Rows) -> Chart:

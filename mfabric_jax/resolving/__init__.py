@@ -1,1 +1,1 @@
-"""What a case stands for: values that it leaves open, limits, and what the engine reads; `simulation` exports it."""
+"""Resolves a case: open values, limits, and the engine's input; exported by `simulation`."""

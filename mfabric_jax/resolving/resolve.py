@@ -1,7 +1,7 @@
-"""What a case stands for: every value that it leaves open worked out, and why; and what does not go together.
+"""Resolves a case: fills its open values with reasons, and rejects values that do not go together.
 
-Nothing is written back: `resolve` makes a new case in which nothing is open, so that it can be fed back, and from it
-the job (`Workload`) and what the engine reads (`Settings`)."""
+`resolve` makes a new case without open values, the job (`Workload`) and the engine's input (`Settings`).
+"""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from mfabric_jax.workload.set_ups import Candidate, quickest
 
 
 class Beside(NamedTuple):
-    """Where `when` holds of the values of a case, by path, `path` must be one of `allowed`; `why`: in a few words."""
+    """A rule: where `when` holds of the values by path, `path` must be one of `allowed`; `why` in a few words."""
 
     when: Callable[[dict[str, Any]], bool]
     path: str
@@ -67,7 +67,7 @@ LIMITS = (
 
 
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
-    """`Misfit` for values that do not go together.   - `tree_nics`: NICs of the cluster on switch trees."""
+    """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
@@ -91,7 +91,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
         )
 
 
-BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # what a command does not model: path, and what it must be
+BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values a command does not model
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscription", (None,)),
@@ -132,7 +132,7 @@ def check_beside(what: str, case: Case) -> None:
 
 
 def _check_passes(at: dict[str, Any]) -> None:
-    """Circuits beside passes that overlap: chosen when demand is known, or for long spans."""
+    """`Misfit` for circuit rules that do not work with overlapping passes."""
     if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
         "block",
         "stage",
@@ -143,19 +143,17 @@ def _check_passes(at: dict[str, Any]) -> None:
 
 
 def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
-    """The one sentence of the table."""
     words = " or ".join(map(_word, allowed))
     raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
 
 
 def _word(value: Any) -> str:
-    """As a file has it."""
     return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-GPUS = 1024  # of a job that says neither gpus nor dp
-GLOBAL_BATCH = 4096  # sequences, of a job that says nothing of its batch
-ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server is on the tree, so 2 of 8
+GPUS = 1024  # default if neither gpus nor dp is stated
+GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
+ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
 BATCH, SPREAD = EITHER
 
 
@@ -163,8 +161,8 @@ BATCH, SPREAD = EITHER
 class Resolved:
     """One case with every value resolved.
 
-    - `case`: nothing in it is open.   - `job`: the model on its GPUs.   - `why`: of what was open, by path.
-    - `asked`: as it came.
+    - `case`: the case without open values; `asked`: the original.
+    - `job`: the model on its GPUs; `why`: reasons for filled values, by path.
     """
 
     case: Case
@@ -175,17 +173,15 @@ class Resolved:
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU that computes, and its server."""
         return self.settings.server
 
     @property
     def fabric(self) -> Fabric:
-        """The fabric between servers."""
         return fabric.get(self.case.network.fabric)
 
 
 class _Open:
-    """The values of a case as they are found, and why."""
+    """Values of a case while they are resolved, with reasons."""
 
     def __init__(self, case: Case):
         self.values, self.why = flat(case), {}
@@ -194,13 +190,12 @@ class _Open:
         return self.values.get(path)
 
     def fill(self, path: str, value: Any, why: str) -> None:
-        """Says what a path stands for, if it is open."""
         if self.values.get(path) is None and value is not None:
             self.values[path] = value
             self.why[path] = why
 
     def take(self, statement: Statement, why: str) -> None:
-        """Fills from a recipe: what is open; of what says one thing in several ways, where all of them are."""
+        """Fills open values from a recipe; of alternative settings only where all are open."""
         before = dict(self.values)
         for path, value in statement.items():
             group = next((group for group in EITHER if path in group), (path,))
@@ -210,7 +205,7 @@ class _Open:
                 self.values[path], self.why[path] = value, why
 
     def _chosen(self, path: str, statement: Statement) -> bool:
-        """Whether a leaf of an alternative is one of the alternative that the recipe brought."""
+        """Whether the recipe itself chose the alternative of this leaf."""
         parts = path.split(".")
         choice = next((c for c in statement if c in self.why and statement[c] == parts[1]), None)
         return len(parts) < 3 or parts[1] in ("parallel", "batch", "precision") or choice is not None
@@ -223,7 +218,7 @@ class _Open:
 def resolve(case: Case) -> Resolved:
     """The case with every value resolved, its job, and what the engine reads.
 
-    `InputError` for a name that is none, `Misfit` for values that do not go together, each with one sentence.
+    `InputError` for an unknown name, `Misfit` for values that do not go together.
     """
     source, payload = case.traffic.source, case.network.payload
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
@@ -233,7 +228,7 @@ def resolve(case: Case) -> Resolved:
 
 @functools.lru_cache(maxsize=4096)
 def _resolved(case: Case, files: tuple) -> Resolved:
-    """`resolve`, again only where one of the files that a case names has changed."""
+    """`resolve`, cached until a file of the case changes."""
     found = _Open(case)
     gpu = _gpu(found)
     model = get_model(case.model.name, _overrides(found))
@@ -270,7 +265,6 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
 
 
 def _gpu(found: _Open) -> Gpu:
-    """The GPU with what the case says of it; what it leaves open is as the data sheet has it."""
     gpu = get_gpu(found["gpu.name"])
     given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
     si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
@@ -283,14 +277,13 @@ def _gpu(found: _Open) -> Gpu:
 
 
 def _overrides(found: _Open) -> dict[str, Any]:
-    """What the case says of the model itself."""
     given = {field: found[f"model.{field}"] for field in OF_MODEL}
     return {field: value for field, value in given.items() if value is not None}
 
 
 @functools.cache
 def recipes(name: str) -> dict[str, tuple[str, Statement]]:
-    """{model: (source, what its set-up states)} of the makers, or of the paper."""
+    """{model: (source, statement)} of the makers, or of the paper."""
     text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
     found: dict[str, tuple[str, Statement]] = {}
     for model, table in tomllib.loads(text).items():
@@ -301,7 +294,6 @@ def recipes(name: str) -> dict[str, tuple[str, Statement]]:
 
 
 def _recipe(found: _Open, model: Model) -> None:
-    """What the file of a model, its makers or the paper say of how it is run."""
     if model.set_up:
         word = {name: value for name, value in model.set_up.items() if name == "precision"}
         rest = {name: value for name, value in model.set_up.items() if name != "precision"}
@@ -318,7 +310,7 @@ def _recipe(found: _Open, model: Model) -> None:
 
 
 def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
-    """Why the degrees of a recipe are not those of this job; None where they can be."""
+    """Why the degrees of a recipe do not fit this job; None where they can."""
     for path in degrees:
         if found[path] not in (None, statement[path]):
             return f"{path} is {found[path]}, not {statement[path]}"
@@ -330,7 +322,6 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
 
 
 def _formats(found: _Open) -> None:
-    """Number formats, schedule, overlap, dispatch, sharding: what no recipe says is usual."""
     for name in ("compute", "dispatch", "combine", "gradients"):
         found.fill(f"job.precision.{name}", "bf16", "usual")
     found.fill("job.schedule", "1f1b", "usual")
@@ -351,7 +342,6 @@ def _formats(found: _Open) -> None:
 
 # ----------------------------------------------------------------------------------------------------------------- job
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
-    """The job: degrees that fit, then the batch."""
     per_server = on.gpus_of(gpu)
     chosen = _degrees(found, model, gpu)
     why = chosen.why
@@ -380,7 +370,6 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
 
 
 def _shape(found: _Open) -> dict[str, Any]:
-    """Fields of the workload that no search chooses."""
     passes = found["job.overlap"] == "passes"
     capacity = found["job.capacity_factor"]
     return {
@@ -405,7 +394,6 @@ def _shape(found: _Open) -> dict[str, Any]:
 
 
 def _bytes(value: Any, name: str) -> float:
-    """Bytes per element of a number format, or as they are given."""
     return BYTES[name][value] if isinstance(value, str) else value
 
 
@@ -414,7 +402,7 @@ def _placed(found: _Open, name: str) -> Any:
 
 
 def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
-    """Degrees and recomputation: as stated where they are, else what takes least time a token of what fits."""
+    """Degrees and recomputation: as stated, else the fastest per token that fits."""
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     if gpus is None and dp is not None and None not in (tp, pp, ep):
         gpus = tp * pp * ep * dp
@@ -442,7 +430,7 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
 
 
 def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
-    """`Misfit` for degrees that do not divide what they share out, or do not make the GPUs, with the nearest."""
+    """`Misfit` for degrees that do not divide evenly, with the nearest that do."""
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     facts, servers = model.architecture, gpu.gpus_per_server
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
@@ -467,14 +455,12 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
 
 
 def _nearest(value: int, allowed: Sequence[int]) -> str:
-    """The nearest below and above, in words."""
     below = [one for one in allowed if 0 < one < value][-1:]
     near = [str(one) for one in [*below, *[one for one in allowed if one > value][:1]]]
     return f"the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(near)}"
 
 
 def _asked_batch(found: _Open) -> int | None:
-    """Sequences of an iteration as they are stated, or usual where nothing else is."""
     if all(found[path] is None for path in BATCH):
         return GLOBAL_BATCH
     return found["job.batch.global_batch"]
@@ -486,7 +472,6 @@ def _disagree(found: _Open, said: str, takes: str) -> None:
 
 
 def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
-    """Micro-batches and global batch, which follow from each other."""
     micro_batch, cp, pp = found["job.batch.micro_batch"], found["job.parallel.cp"], degrees["pp"]
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
     order = SCHEDULES[found["job.schedule"]]
@@ -530,7 +515,7 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- network
 def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
-    """NICs of a server and their shares; how many NICs of the cluster are on switch trees."""
+    """Fills NICs of a server and their shares; returns NICs of the cluster on switch trees."""
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
@@ -585,10 +570,7 @@ def gpu_of(case: Case) -> Gpu:
 
 @functools.lru_cache(maxsize=256)
 def hardware_of(case: Case, servers: int) -> Hardware:
-    """The GPUs and the network of a case over so many servers, whatever runs there.
-
-    `InputError` for a name that is none, `Misfit` for NICs that cannot be shared so.
-    """
+    """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
     tree_nics = _ports(found, gpu, servers, on)
@@ -598,7 +580,6 @@ def hardware_of(case: Case, servers: int) -> Hardware:
 
 
 def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
-    """Fields of `Hardware`."""
     case: Any = whole
     payload, nics, degree = case.network.payload, case.network.nics, case.network.mfabric.optical_degree
     return {
@@ -616,7 +597,6 @@ def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------ settings
 def _settings(case: Case, gpu: Gpu) -> Settings:
-    """What the engine reads."""
     source: Any = case.traffic.source
     if source.name == "trace":
         if source.path is None:
@@ -628,7 +608,7 @@ def _settings(case: Case, gpu: Gpu) -> Settings:
 
 
 def _check_fabric(resolved: Resolved) -> None:
-    """`InputError` for what the fabric cannot be: a group that it has no room for, a bandwidth without a price."""
+    """`InputError` for a group that the fabric has no room for, or a bandwidth without a price."""
     case, settings, job = resolved.case, resolved.settings, resolved.job
     settings.parts.prices.at("nic", case.network.nic_gbps)
     settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
@@ -644,7 +624,7 @@ def _check_fabric(resolved: Resolved) -> None:
 
 
 def _check_measured(case: Case) -> None:
-    """`InputError` for a measurement without its seconds, of no fabric, or of one whose circuits follow the rate."""
+    """`InputError` for a measurement without seconds or fabric, or whose circuits depend on the rate."""
     rate: Any = case.compute.rate
     if rate.name != "measured":
         return

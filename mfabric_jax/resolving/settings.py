@@ -1,9 +1,7 @@
-"""What the engine reads of one case: numbers and names, every value resolved, no default here.
+"""The engine's input for one case: every value resolved by `resolve`, no defaults.
 
-`resolve` makes it from a `Case`; nothing else does. What published iteration times imply about computation is one
-achieved FLOP/s rate per model, and nothing else; other assumptions imply other rates, so each preset has its own.
-Source: arXiv 2501.03905, iteration time on the non-blocking fat-tree at 100, 200, 400 and 800 Gbps, normalised: used
-as ratios to the time at 800, three numbers a model. Skew comes from recordings, all else is simulated.
+Computation time is one achieved FLOP/s rate per model, fitted per preset to published iteration times: arXiv
+2501.03905, non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
 """
 
 import dataclasses
@@ -39,11 +37,7 @@ ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was
 
 
 class Calibrated(NamedTuple):
-    """`efficiency`: achieved over the peak of the default GPU (a time scale: it may exceed 1).
-
-    - `compute_s`: computation of an iteration, busiest stage.   - `ratios`: fitted times over that at 800 Gbps.
-    - `residuals`: these over the published ones, less 1.
-    """
+    """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
 
     efficiency: float
     compute_s: float
@@ -65,18 +59,12 @@ def _read(name: str) -> dict[str, Calibrated]:
 CALIBRATED = {name: _read(name) for name in ASSUMED}
 
 
-HALF = 0.5  # of the peak, of a model without published times
+HALF = 0.5  # of the peak, for a model without published times
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """GPUs, NICs and switches of one case, whatever runs there.
-
-    - `case`: with every value of these resolved.   - `server`: the GPU that computes, and its server.
-    - `carried_by`: the transport.
-    - `server_nics`: NICs of a server, where the case or the GPU says how many.
-    Names and meaning of the others: `case.tree`.
-    """
+    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server."""
 
     case: Case
     server: Gpu
@@ -102,23 +90,19 @@ class Hardware:
 
     @property
     def optical_switch(self) -> Ocs | None:
-        """The one that is named."""
         ocs = self.case.circuits.ocs
         return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Hardware):
-    """One case as the engine has it, every value resolved.
-
-    - `measured`: the rate that was solved from a measured iteration.
-    """
+    """One case for the engine; `measured`: the rate solved from a measured iteration."""
 
     measured: float | None = None
 
     @property
     def first(self) -> str:
-        """What the first all-to-all of a block does, as `timing.First` names it."""
+        """Name of the rule in `timing.First`."""
         turn: Any = self.case.circuits.turn
         if turn.name == "predict" and turn.predictor == "random":
             return "random"
@@ -126,7 +110,7 @@ class Settings(Hardware):
 
     @property
     def circuits_for(self) -> str:
-        """How long circuits stay: for an all-to-all, or a span of `timing.Span`."""
+        """Name of the span in `timing.Span`."""
         turn: Any = self.case.circuits.turn
         if turn.name == "span":
             return turn.length
@@ -134,20 +118,19 @@ class Settings(Hardware):
 
     @property
     def plan_on(self) -> str:
-        """What long spans are planned on: the span itself, or the past."""
+        """Selections on which long spans are planned: the span itself, or the past."""
         turn: Any = self.case.circuits.turn
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 
     # ------------------------------------------------------------------------------------------ the rate of computation
     @property
     def calibrated(self) -> dict[str, Calibrated]:
-        """Published times that rates are fitted to, under the assumptions of the case: rates of one GPU alone."""
+        """Fitted rates by model, under the assumptions of the case."""
         rate: Any = self.case.compute.rate
         of_gpu = self.server.name, self.case.job.precision.compute
         return CALIBRATED[rate.value] if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
 
     def achieved(self, job: Workload) -> float:
-        """Achieved over peak FLOP/s of the GPU for a model."""
         rate: Any = self.case.compute.rate
         if rate.name == "calibrated":
             known = self.calibrated.get(job.known_as)
@@ -159,12 +142,11 @@ class Settings(Hardware):
         return rate.value
 
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
-        """Seconds of a block; `efficiency`: None: what is achieved."""
+        """Seconds of a block; `efficiency` None: `achieved`."""
         achieved = self.achieved(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self.case.job.precision.compute)  # type: ignore[arg-type]
 
     def room(self, job: Workload) -> Room:
-        """The slots that a group's experts are placed in."""
         facts, rule = job.architecture, self.case.placement.rule
         limited = job.node_limit == "model" and facts.expert_groups > 1
         groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
@@ -182,12 +164,10 @@ class Settings(Hardware):
     # ---------------------------------------------------------------------------------------------------------- network
     @functools.cached_property
     def parts(self) -> Parts:
-        """The table of parts in use."""
         return Parts.read(self.case.network.prices, self.case.circuits.ocs)
 
     @property
     def rules(self) -> Rules:
-        """How an iteration runs."""
         case: Any = self.case
         overlap = case.job.overlap
         return Rules(
@@ -200,11 +180,10 @@ class Settings(Hardware):
     # --------------------------------------------------------------------------------------------------------- circuits
     @property
     def policy_name(self) -> str:
-        """For rows and titles: a function goes by its own name."""
         return policies.name_of(self.case.circuits.policy)
 
     def circuits_policy(self, mean=None) -> policies.Policy:
-        """The policy with its settings; `mean` is the demand that "static" is for."""
+        """The policy with its settings; `mean`: demand for "static"."""
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":
@@ -215,7 +194,7 @@ class Settings(Hardware):
 
 
 def knobs_of(source: Any) -> Knobs:
-    """Knobs of traffic: of a named workload, or of a file. `InputError` for one that is neither."""
+    """Knobs of a named workload or of a file; `InputError` for anything else."""
     if source.value.endswith(".json"):
         return Knobs.read(source.value)
     return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]

@@ -1,4 +1,4 @@
-"""Cases simulated: resolved, solved, timed, told as rows."""
+"""Simulation of cases: resolve, solve all-to-alls, time iterations, make rows."""
 
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import evaluate, grid

@@ -1,4 +1,4 @@
-"""Many configurations through one compiled function: in chunks that fit the device, spread over all devices."""
+"""Evaluates many configurations with one compiled function, in chunks that fit the device, on all devices."""
 
 import collections
 import contextlib
@@ -24,8 +24,8 @@ from mfabric_jax.platforms import local_devices, platform
 
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
-MEMORY = 4 * 2**30  # bytes for one chunk on a device that does not say what it has
-PART = 0.5  # of what a device has
+MEMORY = 4 * 2**30  # bytes for one chunk on a device of unknown memory
+PART = 0.5  # of the memory of a device
 AXIS = "cases"
 MAPS = pathlib.Path("/proc/self/maps")
 CROWDED = 30_000  # memory maps; every compiled program holds some, and at 65,530 Linux gives no more: XLA crashes
@@ -34,8 +34,7 @@ Function = Callable[[Case], Mapping[str, Any]]
 
 
 class Estimate(NamedTuple):
-    """What is about to run: cases in all and at once, bytes of each device for that, how many devices, and how long it
-    took to compile."""
+    """The planned run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
 
     cases: int
     at_once: int
@@ -50,7 +49,7 @@ class Estimate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluated:
-    """- `arrays`: results by name, each [N ...].   - `cases`: what was evaluated.   - `run_s`: compiling apart."""
+    """Results `arrays` by name, each [N ...], of the evaluated `cases`; `run_s` excludes compilation."""
 
     arrays: dict[str, np.ndarray]
     cases: Case
@@ -58,14 +57,14 @@ class Evaluated:
     run_s: float
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dict per case: the numbers of `cases`, where this is a dict, and those of the results; arrays left out."""
+        """A dict per case: numbers of `cases` (if a dict) and scalar results."""
         named = {**(self.cases if isinstance(self.cases, Mapping) else {}), **self.arrays}
         shown = {name: np.asarray(x).tolist() for name, x in named.items() if np.ndim(x) == 1}
         return [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
 
 
 def drop_programs_if_crowded() -> None:
-    """Forgets compiled programs where they hold half of the memory maps that a process may have."""
+    """Drops compiled programs once they hold half of the memory maps that a process may have."""
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > CROWDED:
         jax.clear_caches()
         gc.collect()
@@ -81,25 +80,21 @@ def evaluate(
     before: Callable[[Estimate], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
-    """Compute `function` for every case, compiled once.
+    """Compute `function` for every case, compiled once; results are on the host.
 
-    - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take. Where it is a tree itself
-      (`jax.tree_util.Partial`, an Equinox module), its arrays are handed to the program: others of the same shapes do
-      not compile again.
-    - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis; `grid` makes them.
-    - `at_once`: cases of a chunk; None: all, up to 256 on a CPU (more are hardly faster) and 65,536 elsewhere. Fewer
-      where they need more than `memory_bytes` of a device (None: half of what it has, or 4 GiB). The last chunk is
-      padded, so there is one program.
-    - `devices`: None: all local ones, of the kind of `jax_default_device` if that is set; cases are divided among them.
-    - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
+    - `function`: case -> dict of arrays, for `jax.vmap` and `jax.jit`. Arrays of a function that is a tree
+      (`jax.tree_util.Partial`, an Equinox module) are arguments: others of the same shapes do not compile again.
+    - `cases`: a tree of arrays with N cases along the first axis; see `grid`.
+    - `at_once`: cases per chunk; None: up to 256 on a CPU and 65,536 elsewhere, fewer if they need more than
+      `memory_bytes` of a device (None: half of its memory, or 4 GiB).
+    - `devices`: None: all local ones of the kind of `jax_default_device`.
+    - `before`: called with the estimate after compilation; `progress`: called with the number of finished cases.
 
-    Results are on the host: while one chunk is fetched the next two are computed. Off a CPU cases
-    that one device holds beside a chunk are moved there once and cut there. `InputError` for cases without or with
-    unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a function
-    without a hash or of other results.
+    `InputError` for cases without a common first axis, for values that are no numbers or do not fit 32 bits where JAX
+    uses these, and for a function that is not hashable or returns no dict of arrays.
 
-    Example: `evaluate(lambda case: {"s": all_to_all_time(Region(8, case["gbps"]), plan, demand)},
-    grid(gbps=[100.0, 400.0])).rows()`.
+    Example: `evaluate(lambda case: {"s": all_to_all_time(Region(8, case["gbps"]), plan, demand)}, grid(gbps=[100.0,
+    400.0])).rows()`.
     """
     count = _count(cases)
     devices = local_devices() if devices is None else devices
@@ -136,8 +131,7 @@ def evaluate(
 
 
 def cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
-    """What cuts chunks from cases on the device; None where they are cut on the host: on a CPU, for several devices, or
-    where one does not hold all cases beside its chunks."""
+    """Function that cuts chunks from cases on the device; None where they are cut on the host."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
     if platform() == "cpu" or spread.mesh.size > 1 or bytes_of_all + estimate.device_bytes > limit:
         return None
@@ -152,7 +146,6 @@ def _cut(cases: Case, chosen: Int[Array, "B"]) -> Case:
 
 
 def _chunks(cases: Case, count: int, estimate: Estimate, cut, spread: NamedSharding) -> Iterator[Case]:
-    """Chunks on the devices, the last one padded by its last case."""
     there = jax.device_put(cases, _everywhere(spread)) if cut else cases
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)
@@ -168,9 +161,9 @@ def _everywhere(spread: NamedSharding) -> NamedSharding:
 
 
 def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
-    """Every combination of the values of the axes, the last one changing fastest: a case each, for `evaluate`.
+    """Every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
 
-    An axis may be an array [n ...], whose values are along its first axis.
+    An array axis [n ...] has its values along the first dimension.
     """
     values = {name: np.asarray(axis) for name, axis in axes.items()}
     for name, axis in values.items():
@@ -181,7 +174,6 @@ def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
 
 
 def usual_at_once(devices: Sequence[Any] | None = None) -> int:
-    """Cases of a chunk where nothing else is said."""
     devices = local_devices() if devices is None else devices
     return ON_CPU if all(device.platform == "cpu" for device in devices) else ON_DEVICE
 
@@ -201,7 +193,6 @@ def is_array(x) -> bool:
 
 
 def _typed(path, x):
-    """As JAX will have it; keys of random numbers as they are."""
     if isinstance(x, jax.Array):
         return x
     given, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
@@ -221,7 +212,6 @@ def _memory(devices: Sequence[Any]) -> float:
 
 
 def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding):
-    """The program for as many cases at once as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
     key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"]), platform()
@@ -237,7 +227,7 @@ def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSha
 
 
 def hashable(tree) -> tuple:
-    """Leaves, what tells 1 from 1.0, True and -0.0, and the structure."""
+    """A tree's leaves with their types (1, 1.0, True and -0.0 differ) and its structure."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = tuple((type(x), repr(x) if isinstance(x, float | complex) else None) for x in leaves)
     try:
@@ -257,7 +247,7 @@ def shapes(tree) -> tuple:
 def compiled_program(
     code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding
 ):
-    """The program, and the bytes that its chunks take of each device; `x64`, `kind` of platform tell traces apart."""
+    """The program and its bytes per chunk and device; `x64` and platform `kind` are part of the cache key."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         program = lowered_program(code, shared, case, at_once, spread).compile()
@@ -265,14 +255,13 @@ def compiled_program(
     if took is None:
         return program, 0
     fixed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shared[0])
-    own = max(took.argument_size_in_bytes - fixed, 0)  # arguments that are not needed are no part of the program
+    own = max(took.argument_size_in_bytes - fixed, 0)  # the program omits unused arguments
     chunk = own + took.output_size_in_bytes  # of each in flight and the one fetched
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 
 
 def lowered_program(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
-    """The program of one chunk before it is compiled: `hashable` of the function's code, `shapes` of its arrays and of
-    one case."""
+    """The lowered program of one chunk; `code` from `hashable`, `shared` and `case` are shapes."""
     leaves, _, structure = code
 
     def results(function: Function, case: Case) -> dict[str, Any]:

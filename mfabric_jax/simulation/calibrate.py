@@ -1,4 +1,4 @@
-"""Fit the computation time of a model to published fat-tree times (`resolving.calibration` says to which)."""
+"""Fits the computation time of models to published fat-tree times; see `resolving.calibration`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
 def calibrate(
     case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
 ) -> dict[str, Calibrated]:
-    """The achieved FLOP/s over peak of each model with which fat-tree times come closest to the published ratios.
+    """The achieved over peak FLOP/s of each model for which fat-tree times come closest to the published ratios.
 
-    - `case`: everything else (traffic, paths, ...; None: preset paper); its model, fabric and bandwidth do not count.
+    `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
 
-    Least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over the one number.
+    Method: least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over one number.
     """
     for model in models:
         if model not in PUBLISHED:
@@ -52,7 +52,6 @@ def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated
     whole = one.settings.block_seconds(one.workload, 1.0)
 
     def times(efficiency: np.ndarray):
-        """Seconds [efficiency bandwidth] and computation [efficiency] of the mean iteration."""
         seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, case.run.dtype), whole)
         timed = jax.vmap(lambda s: times_of(one, solved, s))(seconds)
         mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=1), timed)
@@ -78,7 +77,7 @@ def _floats(values: np.ndarray) -> tuple[float, ...]:
 
 
 def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
-    """A row for every model and informative bandwidth: fitted and published time over that at 800 Gbps."""
+    """A row per model and bandwidth: fitted and published time, relative to 800 Gbps."""
     return [
         {
             "model": model,
@@ -95,7 +94,7 @@ def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
 
 
 def check_calibration(path: str | Path) -> Path:
-    """Where a calibration may be written."""
+    """The path of a calibration; `InputError` where none can be written."""
     path = Path(path)
     if path.suffix != ".json":
         raise InputError(f"out must be a .json file, got {path}.")
@@ -105,7 +104,7 @@ def check_calibration(path: str | Path) -> Path:
 
 
 def write_calibration(found: dict[str, Calibrated], case: Case, path: str | Path) -> Path:
-    """Keep a calibration with what it was found under, as JSON."""
+    """Writes a calibration with its assumptions as JSON."""
     path = check_calibration(path)
     told = provenance(case.run.dtype)
     same = {path: str(value) for path, value in flat(case).items()} | {name: told[name] for name in ("version", "jax")}

@@ -1,4 +1,4 @@
-"""One iteration as a function of numbers alone, and many cases that differ in numbers through one compiled program."""
+"""One iteration as a function of numbers, and cases that differ in numbers as one compiled program."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -71,11 +71,7 @@ WHOLE = ("sample", "optical_degree")  # numbers that are whole
 
 
 class IterationOf(eqx.Module):
-    """Numbers of a case, by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`.
-
-    What is code (model, fabric, rules, a policy) is static; traffic, circuits of a fabric that is wired once and FLOP
-    rates are arrays: other ones of the same shapes run in the same program.
-    """
+    """Function: numbers of a case by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`."""
 
     on: Fabric = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
@@ -95,7 +91,7 @@ class IterationOf(eqx.Module):
         return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Numbers) -> Exchanges:
-        """The all-to-alls for NICs and an NVSwitch of 1 byte/s, without circuits. They depend on `solved_for` alone."""
+        """The all-to-alls at 1 byte/s of NICs and NVSwitches, without circuits; depends on `solved_for` alone."""
         case = self._typed(case)
         group, at = self._group(case), case["sample"]
         workload = self.solver.workload
@@ -106,7 +102,6 @@ class IterationOf(eqx.Module):
         return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
-        """Seconds with these all-to-alls."""
         rates, seconds = self._costs(self._typed(case))
         time = iterate(self.solver.workload, rates, solved, seconds, rules=self.rules)
         parts = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
@@ -122,7 +117,6 @@ class IterationOf(eqx.Module):
         return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
 
     def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
-        """Bandwidths and delays, and computation of a block."""
         names = ("goodput", "link_delay_s", "each_s", "reactivation_s")
         numbers = {name: case[name] for name in names if name in case} | {"memory_Bps": self.memory_Bps}
         own = units.gigabytes_per_s(case["nvlink_gigabytes_per_s"])
@@ -135,14 +129,12 @@ class IterationOf(eqx.Module):
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
     def _group(self, case: Numbers) -> Any:
-        """The group with the numbers of a case."""
         group = self.on.at(self.group, case["nic_gbps"], self.gpu_tbps)
         for name in (*self.on.data, *(("delay_s",) if group.reconfigures else ())):
             group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, case[name])
         return group
 
     def _typed(self, case: Numbers) -> Numbers:
-        """By the names of here; NICs of a server that are on no optical switch are on the tree."""
         for path in case:
             one_of("number of a case", path, NUMBERS)
         names = {NUMBERS[path]: x for path, x in case.items()}
@@ -153,12 +145,11 @@ class IterationOf(eqx.Module):
 
 
 def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
-    """A function of the numbers of a case, and the numbers that this case has, by path, to be changed or swept.
+    """A function of the numbers of a case, and the case's own numbers by path, to be changed or swept.
 
-    Numbers are bandwidths, delays, the rate of computation, `run.sample` (which of the drawn or recorded iterations,
-    from 0) and, on mFabric, `network.mfabric.optical_degree`. The function is for `evaluate`: its numbers may be
-    traced, differentiated and batched; model, fabric, traffic, policy, routing and rules are those of the case. Other
-    paths are refused; values are not checked.
+    Numbers are bandwidths, delays, the rate of computation, `run.sample` (index of the iteration, from 0) and, on
+    mFabric, `network.mfabric.optical_degree`. They may be traced, differentiated and batched, and are not checked;
+    `InputError` for other paths. Everything else is that of the case.
 
     Example: `function, numbers = iteration_of(Case())`, then `evaluate(function, grid(**{path: [value] for path, value
     in numbers.items()} | {"circuits.delay_s": [0.001, 0.025]}))`.
@@ -209,8 +200,7 @@ PORTS = "network.mfabric.optical_degree"
 
 
 class Points:
-    """Cases of one block. All-to-alls are solved once for cases that differ in bandwidths, delays and rates alone,
-    unless circuits turn where that pays, which weighs these. `check_ends` tells whether every case can be."""
+    """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays")."""
 
     def __init__(self, block: Block):
         left_open = {path: None for path, column in block.columns.items() if None in column}
@@ -221,27 +211,24 @@ class Points:
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-        """The first case, its program, and its numbers."""
         return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:
-        """The first case."""
         return self._program[0]
 
     @property
     def function(self) -> IterationOf:
-        """The program."""
         return self._program[1]
 
     @property
     def usual(self) -> dict[str, Any]:
-        """The numbers of the first case; those that a case leaves open as that stands for."""
+        """The resolved numbers of the first case."""
         sample = self.resolved.case.run.sample
         return self._program[2] | {SAMPLE: AVERAGED if sample is None else sample}
 
     def cases(self) -> dict[str, np.ndarray]:
-        """What the function takes, a value for every case: what is left open as the first case has it."""
+        """Input of the function, a value per case; open values are those of the first case."""
         rows = len(self.block)
         found = {path: np.full(rows, value) for path, value in self.usual.items()}
         for path, column in self.block.columns.items():
@@ -253,7 +240,7 @@ class Points:
         return found
 
     def _measured(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The rate of every case, solved once for those whose iteration was measured under the same numbers."""
+        """The rate of every case, solved once per measured iteration."""
         names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
         if not names:
             return cases[EFFICIENCY]
@@ -265,11 +252,11 @@ class Points:
         return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
     def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
-        """A row for every case, as `simulate` of it alone has it."""
+        """A row for every case, equal to `simulate` of that case."""
         return listed_rows(self.columns(before))
 
     def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
-        """Columns of the rows, each [N]; what is not known is nan."""
+        """Columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
         samples, place = self._samples(cases[SAMPLE])
         each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
@@ -286,10 +273,7 @@ class Points:
         return told | {"compute_source": self._sources(cases)}
 
     def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """The median load of the all-to-alls of every row, over the balanced one.
-
-        - `solved` [N']: which all-to-alls were timed.   - `place` [N']: in which row.
-        """
+        """Median all-to-all load of each row over the balanced one; `solved` [N']: all-to-alls, `place` [N']: rows."""
         order, found = np.argsort(place, kind="stable"), []
         known: dict[tuple, float] = {}
         for some in np.split(solved[order], np.flatnonzero(np.diff(place[order])) + 1):
@@ -300,7 +284,6 @@ class Points:
         return np.array(found)
 
     def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Where the rate of every case comes from, in words."""
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
@@ -314,16 +297,13 @@ class Points:
 
     @property
     def replicas(self) -> int:
-        """How many are simulated."""
         return replicas_of(self.settings.case.run.replicas, self.job)
 
     @property
     def _iterations(self) -> int:
-        """Of every replica."""
         return len(self.function.given.tokens) // self.replicas
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which iterations every row is the mean of: sample [N'], row [N']."""
         every, rows = np.arange(self._iterations), np.arange(len(sample))
         many = np.where(sample == AVERAGED, len(every), 1)
         place = np.repeat(rows, many)
@@ -331,7 +311,6 @@ class Points:
         return np.where(sample[place] == AVERAGED, within, sample[place]), place
 
     def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before: Any) -> dict[str, np.ndarray]:
-        """All-to-alls of what differs for them, then every iteration."""
         solved_for = self.function.solved_for
         keys, place = np.unique(np.stack([cases[name] for name in solved_for], axis=1), axis=0, return_inverse=True)
         first = np.zeros(len(keys), int)
@@ -354,13 +333,13 @@ class Points:
 
 @functools.lru_cache(maxsize=4)
 def _program_of(traffic: TrafficOf, resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-    """A case as a program, once for the parts of a sweep; `traffic`: another file of it makes another program."""
+    """A case as a program, cached; `traffic`: part of the key, so another file makes another program."""
     scenario = scenario_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
     return scenario, *function_of(scenario)
 
 
 def check_ends(block: Block) -> None:
-    """`InputError` for a number that a case cannot have: the first case and the ends of every column are tried."""
+    """`InputError` for an impossible number: tries the first case and both ends of every column."""
     check_dtype(block.case.run.dtype)
     resolve(block.case)
     below = flat(block.case)
@@ -372,7 +351,7 @@ def check_ends(block: Block) -> None:
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
-    """Up to a power of two, the last again: few shapes, few programs."""
+    """Rows padded to a power of two with the last one, to limit the number of programs."""
     return rows[np.minimum(np.arange(1 << (len(rows) - 1).bit_length()), len(rows) - 1)]
 
 

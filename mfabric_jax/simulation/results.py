@@ -1,4 +1,4 @@
-"""Cases simulated: grouped into scenarios, solved, timed, told as rows; the one way from a `Case` to numbers."""
+"""From cases to rows: groups cases into scenarios, solves and times them."""
 
 import dataclasses
 import functools
@@ -41,10 +41,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cases of a block that are solved together.
-
-    - `places`: of their rows.   - `work`: a scenario, or columns of one program.
-    """
+    """Cases of a block that are solved together; `places` of rows; `work`: a scenario or columns."""
 
     places: tuple[int, ...]
     work: Any
@@ -52,7 +49,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What there is to simulate; nothing is computed before rows are asked for."""
+    """Cases to be simulated; computation starts when rows are asked for."""
 
     cases: Cases
     workers: int = 2
@@ -60,14 +57,14 @@ class Results:
     def rows(
         self, progress: Callable[[Any], None] | None = None, before: Callable[[Estimate], None] | None = None
     ) -> list[Row]:
-        """A row for every case, in their order; `before`: told the estimate of every program of many cases."""
+        """A row for every case, in order; `before` is called with the estimate of every program."""
         found: dict[int, Row] = {}
         for number, rows in self.each(progress=progress, before=before):
             found.update(zip(self.groups[number].places, rows, strict=True))
         return [found[place] for place in sorted(found)]
 
     def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
-        """The rows as columns, each [N]; numbers as numbers, nan where one is not known."""
+        """The rows as columns, each [N]; unknown numbers are nan."""
         (group, *more) = self.groups
         if more or not isinstance(group.work, Points):
             rows = self.rows(before=before)
@@ -87,7 +84,7 @@ class Results:
         progress: Callable[[Any], None] | None = None,
         before: Callable[[Estimate], None] | None = None,
     ) -> Iterator[tuple[int, list[Row]]]:
-        """The number of each of the `groups` that is not `done`, and its rows, whichever is ready."""
+        """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
         few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Scenario)}
         numbers = list(few)
         skipped = {at for at, number in enumerate(numbers) if number in done}
@@ -101,7 +98,6 @@ class Results:
                     progress(group.work)
 
     def _told(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        """Rows of a group with what varies among the cases."""
         places = self.groups[number].places
         return [row | self._varied[place] for place, row in zip(places, rows, strict=True)]
 
@@ -115,14 +111,14 @@ class Results:
         return rows
 
     def _same(self, block: Block) -> Row:
-        """What varies among the cases, as the first case of a block has it; None where that does not read it."""
+        """Varied settings of a block's first case; None where it does not read one."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         return {path: case.get(path) if reads_setting(path, case) else None for path in shown}
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """The cases by what is solved together. `InputError` for one that cannot be."""
+        """The cases by what is solved together; `InputError` for an impossible case."""
         first, found = 0, []
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
@@ -134,7 +130,7 @@ class Results:
 def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
     """Cases to simulate: `simulate(cases(case, axes)).rows()`. Everything is checked here, nothing computed.
 
-    `InputError` for a case that cannot be.
+    `InputError` for an impossible case.
     """
     results = Results(cases(case), workers)
     for group in results.groups:
@@ -144,7 +140,6 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def _groups(block: Block) -> Iterator[Group]:
-    """Bandwidths that differ in nothing else are one scenario."""
     others = [path for path in block.columns if path != BANDWIDTH]
     if len(block) > FEW or block.case.run.sample is not None or "run.sample" in others:
         yield Group(tuple(range(len(block))), Points(block))
@@ -153,7 +148,7 @@ def _groups(block: Block) -> Iterator[Group]:
     for place, case in enumerate(block):
         resolved = resolve(case)
         scenario = scenario_at(resolved, (case.network.nic_gbps,), variant=block.variant)
-        rate = resolved.case.compute.rate  # measured at bandwidths of their own, these have rates of their own
+        rate = resolved.case.compute.rate  # cases measured at different bandwidths have different rates
         key = dataclasses.replace(scenario, bandwidths=()).between_key, rate, tuple(flat(case)[path] for path in others)
         places, bandwidths, _ = made.setdefault(key, ([], [], scenario))
         places.append(place)
@@ -163,10 +158,7 @@ def _groups(block: Block) -> Iterator[Group]:
 
 
 def effective(asked: Cases) -> dict[str, Any]:
-    """What was stated, what it stands for, and where the result comes from.
-
-    - `resolved`: every value by path; where it differs among the cases, a list.   - `sources`: which layer said it.
-    """
+    """The stated and `resolved` settings (a list where cases differ), and the layer (`sources`) of each stated one."""
     each = [resolve(block.case) for block in asked.blocks]
     values: dict[str, list[Any]] = {}
     for resolved in each:
@@ -183,7 +175,6 @@ def effective(asked: Cases) -> dict[str, Any]:
 
 
 def not_known(asked: Cases) -> list[str]:
-    """Sentences on the prices and watts that the cases lack."""
     found = []
     for one in map(resolve, (block.case for block in asked.blocks)):
         bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
@@ -193,10 +184,7 @@ def not_known(asked: Cases) -> list[str]:
 
 # ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result carries beside its configuration.
-
-    `kernel`: what "auto" is for stars of so many endpoints; `tuned`: whether `mfabric tune` chose any of them.
-    """
+    """What every result records: versions, commit, device, dtype and kernels."""
     import mfabric_jax
 
     device = next(iter(jnp.zeros(()).devices()))
@@ -215,7 +203,7 @@ def provenance(dtype: str) -> dict[str, Any]:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of a source checkout, "+changes" behind it if files differ; None for an installed package."""
+    """The commit of a source checkout, with "+changes" if files differ; None for an installed package."""
     root = pathlib.Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

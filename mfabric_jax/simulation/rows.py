@@ -1,4 +1,4 @@
-"""Rows: what is said of a case, its seconds, shares, circuits, memory, and what its cluster costs and draws."""
+"""Rows of results: a case's settings, seconds, shares, circuits, memory, and the cost and power of its cluster."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ MILLION = 1_000_000
 
 
 class Bill(NamedTuple):
-    """Dollars and watts of the network, and of the whole cluster with it: numbers, arrays [N] or None (not known)."""
+    """Dollars and watts of the network and of the whole cluster: numbers, arrays [N], or None (unknown)."""
 
     network_usd: Any
     cluster_usd: Any
@@ -36,8 +36,7 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster. `ports`: other numbers of NICs than those of the settings; they and the bandwidth may be
-    arrays."""
+    """The bill of a cluster; `nic_gbps` and `ports` (NIC counts that override the settings) may be arrays."""
     parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
@@ -58,17 +57,16 @@ def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **port
 
 
 def usd_of_gpu(settings: Settings) -> float | None:
-    """Dollars of a GPU: as its file has it, or as listed."""
+    """Dollars of a GPU, from its file or the price list."""
     parts, gpu = settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
 
 def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
-    """Columns of a row, numbers or arrays: dollars, kilowatts, and what an iteration and a million tokens take.
+    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
 
-    An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE). Where
-    more than the peak is `achieved`, the GPUs that are priced cannot do it: what they would take is not known.
+    They are unknown where `achieved` exceeds the peak of the priced GPUs.
     """
     running = settings.parts.running
     joules = _times(bill.cluster_watts, running.pue * iteration_s)
@@ -91,12 +89,11 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
 
 
 def tokens_of_iteration(job: Workload) -> int:
-    """Tokens that the whole cluster trains on in one iteration."""
     return job.iteration_tokens
 
 
 def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
-    """A sentence for every part of a cluster whose price or power is not known, and for power that is assumed."""
+    """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
     parts, gpu = settings.parts, settings.server
     if why := no_price(on.name, parts.prices):
         yield why
@@ -124,7 +121,6 @@ def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
 
 
 def _if_can(achieved: Any, value: Any) -> Any:
-    """The value, a number or an array, but where more than the peak is achieved."""
     if value is None or np.ndim(achieved) == 0:
         return None if np.ndim(achieved) == 0 and achieved > 1 else value
     return np.where(achieved > 1, np.nan, value)
@@ -151,7 +147,7 @@ PARTS = (
 
 
 def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
-    """The rows of one scenario: a bandwidth each, averaged over iterations."""
+    """A row per bandwidth of one scenario, averaged over iterations."""
     one, solved = simulated.scenario, simulated.exchanges
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
     mean["replica_s"] = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
@@ -167,10 +163,9 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
 def columns_of(
     one: Scenario, mean: dict[str, np.ndarray], nic_gbps: np.ndarray, achieved: np.ndarray, over: Any, **ports: Any
 ) -> dict[str, np.ndarray]:
-    """Columns of the rows of cases that differ in numbers alone, each [N]; what is not known is nan.
+    """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
-    - `mean`: seconds of `PARTS` and `replica_s`, of the mean replica; where circuits change `SWITCHING`.
-    - `achieved`: over the peak, while computing.   - `over`: `ep_over_balanced`.   - `ports`: as in `bill_of`.
+    `mean`: seconds of the mean replica, and `SWITCHING`; `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
     """
     settings, on, job = one.settings, one.fabric, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
@@ -201,7 +196,7 @@ def _named(one: Scenario) -> dict[str, Any]:
 
 
 def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bill, achieved: Any) -> dict[str, Any]:
-    """Shares, utilisation and cost of an iteration, numbers or columns; `achieved`: over the peak, while computing."""
+    """Shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
@@ -211,14 +206,13 @@ def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bil
 
 
 def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
-    """`Exchanges.load` over `Exchanges.balanced` of the MoE blocks [... P Q L 2]; 1 where nothing leaves a server."""
+    """`Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 where no bytes leave a server."""
     moe = places(job).layer >= 0
     load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
     return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
 
 
 def _described(one: Scenario) -> dict[str, Any]:
-    """What a row says of a scenario beside times and money."""
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
@@ -243,7 +237,7 @@ def _described(one: Scenario) -> dict[str, Any]:
 
 
 def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
-    """What is trained at once: degrees, micro-batches, tokens and precision."""
+    """Columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
     return {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")} | {
@@ -254,15 +248,11 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
 
 
 def shown_rate(settings: Settings, achieved: float) -> str:
-    """An achieved rate as `compute_source` shows it."""
     return f"{achieved:.1%}" if settings.case.compute.rate.name == "measured" else f"{achieved:.0%}"
 
 
 def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
-    """Where the computation time of a model comes from, in words.
-
-    - `measured_at`: Gbps of the iteration that was measured, where that says the rate; None: as the case has it.
-    """
+    """Words on the origin of a model's computation time; `measured_at`: Gbps of the measured iteration, if any."""
     peak = "peak" if settings.case.job.precision.compute == "bf16" else f"{settings.case.job.precision.compute} peak"
     if settings.case.compute.rate.name == "measured":
         measured: Any = settings.case.compute.rate
@@ -278,19 +268,14 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
 
 # ---------------------------------------------------------------------------------------------------- what switches do
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of `Exchanges.anew` and `Exchanges.switch` [... P Q L 2]: circuits that are set up anew in an iteration, those of
-    all regions of the cluster, and how often the busiest region's switch turns [...].
-
-    A region is the servers of one group of a stage; the groups of a stage are alike.
-    """
+    """Circuits set up anew per iteration in all regions, and turns of the busiest region's switch [...]."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
 def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
-    """Circuits changed in an iteration, how often the busiest region's switch turns in it, and that over how often it
-    may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
+    """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.settings.optical_switch if one.fabric.reconfigures else None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
@@ -299,7 +284,7 @@ def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dic
 
 # -------------------------------------------------------------------------------------------------------------- memory
 def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
-    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: not known."""
+    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: unknown."""
     needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(needs)),
@@ -316,7 +301,7 @@ FIELDS = {  # of a `Workload`, and where a case says them
 
 
 def found_words(resolved: Resolved) -> str | None:
-    """The degrees of a case that nobody gave, and why they are these, in sentences; None where they are given."""
+    """Sentences on degrees chosen by search and why; None where the case states them."""
     job, why = resolved.job, resolved.why
     found = [name for name in ("tp", "pp", "ep") if f"job.parallel.{name}" in why]
     recipe = [
@@ -330,14 +315,13 @@ def found_words(resolved: Resolved) -> str | None:
 
 
 def too_large_words(resolved: Resolved) -> str | None:
-    """What does not fit and what would, in a sentence; None where all fits, or nothing is known of the GPU's memory."""
+    """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
     job, server = resolved.job, resolved.gpu
     said = memory_columns(resolved.settings, job)  # type: ignore[arg-type]
     if said["fits"] is not False:
         return None
 
     def again(changed: Mapping[str, Any]) -> Workload:
-        """The case as it was asked for, on these GPUs, with some settings changed."""
         stated = {FIELDS[name]: getattr(job, name) for name in ("tp", "pp", "ep", "recompute")}
         stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
         return resolve(resolved.asked.with_(stated)).job
@@ -350,7 +334,7 @@ def too_large_words(resolved: Resolved) -> str | None:
 
 # -------------------------------------------------------------------------------------------------------------- columns
 def column_of(values: Sequence[Any]) -> np.ndarray:
-    """Numbers as numbers where all are numbers or unknown, which is nan; anything else as it is."""
+    """An array of numbers with nan for None, if all are numbers or None; otherwise objects."""
     kinds = set(map(type, values))
     if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
         return np.asarray(values)
@@ -362,13 +346,12 @@ def column_of(values: Sequence[Any]) -> np.ndarray:
 
 
 def filled(value: Any, rows: int) -> np.ndarray:
-    """One value for all rows, or a column as it is."""
     column = value if isinstance(value, np.ndarray) else column_of([value])
     return np.broadcast_to(column, rows)
 
 
 def listed(column: np.ndarray) -> list:
-    """The values of a column in Python's types; nan is None."""
+    """A column as Python values; nan becomes None."""
     values = column.tolist()
     if column.dtype.kind != "f" or not np.isnan(column).any():
         return values
@@ -376,6 +359,6 @@ def listed(column: np.ndarray) -> list:
 
 
 def listed_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """A row for every place of columns, in Python's types; nan is None."""
+    """Columns as row dicts of Python values; nan becomes None."""
     each = {name: listed(column) for name, column in columns.items()}
     return [dict(zip(each, values, strict=True)) for values in zip(*each.values(), strict=True)]

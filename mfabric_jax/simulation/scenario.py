@@ -1,16 +1,15 @@
-"""A scenario: one model on one fabric with its traffic and all that is assumed.
+"""A scenario: one model on one fabric with its traffic and assumptions.
 
 Circuits that are set before training are wired by name (`WIRINGS`):
 
-- demand: one ring for gradients, and matchings of demand inside every expert-parallel group (NSDI 2023, simplified).
-- rings: all NICs in rings over the stage (steps 1, 3, 5, ...), no circuits for a group of its own; a reading of TopoOpt
-  in arXiv 2501.03905, the program of which is not public.
-- totient-perms: rings and matchings share the NICs in proportion to the bytes of gradients and of all-to-alls, steps of
-  rings as in NSDI 2023.
+- demand: one ring for gradients, and matchings for the demand of every expert-parallel group (NSDI 2023, simplified).
+- rings: all NICs in rings over the stage (steps 1, 3, 5, ...); our reading of TopoOpt in arXiv 2501.03905, whose
+  program is not public.
+- totient-perms: rings and matchings share the NICs by bytes of gradients and all-to-alls; ring steps as in NSDI 2023.
 
-Data-parallel replicas may have traffic of their own: every one is a pipeline, and all wait for the slowest. Gradients
-of a stage are reduced once all its replicas are through, so an iteration takes as long as the slowest of them would
-alone: of every stage the latest end counts, and what follows is the same for all."""
+Data-parallel replicas may have their own traffic. Gradients of a stage wait for all replicas, so an iteration takes as
+long as its slowest replica.
+"""
 
 import dataclasses
 import functools
@@ -51,13 +50,13 @@ from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DTYPES = ("float32", "float64")
-AS_SET = "as set"  # the variant of a row whose settings were all given
+AS_SET = "as set"  # variant name of a row without variants
 REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iteration, block and micro-batch"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """One model on one fabric, at all bandwidths at which its group has the same links but for their speed."""
+    """One model on one fabric, at bandwidths that only scale the links of its group."""
 
     settings: Settings
     fabric: Fabric
@@ -72,37 +71,33 @@ class Scenario:
 
     @property
     def every_replica(self) -> tuple[Tokens, ...]:
-        """Traffic of all replicas that are simulated."""
         return self.tokens, *self.others
 
     @property
     def each_replica(self) -> "list[Scenario]":
-        """Every replica by itself."""
+        """Every replica as a scenario of its own."""
         return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
 
     @property
     def shown(self) -> int:
-        """The iteration that stands for all where one is shown: `run.sample`, or the last."""
+        """Index of the iteration to show: `run.sample`, or the last."""
         sample = self.settings.case.run.sample
         return len(self.tokens.count) - 1 if sample is None else sample
 
     @property
     def sent(self) -> np.ndarray:
-        """What `traffic.sent_tokens` says of the traffic [I layer M R C]."""
         return sent_tokens(self.workload, self.tokens)
 
     @property
     def weighs(self) -> bool:
-        """Whether circuits depend on bandwidth and computation, not on demand alone."""
+        """Whether circuits also depend on bandwidth and computation."""
         return self.settings.first == "pays" and self.group.reconfigures
 
     @property
     def mean_demand(self) -> jax.Array:
-        """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
         return mean_demand(self.workload, *self.every_replica)
 
     def rates(self, nic_gbps: float) -> FabricRates:
-        """What the timeline needs of the fabric at a bandwidth."""
         settings, case, on = self.settings, self.settings.case, self.fabric
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
@@ -119,15 +114,11 @@ class Scenario:
 
     @property
     def seconds(self) -> BlockSeconds:
-        """Computation of a block."""
         return self.settings.block_seconds(self.workload)
 
     @property
     def between_key(self) -> Any:
-        """Scenarios with the same key have the same all-to-alls between servers: fabrics that differ in name alone.
-
-        Where flows take single paths these differ from fabric to fabric, though ports are the same.
-        """
+        """Key of the all-to-alls between servers; scenarios with equal keys share them."""
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
         settings = self.settings
@@ -139,19 +130,16 @@ class Scenario:
 
     @property
     def inside_key(self) -> Any:
-        """Scenarios with the same key have the same all-to-alls inside servers."""
+        """Key of the all-to-alls inside servers."""
         return "inside", self.workload, self.group.handover, self._drawn_for
 
     @property
     def _drawn_for(self) -> Any:
-        """What of a case its traffic depends on, beside its job."""
         case = self.settings.case
         return case.traffic, case.placement, case.run, self.settings.plan_on
 
     @property
     def _solved_for(self) -> Any:
-        """What of a case its all-to-alls depend on, beside its job and its links; all of it where computation and
-        bandwidth are weighed."""
         case = self.settings.case
         if self.weighs:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
@@ -172,8 +160,7 @@ def rates_at(
     reactivation_s: Any = 0.0,
     decision_s: Any = 0.0,
 ) -> FabricRates:
-    """What the timeline needs of a group at its bandwidth, whose transport is `used` and whose paths have so many
-    `links`. All numbers may be traced."""
+    """The rates of a group with transport `used` and paths of `links` links; all numbers may be traced."""
     rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps}
     if group.reconfigures:
         rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
@@ -187,11 +174,7 @@ def scenario_of(
     variant: str = AS_SET,
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Scenario:
-    """A case at bandwidths at which its group has the same links but for their speed; its traffic is read or drawn
-    here, once for all cases with the same.
-
-    - `traffic`: of every replica, in place of that of the case.
-    """
+    """The scenario of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
     settings, job = resolved.settings, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
@@ -203,14 +186,13 @@ def scenario_of(
 
 @dataclasses.dataclass(frozen=True)
 class TrafficOf:
-    """A case as far as its traffic goes: what is placed is placed on servers, which fabrics may have larger."""
+    """The part of a case that decides its traffic; a cache key."""
 
     resolved: Resolved = dataclasses.field(compare=False)
     key: tuple
 
     @staticmethod
     def of(resolved: Resolved) -> "TrafficOf":
-        """The traffic of a resolved case."""
         case, job = resolved.case, resolved.job
         shape = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
         if case.placement.rule.name == "contiguous":
@@ -229,7 +211,6 @@ def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
 
 
 def _decision_s(one: Scenario) -> float:
-    """Seconds of a decision; a policy is timed with the first all-to-all of the run."""
     settings, job = one.settings, one.workload
     if not one.group.reconfigures:
         return 0.0
@@ -248,7 +229,7 @@ WARM_UP, TIMED = 3, 15  # decisions
 
 
 def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key: Array) -> float:
-    """Seconds in which the compiled policy decides for one region on this machine, the median of some."""
+    """Median seconds that the compiled policy takes for one region on this machine."""
 
     @eqx.filter_jit
     def decide(region, demand, before):
@@ -263,7 +244,7 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
 
 
 def linked(one: Scenario, group: Any) -> Any:
-    """The group with its ways; where its links are chosen once, they are chosen for the mean traffic of the run."""
+    """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group
     if group.mesh is not None:
@@ -272,17 +253,13 @@ def linked(one: Scenario, group: Any) -> Any:
 
 
 def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
-    """Bytes between the servers of a region [S S], the mean all-to-all of the run, of all replicas."""
+    """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
     mean = np.mean([np.asarray(sent_tokens(workload, one), np.float64).mean(axis=(0, 1, 2)) for one in tokens], axis=0)
     return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
 
 
 def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
-    """Traffic of one model, of every replica, its experts placed; where matrices repeat, there is one for all.
-
-    Where experts are placed, or circuits chosen, on the past of a span, one more iteration is drawn or read, and the
-    first one is that past.
-    """
+    """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
     rule: Any = settings.case.placement.rule
     moved = rule.name != "contiguous"
     past = settings.plan_on == "past" and settings.circuits_for in LONG
@@ -296,7 +273,6 @@ def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
 
 
 def _alike(case: Case, tokens: Tokens) -> Tokens:
-    """One matrix for all where matrices repeat."""
     alike = case.traffic.alike
     if alike == "nothing":
         return tokens
@@ -307,7 +283,6 @@ def _alike(case: Case, tokens: Tokens) -> Tokens:
 
 
 def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
-    """The traffic of every replica."""
     source: Any = case.traffic.source
     replicas = replicas_of(case.run.replicas, workload)
     if source.name == "trace":
@@ -339,19 +314,19 @@ def check_dtype(dtype: str) -> None:
 
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Of one group alone."""
+    """Wiring "demand" of one group."""
     region = Region(group.servers, group.nic_gbps, jnp.asarray(group.nics, jnp.int32))
     return wired(group, topoopt(demand, region).circuits.count)
 
 
 def all_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Of the stage; `demand` does not matter."""
+    """Wiring "rings" of the stage; ignores `demand`."""
     servers, rings = job.servers // job.pp, group.nics // RING_NICS
     return _over_stage(group, ring_circuits(servers, ascending_steps(servers, rings)), rings)
 
 
 def totient_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Of the stage, the groups of which have the same `demand`, the mean all-to-all."""
+    """Wiring "totient-perms" of the stage; `demand` [S S] is the mean all-to-all of every group."""
     servers, size = job.servers // job.pp, group.servers
     rings = rings_of(group.nics, gradient_sent(job), all_to_all_sent(job, demand))
     free = jnp.full(size, group.nics - RING_NICS * rings, jnp.int32)
@@ -361,25 +336,23 @@ def totient_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]
 
 
 def _over_stage(group: DirectLinks, count: np.ndarray, rings: int) -> DirectLinks:
-    """Gradients go around all rings, in both directions."""
     return dataclasses.replace(wired(group, count), ring_nics=float(RING_NICS * rings))
 
 
 def rings_of(nics: int, gradients: float, all_to_alls: float) -> int:
-    """Rings that share a server's NICs with matchings, by bytes sent; at least one, which joins the stage."""
+    """Number of rings among a server's NICs, in proportion to bytes; at least 1, to connect the stage."""
     part = gradients / (gradients + all_to_alls) if gradients else 0.0
     return min(nics // RING_NICS, max(1, math.ceil(part * nics / RING_NICS)))
 
 
 def gradient_sent(job: Workload) -> float:
-    """Bytes that a server sends to others for the replicas of an iteration, mean over stages: gradients that are
-    all-reduced or scattered, weights that are gathered, of every micro-batch where they share these out."""
+    """Bytes that a server sends for data parallelism in an iteration, mean over stages, sharded weights included."""
     sizes = [replica_bytes(job, stage) for stage in range(job.pp)]
     return float(np.mean([replica_ring(job, size.dense, size.expert).between for size in sizes]))
 
 
 def all_to_all_sent(job: Workload, demand: Float[Array, "S S"]) -> float:
-    """Bytes that a server sends to others in the all-to-alls of an iteration, whose mean dispatch is `demand`."""
+    """Bytes that a server sends in the all-to-alls of an iteration with mean dispatch `demand`."""
     away = np.asarray(demand, float) * (1 - np.eye(len(demand)))
     both = 1 + job.combine_bytes_per_selection / job.dispatch_bytes_per_selection
     passes = (PASSES + (job.recompute == "block")) * job.micro_batches * job.moe_layers / job.pp
@@ -394,15 +367,12 @@ WIRINGS: dict[str, Callable[..., DirectLinks]] = {
 
 
 def replicas_of(replicas: int | str, workload: Workload) -> int:
-    """How many replicas of a job are simulated; "all": as many as it has."""
+    """Number of simulated replicas; "all": every replica of the job."""
     return workload.dp if isinstance(replicas, str) else replicas
 
 
 def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica: micro-batches of its own in the same iterations, of so many times as many.
-
-    - `draw`: tokens with so many times as many micro-batches.
-    """
+    """Traffic of every replica, with micro-batches of its own; `draw`: tokens with a multiple of the micro-batches."""
     every = draw(replicas)
     size = every.count.shape[2] // replicas
     parts = [slice(at * size, (at + 1) * size) for at in range(replicas)]
@@ -410,16 +380,13 @@ def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, .
 
 
 def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica from a recording: of every iteration a record each, in turn.
-
-    - `read`: tokens of so many times as many iterations.
-    """
+    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations."""
     every = read(replicas)
     return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 
 
 def slowest(timed: Iteration, replicas: int) -> Iteration:
-    """[replica x I ...] -> [I ...]: of every iteration the replica that takes longest."""
+    """The slowest replica of every iteration: [replica x I ...] -> [I ...]."""
     if replicas == 1:
         return timed
     each = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), timed)
@@ -435,5 +402,4 @@ def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[st
 
 
 def mean_of_replicas(timed: Iteration, replicas: int) -> Any:
-    """Seconds of the mean replica [I ...]."""
     return timed.iteration_s.reshape(replicas, -1, *timed.iteration_s.shape[1:]).mean(axis=0)

@@ -1,7 +1,7 @@
-"""One training iteration, solved and timed in one place.
+"""Solves and times the iterations of a scenario.
 
-The all-to-alls of a `Scenario` are solved once for all bandwidths: all links of a fabric are multiples of its NICs, so
-their times scale with one over the bandwidth."""
+All-to-alls are solved once for all bandwidths: links are multiples of NICs, so times scale with 1 / bandwidth.
+"""
 
 import dataclasses
 import functools
@@ -46,10 +46,10 @@ AT_ONCE = 16, 256  # iterations solved together on a CPU and elsewhere
 
 
 class Simulated(NamedTuple):
-    """- `exchanges`: the all-to-alls of every iteration [I ...] (or [bandwidth I ...]), without circuits.
-    - `times` [I bandwidth]: every iteration at every bandwidth, as its slowest replica has it.
-    - `replica_s` [I bandwidth]: seconds of its mean replica.
-    Exchanges of several replicas follow each other, all iterations of the first before those of the second.
+    """Results of a scenario; replicas of `exchanges` follow each other along I.
+
+    - `exchanges`: the all-to-alls, [I ...] or [bandwidth I ...], without circuits.
+    - `times` [I bandwidth]: of the slowest replica; `replica_s` [I bandwidth]: seconds of the mean replica.
     """
 
     scenario: Scenario
@@ -60,8 +60,7 @@ class Simulated(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- solving
 class Given(NamedTuple):
-    """What one iteration is solved from, or all of them [I ...]: selections, those predicted and the error of these,
-    those of the iteration that long spans are planned on, a key, and bytes that move with experts in each stage."""
+    """Input of one iteration, or of all [I ...], for the solver."""
 
     tokens: Array
     guess: Array | None
@@ -71,15 +70,11 @@ class Given(NamedTuple):
     moves: Array | None = None
 
     def at(self, sample) -> "Given":
-        """One iteration of all."""
         return jax.tree.map(lambda x: x[sample], self)
 
 
 class Program(eqx.Module):
-    """What solves all-to-alls: code and what does not differ between the iterations of a scenario.
-
-    - `run` [I layer M R E]: selections that one set of circuits for all iterations is planned on.
-    """
+    """Solver of all-to-alls with what all iterations share; `run` [I layer M R E]: selections for run-long circuits."""
 
     workload: Workload = eqx.field(static=True)
     routing: str = eqx.field(static=True)
@@ -89,16 +84,15 @@ class Program(eqx.Module):
     partial: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
-    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts are done
+    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts finish
     acks: float = eqx.field(static=True)  # of the data, in the other direction
-    always: bool = eqx.field(static=True)  # the switch turns for every block, its circuits new or not
+    always: bool = eqx.field(static=True)  # the switch turns for every block, even if circuits stay
     policy: Any
     carry: Any
     run: Any
     run_key: Any
 
     def between(self, group, given: Given, trade_off: TradeOff | None) -> Exchanges:
-        """The all-to-alls between servers of one iteration, and how busy experts are."""
         busy = self.busy(given.tokens)
         if trade_off is not None and busy is not None:
             trade_off = trade_off._replace(busy=busy)
@@ -132,7 +126,6 @@ class Program(eqx.Module):
 
 
 def program_of(one: Scenario) -> Program:
-    """The program that solves the all-to-alls of a scenario."""
     settings, changes = one.settings, one.group.reconfigures
     case: Any = settings.case
     experts, turn = case.compute.experts, case.circuits.turn
@@ -158,7 +151,7 @@ def program_of(one: Scenario) -> Program:
 
 
 def planned_on(one: Scenario) -> jax.Array:
-    """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
+    """Selections [I layer M R E] on which long spans are planned."""
     if one.settings.plan_on == "span":
         return jnp.asarray(one.sent, one.settings.case.run.dtype)
     past = iterations_before(one.tokens)
@@ -167,7 +160,6 @@ def planned_on(one: Scenario) -> jax.Array:
 
 
 def given_of(one: Scenario) -> Given:
-    """What every iteration of a scenario is solved from, all of a replica before those of the next."""
     each = [_given(replica, at) for at, replica in enumerate(one.each_replica)]
     return each[0] if len(each) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *each)
 
@@ -190,7 +182,7 @@ def _given(one: Scenario, replica: int) -> Given:
 
 
 def moves_of(one: Scenario) -> Array | None:
-    """Bytes from rank to rank that move with experts, an iteration's part [I stage R R]; None where none move."""
+    """Bytes per iteration that move with experts from rank to rank [I stage R R]; None where none move."""
     settings, job, slots = one.settings, one.workload, one.tokens.slots
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
@@ -202,7 +194,6 @@ def moves_of(one: Scenario) -> Array | None:
 
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
-    """What a reconfiguration is weighed against at a bandwidth."""
     rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.case.run.dtype)
     return trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
 
@@ -212,7 +203,7 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 
 
 def solve_between(one: Scenario) -> Exchanges:
-    """The all-to-alls between servers of every iteration [I ...]; [bandwidth I ...] where a scenario `weighs`."""
+    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`."""
     settings = one.settings
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
@@ -236,7 +227,7 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
 
 
 def solve_inside(one: Scenario) -> jax.Array:
-    """The parts inside servers of every iteration [I P Q L], seconds times the NVLink bandwidth [bytes]."""
+    """The parts inside servers [I P Q L]: seconds times the NVLink bandwidth [bytes]."""
     group = group_numbers(one.group, one.settings.case.run.dtype)
     tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.case.run.dtype) for replica in one.each_replica])
     return jax.block_until_ready(_inside_all(one.workload, group, tokens))
@@ -248,7 +239,6 @@ def _inside_all(workload: Workload, group, tokens) -> jax.Array:
 
 
 def _each_iteration(work, over):
-    """`work` for every iteration, some at once."""
     return mapped(work, over, *AT_ONCE)
 
 
@@ -264,13 +254,11 @@ def _together(between: Exchanges, inside: jax.Array) -> Exchanges:
 
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """Every iteration at every bandwidth [I bandwidth], from what `solve` found, as its slowest replica has it;
-    `seconds`: another computation."""
+    """Times of the slowest replica [I bandwidth] from the result of `solve`; `seconds` replaces the computation."""
     return slowest(_times_of_replicas(one, solved, seconds), len(one.every_replica))
 
 
 def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """[replica x I bandwidth]."""
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
     at = [one.rates(gbps) for gbps in one.bandwidths]
@@ -281,7 +269,7 @@ def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds |
 
 @eqx.filter_jit
 def timed_at_rates(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
-    """One program per model: fabrics are data here."""
+    """Iterations at several rates; one program per model, as fabrics are data."""
 
     def one(rates, solved):
         return iterate(workload, rates, solved, seconds, rules=rules)
@@ -292,10 +280,7 @@ def timed_at_rates(workload: Workload, rates: FabricRates, solved: Exchanges, se
 
 
 def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
-    """Solve and time every iteration of a scenario.
-
-    - `exchanges`: those of a scenario that differs in computation, delays or replicas alone; they are not solved again.
-    """
+    """Solve and time every iteration; `exchanges`: reused from a scenario with the same all-to-alls."""
     check_dtype(one.settings.case.run.dtype)
     solved = solve(one) if exchanges is None else exchanges
     timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
@@ -309,10 +294,9 @@ def simulate_each(
     workers: int = 2,
     progress: Callable[[Scenario], None] | None = None,
 ) -> Iterator[tuple[int, Simulated]]:
-    """(number, `simulate`) of each that is not `done`, whichever is ready; those that carry an all-to-all alike share
-    the solve.
+    """(number, result) of each scenario that is not `done`, in order of completion.
 
-    All-to-alls are solved by `workers` threads; `progress` is told every finished scenario.
+    `workers` threads solve; equal all-to-alls are solved once.
     """
     drop_programs_if_crowded()
     started: dict[Any, Future] = {}
@@ -340,7 +324,6 @@ def simulate_each(
 
 
 def _work(one: Scenario) -> int:
-    """Roughly how long a scenario takes: flows squared, more behind shared uplinks."""
     job, group = one.workload, one.group
     ends = job.ep if group.nic_use == "own" else job.servers_per_region
     return job.moe_layers * ends**4 * (1 if group.oversubscription is None else 2)
@@ -351,7 +334,7 @@ WIDE = 1e15  # gigabytes/s: no limit
 
 
 def carried(one: Scenario) -> Any:
-    """The `carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
+    """`carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
     settings, group, job = one.settings, one.group, one.workload
     paths: Any = settings.case.network.paths
     if paths.name == "spray" or not one.fabric.single_paths(settings):
@@ -366,13 +349,10 @@ def carried(one: Scenario) -> Any:
 
 
 def _flows(job: Workload) -> int:
-    """From a server to another: of every pair of ranks, or, where one copy leaves for a server, of those at equal
-    places; one for each slice."""
     return job.ranks_per_server ** (1 if job.dispatch == PER_SERVER else 2) * job.tp
 
 
 def _over_switches(one: Scenario) -> SinglePaths:
-    """One group on servers of its own, or all groups of the cluster."""
     network, group, job = one.settings.case.network, one.group, one.workload
     paths: Any = network.paths
     if group.nics != job.gpus_per_server:
@@ -386,17 +366,19 @@ def _over_switches(one: Scenario) -> SinglePaths:
     return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
 
 
-SIGMA = 0.3  # of a prediction that has no past: about that of the moving average on traffic of trained models
+SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
 
 
 def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:
-    """Predicted selections [I layer M R E]."""
     return as_placed(tokens, lambda own: traffic.predicted(own, predictor or DEFAULT))
 
 
 def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
-    """The error that the predictor had in the last iterations before each [I], between servers: the standard deviation
-    of its logarithm. Iteration 0, which is predicted even, tells nothing."""
+    """Standard deviation of the log prediction error between servers, over the last `WINDOW` iterations before each
+    [I].
+
+    Iteration 0 is left out, as its prediction is uniform.
+    """
     seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
     past = [slice(max(1, at - WINDOW), at) for at in range(len(true))]
     servers = true.shape[-1]
@@ -405,15 +387,12 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
 
 
 def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
-    """Bytes between servers [I layer M S S]."""
     work = jax.jit(jax.vmap(lambda one: server_bytes(dispatched_bytes(workload, one), workload.ranks_per_server)))
     flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
     return flat.reshape(*count.shape[:3], *flat.shape[1:])
 
 
 def iterations_before(tokens: Tokens) -> np.ndarray:
-    """Selections of the iteration before each [I layer M R E]."""
-
     def before(own: Tokens) -> np.ndarray:
         assert own.before is not None
         return np.concatenate([own.before[None], own.count[:-1]])
@@ -422,7 +401,7 @@ def iterations_before(tokens: Tokens) -> np.ndarray:
 
 
 def as_placed(tokens: Tokens, work: Callable[[Tokens], np.ndarray]) -> np.ndarray:
-    """What `work` finds [I layer M R E] for tokens by expert, by slot where experts are placed."""
+    """Result of `work` [I layer M R E], by slot instead of expert where experts are placed."""
     if tokens.slots is None or tokens.by_expert is None:
         return work(tokens)
     return in_slots(work(tokens.by_expert), tokens.slots)
@@ -432,7 +411,7 @@ HALVINGS = 60
 
 
 def measured_under(case: Case, path: str) -> bool:
-    """Whether the iteration that a case says was measured ran under its number at a path."""
+    """Whether the measured iteration of a case ran under the case's own number at `path`."""
     rate: Any = case.compute.rate
     elsewhere = path == "network.nic_gbps" and rate.nic_gbps is not None
     return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
@@ -440,7 +419,7 @@ def measured_under(case: Case, path: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def measured_efficiency(case: Case) -> float:
-    """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""
+    """`achieved_in` the measured iteration of a resolved case, on its own fabric and NICs."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
     assert rate.iteration_s is not None
@@ -450,7 +429,7 @@ def measured_efficiency(case: Case) -> float:
 
 
 def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Scenario:
-    """`scenario_of` a case; where an iteration was measured, the rate of computation is solved from it first."""
+    """`scenario_of` a case, with the computation rate solved from a measured iteration if there is one."""
     settings = resolved.settings
     if settings.case.compute.rate.name == "measured" and settings.measured is None:
         settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
@@ -459,16 +438,13 @@ def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) 
 
 
 def achieved_in(one: Scenario, measured_s: float) -> float:
-    """Achieved over peak FLOP/s with which an iteration takes `measured_s`.
+    """Achieved over peak FLOP/s at which an iteration takes `measured_s`, by bisection with a growing bracket.
 
-    An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
-    all-to-alls are simulated once. Not all of an iteration follows the rate (the optimizer's step is memory's), so the
-    bracket grows until it holds. `InputError` for less time than what does not follow it takes.
+    All-to-alls are solved once. `InputError` for less time than the parts that do not depend on the rate.
     """
     solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
 
     def iteration(slower: float) -> float:
-        """Seconds of the mean iteration with computation so many times slower than at the peak."""
         timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
         return float(np.asarray(timed.iteration_s, np.float64).mean())
 

@@ -1,4 +1,4 @@
-"""One iteration of one model on one fabric as segments, and what every stage spends it on."""
+"""One iteration as segments, and how every stage spends it."""
 
 from typing import Any
 
@@ -19,13 +19,14 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """(segments as `timing.trace` has them, a row for every stage) of a case; of several iterations `run.sample`, or
-    the last. `InputError` for several replicas."""
+    """(segments as `timing.trace` has them, a row for every stage) of iteration `run.sample` of a case, by default the
+    last. `InputError` for several replicas.
+    """
     return timeline(shown_scenario(case, "a timeline is"))
 
 
 def shown_scenario(case: Case, what: str) -> Scenario:
-    """The scenario of one case. `InputError` where `what` of one replica has several."""
+    """The scenario of one case; `InputError`, naming `what`, for several replicas."""
     check_dtype(case.run.dtype)
     if case.run.replicas != 1:
         raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
@@ -33,10 +34,7 @@ def shown_scenario(case: Case, what: str) -> Scenario:
 
 
 def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
-    """The iteration that a scenario shows, at its first bandwidth: segments, and a row for every stage.
-
-    A row has the seconds of its own work, `reconfig_s` that it waits for the switch, and what is left: `bubble_s`.
-    """
+    """Segments and a row per stage of the shown iteration, at the first bandwidth."""
     walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
     ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
     ends["moved_s"] = float(walked.moved_s)
@@ -45,7 +43,6 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 
 
 def walked_through(one: Scenario) -> Walked:
-    """Every block of the iteration that a scenario shows, at its first bandwidth."""
     settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
     rates, seconds = jax.tree.map(
@@ -55,7 +52,6 @@ def walked_through(one: Scenario) -> Walked:
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:
-    """What every stage spends the iteration on [s]; a row adds up to `iteration_s`."""
     walked = jax.tree.map(lambda x: np.asarray(x, np.float64), walked)
     stages = np.arange(len(walked.reduce_s))
     total, parts = float(walked.ends.max() + walked.moved_s), walked.spent
@@ -69,10 +65,9 @@ NEAR_GBPS = 400.0
 
 
 def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
-    """A region with its circuits, and timelines of a block with circuits and without, by title.
+    """A region with its circuits, and timelines of a middle block with and without circuits, by title.
 
-    Of the first model whose regions of circuits have more than two servers (else the first), in the middle of the
-    model, near 400 Gbps; empty where no case has circuits that change.
+    Near 400 Gbps, from the first model with circuits between more than two servers; empty without changing circuits.
     """
     every = [(block, resolve(block.case)) for block in asked.blocks]
     optical = [(block, one) for block, one in every if one.fabric.reconfigures]
@@ -88,13 +83,11 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
 
 
 def _scenario(block: Block) -> Scenario:
-    """One iteration of the case of a block whose bandwidth is nearest to 400 Gbps."""
     near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
     return scenario_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
 
 
 def _region(one: Scenario) -> dict[str, Any]:
-    """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
     settings, job = one.settings, one.workload
     sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)

@@ -1,4 +1,4 @@
-"""Design spaces: grids of cases, part after part, on one machine or many."""
+"""Design spaces: grids of cases, computed in parts, on one machine or many."""
 
 from mfabric_jax.sweep.design_space import Sweep, read_sweep
 from mfabric_jax.sweep.run import sweep

@@ -1,4 +1,4 @@
-"""Single all-to-alls of a sweep: circuits chosen for a demand, and how long it takes with them."""
+"""Sweeps of single all-to-alls: circuits chosen for a demand, and the time with them."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ GIGABYTES = units.gigabytes_per_s(1.0)
 
 
 class AllToAllOf(eqx.Module):
-    """Case -> seconds of one all-to-all, the least that any circuits could give, and the one over the other."""
+    """Case -> seconds of one all-to-all, the lower bound over all circuits, and their ratio."""
 
     servers: int = eqx.field(static=True)
     routing: str = eqx.field(static=True)
@@ -55,7 +55,6 @@ class AllToAllOf(eqx.Module):
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
 
     def _demand(self, case: Mapping[str, Array], key: Array) -> Float[Array, "S S"]:
-        """Bytes: so many that a server sends `gigabytes` on average."""
         made = drawn(key, jnp.minimum(case["demand"], len(FAMILIES) - 1), self.servers).astype(self.dtype)
         read = self.pool[case["sample"] % len(self.pool)]
         demand = jnp.where(case["demand"] == len(FAMILIES), read, made)
@@ -123,16 +122,14 @@ class AllToAlls:
             self._tried(int(degree))
 
     def effective(self) -> dict[str, Any]:
-        """The configuration of what does not vary."""
         return {**self.code, **self.data, "dtype": self.dtype}
 
     def shown(self) -> dict[str, Any]:
-        """What every row says though it may not vary."""
+        """Columns of every row, even if constant."""
         return {name: self.code[name] for name in ("servers", "policy", "routing")}
 
     @functools.cached_property
     def function(self) -> AllToAllOf:
-        """The program."""
         check_dtype(self.dtype)
         servers, trace = self.code["servers"], self.code["trace"]
         pool = np.zeros((1, servers, servers))
@@ -141,12 +138,12 @@ class AllToAlls:
         return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the function takes: demands by their number."""
+        """Input of the function, with demands by number."""
         return {**data, "demand": np.array([DEMANDS.index(name) for name in data["demand"].tolist()])}
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
-        """Columns of results [N]; at most `most` rows are ever asked for."""
+        """Columns of results [N]; `most`: largest number of rows of any call."""
         found = evaluate(self.function, self.cases(data), at_once=min(most, usual_at_once()), before=before)
         return {name: found.arrays[name].astype(np.float64) for name in ("seconds", "bound_s", "over_bound")}

@@ -1,4 +1,4 @@
-"""The axes of a sweep: what may be set, the values that its tables give, and those of every configuration."""
+"""The axes of a sweep: settings, values of their tables, and columns of all configurations."""
 
 import math
 import types
@@ -16,7 +16,7 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 class Setting(NamedTuple):
-    """A setting of a sweep. `type`: of its values; `data`: whether other values run in the same compiled program."""
+    """A setting of a sweep: `type` of its values; `data`: other values run in the same compiled program."""
 
     default: Any
     type: Any
@@ -38,7 +38,6 @@ def check_value(table: str, name: str, value: Any, setting: Setting) -> None:
 
 
 def _kinds(hint: Any) -> list[type]:
-    """The classes of values that a type hint allows."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return [kind for part in parts for kind in _kinds(part)]
@@ -46,10 +45,7 @@ def _kinds(hint: Any) -> list[type]:
 
 
 def axis_values(table: str, name: str, given: Any) -> Sequence:
-    """The values that a table gives to a setting; of a random range one that is drawn.
-
-    `InputError` for an axis without values, and for one that cannot be drawn.
-    """
+    """The values of a setting's axis, or one draw of a range; `InputError` for an empty or invalid axis."""
     if table == "fixed":
         return (given,)
     if table == "random":
@@ -66,8 +62,7 @@ def axis_values(table: str, name: str, given: Any) -> Sequence:
 
 
 def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
-    """A value of every axis for each configuration: every combination of `grid` (its last axis changes fastest of
-    them) with every place of the lists in `together`, `draws` times with new random values."""
+    """Columns of all configurations: `grid` (last axis fastest) times places of the `together` lists, times `draws`."""
     places = len(next(iter(together.values()))) if together else 1
     shape = (*(len(values) for values in grid.values()), places, draws)
     if math.prod(shape) > MOST_CASES:
@@ -85,7 +80,6 @@ def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_
 
 
 def _array(values: Sequence) -> np.ndarray:
-    """Numbers as numbers; anything else as it is."""
     if all(is_number(value) for value in values):
         return np.asarray(values)
     found = np.empty(len(values), object)

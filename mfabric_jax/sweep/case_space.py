@@ -1,4 +1,4 @@
-"""A design space of cases, in parts: rows of a part are in one file."""
+"""A design space of cases, in parts with one file each."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from mfabric_jax.simulation.results import Results, effective
 ROWS_PER_FILE = 1024
 LISTED = 100  # values of a list that a folder shows
 INDEX = "configuration"
-DECISIVE = (PORTS, BANDWIDTH)  # traced numbers with which a case may be impossible
+DECISIVE = (PORTS, BANDWIDTH)  # traced numbers that can make a case impossible
 OF_FILES = (  # settings that may name a file
     *("model.name", "gpu.name", "network.prices", "network.transport", "traffic.trace.path", "traffic.knobs"),
     "circuits.policy",
@@ -39,18 +39,17 @@ class CasePart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CaseSpace:
-    """Cases to sweep. With `impossible` leave-out, those that cannot be are left out, `left_out` says why."""
+    """Cases to sweep; with `impossible` "leave-out", impossible ones are skipped and counted in `left_out`."""
 
     asked: Cases
 
     @property
     def dtype(self) -> str:
-        """Arithmetic of the sweep."""
         return max(block.case.run.dtype for block in self.asked.blocks)
 
     @functools.cached_property
     def _possible(self) -> tuple[tuple[Block, ...], dict[str, int]]:
-        """Blocks of the cases that can be, and how many cannot, by the sentence that says why."""
+        """Blocks of the possible cases, and the number of impossible ones by reason."""
         if self.asked.rules.get("impossible", REFUSE) == REFUSE:
             return self.asked.blocks, {}
         left: dict[str, int] = {}
@@ -62,22 +61,19 @@ class CaseSpace:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many cases cannot be, by the sentence that says why."""
+        """Number of impossible cases by reason."""
         return self._possible[1]
 
     @functools.cached_property
     def cases(self) -> Cases:
-        """Those that can be."""
         return dataclasses.replace(self.asked, blocks=self._possible[0])
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self.cases)
 
     @functools.cached_property
     def parts(self) -> tuple[CasePart, ...]:
-        """All of them, numbered."""
         return tuple(self._parts())
 
     def _parts(self) -> Iterator[CasePart]:
@@ -92,12 +88,12 @@ class CaseSpace:
             first += len(block)
 
     def check(self) -> None:
-        """`InputError` for a case that cannot be."""
+        """`InputError` for an impossible case."""
         for block in self.cases.blocks:
             check_ends(block)
 
     def described(self) -> dict[str, Any]:
-        """What makes this sweep another one: for its folder."""
+        """What identifies this sweep in its folder."""
         held = hashlib.sha256()
         for block in self.cases.blocks:
             held.update(json.dumps([block.variant, flat(block.case), block.columns], default=str).encode())
@@ -107,7 +103,7 @@ class CaseSpace:
 
     @property
     def _stated(self) -> dict[str, Any]:
-        """What was said, with its lists; of cases that were made in Python, what they say but for defaults."""
+        """Stated values with their lists; for cases made in Python, differences from the defaults."""
         if self.asked.stated:
             return dict(self.asked.stated)
         found: dict[str, list[Any]] = {}
@@ -118,14 +114,13 @@ class CaseSpace:
         return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
 
     def files(self) -> dict[str, Path]:
-        """Files that cases name."""
         every = [flat(block.case) for block in self.cases.blocks]
         named = {str(one.get(path)) for one in every for path in OF_FILES}
         paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
         return {name: path for name, path in paths.items() if path.exists()}
 
     def made(self, part: CasePart, before: Callable[[Estimate], None] | None = None) -> tuple[dict, dict]:
-        """Columns of the rows of a part, and what its footer says."""
+        """Columns of the rows of a part, and the footer of its file."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
         footer = {"command": "sweep", "part": part.number} | effective(some)
         if len(part.rows) > LISTED:
@@ -134,7 +129,6 @@ class CaseSpace:
 
 
 def _short(stated: dict[str, Any]) -> dict[str, Any]:
-    """Without the values of long lists, which the digest of the cases has."""
     long = {path: f"{len(value)} values" for path, value in stated.items() if _longer(value)}
     return stated | long
 
@@ -144,7 +138,6 @@ def _longer(value: Any) -> bool:
 
 
 def _without(block: Block, left: dict[str, int]) -> Block | None:
-    """A block without the cases that cannot be; None where none is left."""
     below = flat(block.case)
     tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
     rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)

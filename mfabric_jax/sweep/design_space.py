@@ -1,4 +1,4 @@
-"""A design space as its file says it, checked before any compute."""
+"""A design space read from a file, checked before any computation."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ OF_FILES = (  # settings that may name a file
 
 
 class CodeGroup(NamedTuple):
-    """Configurations that one program runs: the settings that they share (`code`) and their numbers (`rows` [N])."""
+    """Configurations that one program runs: shared settings (`code`) and their numbers (`rows` [N])."""
 
     code: dict[str, Any]
     rows: np.ndarray
@@ -43,14 +43,12 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A design space.
+    """A design space of all-to-alls or replays; whole iterations are in `case_space`.
 
-    - `evaluate`: "all-to-all": one all-to-all of a region; "replay": a graph of tasks, `workload`, with the settings of
-      `Replay` and, by path, the GPU and the network of a case. Whole iterations are cases (`case_space`).
-    - `fixed`: settings of all configurations; the others keep their defaults.
-    - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
-      (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
-    - `rows_per_shard`: of a file; None: 8,192 all-to-alls.
+    - `evaluate`: "all-to-all" of a region, or "replay" of a graph of tasks with settings of `Replay` and a case.
+    - `fixed`: settings of all configurations; `grid`: every combination; `list`: lists read side by side.
+    - `random`: a range (`low`, `high`, `scale` linear or log, `whole`) or choice (`of`), drawn `draws` times.
+    - `rows_per_shard`: rows of a file; None: 8,192 all-to-alls.
     """
 
     evaluate: str = "all-to-all"
@@ -96,7 +94,6 @@ class Sweep:
 
     @property
     def kind(self) -> Any:
-        """What is evaluated."""
         module, name = KINDS[self.evaluate]
         return getattr(importlib.import_module(f"mfabric_jax.sweep.{module}"), name)
 
@@ -105,18 +102,16 @@ class Sweep:
         return self.kind.SETTINGS
 
     def program(self, group: CodeGroup) -> Any:
-        """What evaluates a group."""
         first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
         return self.kind(group.code, first, self.dtype)
 
     @property
     def count(self) -> int:
-        """Configurations."""
         return sum(len(group.rows) for group in self.groups)
 
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """What varies [N], axis by axis."""
+        """Varied settings [N], axis by axis."""
         found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
         for name, values in found.items():
             if self._settings[name].type is float and values.dtype.kind in "iu":
@@ -124,7 +119,7 @@ class Sweep:
         return found
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The inputs of one program [N] for these configurations: columns that vary, and fixed values repeated."""
+        """Input of one program [N]: varied columns, and fixed values repeated."""
         found = {}
         for name, setting in self._settings.items():
             if setting.data:
@@ -133,14 +128,13 @@ class Sweep:
         return found
 
     def check(self) -> None:
-        """Everything is checked where it is made."""
+        """Does nothing: values are checked at construction."""
 
     def described(self) -> dict[str, Any]:
         """What identifies this sweep in its folder."""
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
     def files(self) -> dict[str, Path]:
-        """Files that settings name."""
         named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
         return {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
 
@@ -158,7 +152,7 @@ class Sweep:
 
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
-        """The configurations by what is code, in order of first appearance."""
+        """The configurations by static settings, in order of first appearance."""
         code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
         varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
         if not varied:
@@ -173,7 +167,6 @@ class Sweep:
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All of them, numbered."""
         pieces = [
             (group, group.rows[start : start + self.full_part(group)])
             for group in self.groups
@@ -182,12 +175,11 @@ class Sweep:
         return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
 
     def full_part(self, group: CodeGroup) -> int:
-        """Rows of its files but the last."""
+        """Rows of each file but the last."""
         return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
 
 
 def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """A sweep as a footer holds it: long lists are left to the configuration of the folder."""
     lists = {
         name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
         for name, values in sweep["list"].items()
@@ -204,7 +196,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _by_path(table: Any, prefix: str = "") -> Any:
-    """Settings by dotted path, from tables in tables as TOML reads them; random axes stay tables."""
+    """Settings by dotted path from nested tables; random axes stay tables."""
     if not isinstance(table, Mapping):
         return table
     found: dict[str, Any] = {}

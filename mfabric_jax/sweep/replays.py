@@ -1,4 +1,4 @@
-"""Replays of a sweep: a row is that of `replay` with the same settings."""
+"""Sweeps of replays: a row is that of `replay` with the same settings."""
 
 import dataclasses
 import functools
@@ -29,7 +29,6 @@ PLAIN = (int, float, str, bool, type(None))
 
 
 def _kind(one: Leaf | Choice) -> Any:
-    """The types that a file may give a setting, as a union."""
     if isinstance(one, Choice):
         return str
     literal = [part for part in parts_of(one.kind) if typing.get_origin(part) is Literal]
@@ -39,7 +38,6 @@ def _kind(one: Leaf | Choice) -> Any:
 
 
 def _settings() -> dict[str, Setting]:
-    """Those of `Replay`, the graph's file and what it leaves out; by path those of cases, None: as they are there."""
     found = {"workload": Setting("", str)} | {name: Setting(None, kind | None) for name, kind in GIVEN.items()}
     found |= {"gradient": Setting(False, bool)}
     hints = typing.get_type_hints(Replay)
@@ -70,7 +68,6 @@ class Replays:
         self._asked(data)
 
     def _asked(self, data: Mapping[str, Any]) -> tuple[Case, Replay]:
-        """The case, and how the graph is run there."""
         given = {**self.code, **data}
         of_case = {name: value for name, value in given.items() if name.startswith(OF_CASES) and value is not None}
         own = {field.name: given[field.name] for field in dataclasses.fields(Replay)}
@@ -82,17 +79,15 @@ class Replays:
             self._asked(row)
 
     def effective(self) -> dict[str, Any]:
-        """The configuration of what does not vary."""
         return {name: value for name, value in {**self.code, **self.data}.items() if value is not None}
 
     def shown(self) -> dict[str, Any]:
-        """What every row says though it may not vary."""
+        """Columns of every row, even if constant."""
         return {"workload": self.code["workload"]}
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
-        """Columns of results [N]."""
         graph = _read(self.code["workload"], **{name: self.code[name] for name in GIVEN})
         found = []
         for row in _rows(data):

@@ -1,4 +1,4 @@
-"""A sweep: part after part, each in its file as soon as it is ready; a part that is there is not computed again."""
+"""Runs a sweep part by part; each part is a file, and parts already in the folder are not computed again."""
 
 import hashlib
 import json
@@ -20,15 +20,12 @@ from mfabric_jax.sweep.case_space import CaseSpace
 from mfabric_jax.sweep.design_space import Sweep
 
 ENGINES = ("local", "ray")
-MOST_LOST = 3  # workers lost over one part: then it is the part
+MOST_LOST = 3  # workers lost over one part before the part is blamed
 OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
 class Progress(NamedTuple):
-    """What `sweep` tells: rows that are done (`found`: that were there before), of all that are its to do.
-
-    - `again`: a sentence for every part that was there but is made again.
-    """
+    """Progress of a `sweep`: rows done (`found`: before this call) of all; `again`: why parts are made again."""
 
     done: int
     found: int
@@ -46,15 +43,15 @@ def sweep(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Path]:
-    """Rows of every configuration, in files of the folder; returns those of this call's part.
+    """Rows of every configuration, in files of the folder; returns the files of this call's part.
 
-    - `shard` (i, n): only every n-th file, from the i-th: n such calls, on as many machines, make the whole.
-    - `engine`: "local": one after the other, each on all devices; "ray": `workers` processes (None: one for each GPU,
-      or core), whose work others do again where one is lost.
+    - `shard` (i, n): only every n-th file, from the i-th, so that n machines share a sweep.
+    - `engine`: "local": in sequence, each part on all devices; "ray": `workers` processes (None: one per GPU or core),
+      with lost work repeated.
 
-    The same files come out whatever was interrupted, divided or lost; files that are damaged or misplaced are made
-    again. `InputError` before any compute for a folder of another sweep, while it runs for one that is full, and at the
-    end for files that went while it ran: what is written stays, and the same call goes on from there.
+    The files do not depend on interruptions or division; damaged or misplaced files are made again. `InputError` before
+    computation for a folder of another sweep, during it for a full folder, and after it for vanished files; written
+    files stay, and the same call resumes.
     """
     first, of = (whole("shard", number) for number in shard)
     if first > of:
@@ -109,7 +106,7 @@ def sweep(
 
 
 def sweep_folder(config: Any, path: Path) -> SweepFolder:
-    """The folder for a sweep: other settings, another version, or another content of a file make another sweep."""
+    """The folder of a sweep, identified by its settings, version and contents of its files."""
     read = {name: _fingerprint(file) for name, file in config.files().items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
@@ -120,7 +117,6 @@ def sweep_folder(config: Any, path: Path) -> SweepFolder:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of what a file holds, or a folder of files."""
     held = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -131,23 +127,21 @@ def _fingerprint(path: Path) -> str:
 
 
 class Maker:
-    """Computes and writes parts."""
-
     def __init__(self, config: Any, folder: SweepFolder):
         self.config, self.folder = config, folder
 
     def make(self, part: Any, before: Callable[[Estimate], None] | None = None) -> None:
-        """One part; `before` is told the estimate of every program."""
+        """Computes and writes one part; `before` is called with the estimate of every program."""
         drop_programs_if_crowded()
         columns, footer = self.config.made(part, before)
         self.folder.write(part.number, columns, footer)
 
 
-# -- on Ray: every worker is a process that makes parts; what a lost one was making, others make again
+# -- on Ray: every worker is a process that makes parts; parts of a lost worker are made again
 
 
 class Worker:
-    """One process; JAX is set up in it as in the one that asks."""
+    """A process with the JAX configuration of its parent."""
 
     def __init__(self, maker: Any, settings: dict[str, Any]):
         for name, value in settings.items():
@@ -155,12 +149,11 @@ class Worker:
         self.maker = maker
 
     def make(self, number: int) -> None:
-        """Compute and write one part."""
         self.maker.make(self.maker.config.parts[number])
 
 
 def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: Callable[[Any], None]) -> None:
-    """Make these parts. `InputError` where one takes several workers with it, or cannot be written."""
+    """Make parts on Ray; `InputError` for a part that crashes several workers or cannot be written."""
     with extra("cluster", "engine 'ray'"):
         import ray  # pyright: ignore[reportMissingImports]
     if not todo:
@@ -182,7 +175,6 @@ def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: C
 
 
 def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], finished: Callable) -> None:
-    """Every worker has one part at a time; a lost one is replaced."""
     waiting, running, lost = list(todo), {}, dict.fromkeys((part.number for part in todo), 0)
     idle = [start() for _ in range(workers)]
     while waiting or running:

@@ -1,7 +1,7 @@
-"""What a job's end waited for: back from the last flow, each time to what was waited for last.
+"""The critical path of a job: back from the last flow, each time to the wait that ended last.
 
-A flow is released by its start or by the end of the last flow it waits for; its lag follows, then it runs. The steps of
-the path follow each other without a gap, so their seconds add up to the end of the job.
+A flow is released by its start or by the end of the last flow it waits for; then its lag passes, then it runs. The
+steps have no gaps between them, so their seconds add up to the end of the job.
 """
 
 import itertools
@@ -13,10 +13,8 @@ from mfabric_jax.flows.dependencies import successors
 
 
 class CriticalPath(NamedTuple):
-    """K steps, the first to begin first.
-
-    - `flow` [K].   - `released`, `begin`, `finish` [K] s: the lag is between the first two. Every flow but the first
-      is released when the one before it finishes; the first by its own start.
+    """K steps in order of time: `flow` [K]; `released`, `begin`, `finish` [K] s, with the lag between the first two.
+    Each flow is released when the flow before it finishes; the first flow, by its own start.
     """
 
     flow: np.ndarray
@@ -26,10 +24,7 @@ class CriticalPath(NamedTuple):
 
 
 def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finish: np.ndarray) -> CriticalPath:
-    """The chain of flows that ends last; of equals the one with the lowest number.
-
-    - `after` [D 2], `start` [F]: as the flows had them.   - `begin`, `finish` [F]: as they came out.
-    """
+    """The chain of flows that ends last; ties go to the lowest number. `after` [D 2]: waits, as in `Flows`."""
     flows = len(finish)
     if not flows:
         return CriticalPath(np.zeros(0, np.int64), *np.zeros((3, 0)))
@@ -45,11 +40,8 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
     return CriticalPath(flow, released, begin[flow], finish[flow])
 
 
-# For how long something was going on: unions of intervals, exactly.
-
-
 def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
-    """Seconds [owners] in which at least one of an owner's intervals [N] from `begin` to `end` was going on."""
+    """Seconds [owners] that the union of each owner's intervals [N] from `begin` to `end` covers."""
     found = np.zeros(owners)
     order = np.lexsort((begin, owner))
     begin, end, owner = begin[order], end[order], owner[order]

@@ -1,4 +1,6 @@
-"""A job as a graph of tasks, whatever fabric it runs on: computations, messages, collectives; what waits for what."""
+"""A job as a graph of tasks, independent of any fabric: computations, messages, collectives, and the waits between
+them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from mfabric_jax.flows.dependencies import checked_after, run_order
 
 
 class TaskKind(IntEnum):
-    """What a task is."""
+    """Kind of a task."""
 
     MARKER = 0  # takes no time: a barrier, metadata, an end
     COMPUTE = 1
@@ -21,7 +23,7 @@ class TaskKind(IntEnum):
 
 
 class Op(IntEnum):
-    """Which collective; numbered as Chakra's CollectiveCommType."""
+    """Kind of a collective, numbered as Chakra's CollectiveCommType."""
 
     ALL_REDUCE = 0
     REDUCE = 1
@@ -38,20 +40,21 @@ class Op(IntEnum):
 class TaskGraph:
     """T tasks of `ranks` ranks (GPUs, or whatever computes and sends). Arrays stay on the host.
 
-    - `kind` [T]: `TaskKind`.   - `rank` [T]: whose; a SEND's source. -1 only for a MARKER that is nobody's.
+    - `kind` [T]: `TaskKind`.
+    - `rank` [T]: the rank that runs the task; a SEND's source. -1 only for a MARKER without a rank.
     - `after` [D 2]: task `after[d, 1]` waits for the end of task `after[d, 0]`.
-    - `start` [T] seconds: not before.   - `lag` [T] seconds: that much behind the last end it waits for (or `start`).
-    - `seconds` [T]: of a COMPUTE.
-    - `bytes` [T]: of a SEND the message; of a RECV, too, but it counts only where no task sends it (`absent` of
-      `lowered`). Of a COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what every rank has at the
-      end; REDUCE_SCATTER: what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what a rank (the root)
-      sends (receives) to all, its own part included.
-    - `peer` [T]: of a SEND the destination, of a RECV the source, of a rooted collective the root's rank; else -1.
-    - `match` [T]: tasks of one message (SEND and RECV), or of one collective (a COLLECTIVE of each member), have one
-      number of their own; -1: none (a SEND that nobody waits for with a RECV).
-    - `op` [T]: `Op` of a COLLECTIVE, else -1.   - `group` [T]: of a COLLECTIVE, which of `groups`, else -1.
-    - `lane` [T]: of one rank's tasks with the same lane, 0 or more, one runs at a time; -1: free.
-    - `groups`: the ranks of each communicator, in its order.   - `name` [T] of each task.
+    - `start` [T] s: earliest begin. `lag` [T] s: delay after the last end that the task waits for (or after `start`).
+    - `seconds` [T]: duration of a COMPUTE.
+    - `bytes` [T]: size of a SEND's message. A RECV's counts only if no task sends the message (`absent` of `lowered`).
+      COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what every rank has at the end; REDUCE_SCATTER:
+      what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what a rank (the root) sends to (receives from)
+      all ranks, including its own part.
+    - `peer` [T]: the destination of a SEND, the source of a RECV, the root of a rooted collective; else -1.
+    - `match` [T]: one number for the tasks of one message (SEND and RECV), or of one collective (a COLLECTIVE of each
+      member); -1: none (a SEND that no RECV waits for).
+    - `op` [T]: `Op` of a COLLECTIVE, else -1. `group` [T]: index into `groups` of a COLLECTIVE, else -1.
+    - `lane` [T]: tasks of one rank on the same lane (0 or more) run one at a time; -1: no lane.
+    - `groups`: the ranks of each communicator, in its order. `name` [T]: name of each task.
 
     `InputError` for a wrong shape or value, naming the task, and for a cycle, naming its members.
     """
@@ -77,20 +80,19 @@ class TaskGraph:
 
     @property
     def tasks(self) -> int:
-        """How many."""
         return len(self.kind)
 
     def of(self, kind: TaskKind, op: Op | None = None) -> np.ndarray:
-        """[T] mask: the tasks of one kind, of one collective."""
+        """[T] mask: the tasks of one kind and, optionally, of one collective."""
         of_kind = self.kind == kind
         return of_kind if op is None else of_kind & (self.op == op)
 
     def named(self, task: int) -> str:
-        """The task as a sentence names it."""
+        """The task as messages name it."""
         return f"task {task} ({self.name[task]!r})" if self.name[task] else f"task {task}"
 
     def equals(self, other: "TaskGraph") -> bool:
-        """Whether both are the same, task by task; what waits for what in any order, `match` by any numbers."""
+        """Whether both graphs agree task by task; the order of `after` and the numbers of `match` do not matter."""
         arrays = [name for name in FIELDS if name not in ("after", "match")]
         same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
         labels = [numbered(graph.match.tolist()) for graph in (self, other)]
@@ -100,7 +102,7 @@ class TaskGraph:
 
 
 def numbered(labels: list) -> list[int]:
-    """Each label's number by first appearance, 0, 1, ...; -1 of None and of -1."""
+    """Number of each label by first appearance, 0, 1, ...; -1 for None and -1."""
     seen: dict = {}
     return [-1 if label in (None, -1) else seen.setdefault(label, len(seen)) for label in labels]
 
@@ -113,7 +115,7 @@ USUAL = {"start": 0.0, "lag": 0.0, "seconds": 0.0, "bytes": 0.0, "peer": -1, "ma
 
 
 class Tasks:
-    """Collects tasks one after the other: `add` gives a task's number, `wait` says what it waits for."""
+    """Collects tasks one by one: `add` returns a task's number, `wait` adds what it waits for."""
 
     def __init__(self, ranks: int, groups: tuple[tuple[int, ...], ...] = ()):
         self.ranks, self.groups = ranks, groups
@@ -121,7 +123,7 @@ class Tasks:
         self._columns: dict[str, list] = {name: [] for name in ("name", *FIELDS) if name != "after"}
 
     def add(self, kind: TaskKind, rank: int, name: str = "", after=(), lane: int = -1, **values) -> int:
-        """A task's number; `values` are fields of `TaskGraph`, those left out as usual."""
+        """Add a task and return its number; `values` are fields of `TaskGraph`, with defaults where left out."""
         number = len(self._columns["kind"])
         row = USUAL | {"kind": kind, "rank": rank, "name": name, "lane": lane} | values
         if unknown := set(row) - set(self._columns):
@@ -132,16 +134,15 @@ class Tasks:
         return number
 
     def column(self, name: str) -> list:
-        """The values of a field so far, which may be changed."""
         return self._columns[name]
 
     def wait(self, task: int, *others) -> None:
-        """The task waits for each of the others (numbers, or lists of them)."""
+        """Make the task wait for each of the others (numbers, or lists of numbers)."""
         for other in others:
             self.after += [(one, task) for one in (other if hasattr(other, "__iter__") else (other,))]
 
     def graph(self) -> TaskGraph:
-        """All of them; a pair in `after` counts once."""
+        """The graph of all tasks; duplicate pairs in `after` count once."""
         pairs = np.array(sorted(set(self.after)), np.int64).reshape(-1, 2)
         arrays = {name: np.array(self._columns[name], kind) for name, kind in FIELDS.items() if name != "after"}
         return TaskGraph(self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), **arrays)
@@ -182,13 +183,12 @@ def _refuse(graph: TaskGraph, wrong: np.ndarray, field: str, allowed: str) -> No
         raise InputError(f"{field} of {graph.named(task)} must be {allowed}, got {getattr(graph, field)[task]}.")
 
 
-# Tasks in columns: many at a time, where one after the other (`Tasks`) would take too long.
+# -- tasks in columns: many at a time, where adding them one by one (`Tasks`) would take too long
 
 
 class TaskColumns:
-    """Collects tasks in arrays: `add` gives the numbers of some, `wait` says what they wait for.
-
-    - `more`: further columns, name -> what a task has unless `add` says otherwise; `column` gives them.
+    """Collects tasks in arrays: `add` returns their numbers, `wait` adds what they wait for. `more`: further columns
+    (name: default), read with `column`.
     """
 
     def __init__(self, ranks: int, groups: tuple[tuple[int, ...], ...] = (), **more: float):
@@ -199,8 +199,7 @@ class TaskColumns:
         self._names: list[tuple[str, int]] = []
 
     def add(self, kind: TaskKind, rank, name: str = "", after: Iterable = (), **values) -> np.ndarray:
-        """Numbers [N] of N tasks of one kind and name on `rank` [N]; `values` [N] or one for all; `after`: as `wait`'s
-        others."""
+        """Add N tasks on `rank` [N] and return their numbers [N]; `values`: [N] or scalar; `after`: as for `wait`."""
         rank = np.atleast_1d(np.asarray(rank, np.int64))
         for field in values:
             one_of("field of a task", field, self._usual)
@@ -218,23 +217,21 @@ class TaskColumns:
         return np.arange(len(self.groups) - len(members), len(self.groups))
 
     def matched(self, count: int) -> np.ndarray:
-        """So many new numbers for messages, or for collectives."""
+        """`count` new numbers for messages or collectives."""
         self.matches += count
         return np.arange(self.matches - count, self.matches)
 
     def wait(self, tasks: np.ndarray, *others) -> None:
-        """Each of `tasks` [N] waits for those at its place in every one of `others` [N] or [K N]; a number: for it."""
+        """Make each of `tasks` [N] wait for its entries in `others`: [N], [K N], or one number for all."""
         for other in others:
             first = np.asarray(other, np.int64)
             first = np.broadcast_to(first, np.broadcast_shapes(first.shape, tasks.shape))
             self._after.append(np.stack([first.ravel(), np.broadcast_to(tasks, first.shape).ravel()], axis=1))
 
     def column(self, name: str) -> np.ndarray:
-        """What all tasks have in a column [T]."""
         return np.concatenate([np.zeros(0), *self._columns[name]])
 
     def graph(self) -> TaskGraph:
-        """All of them; a pair in `after` counts once."""
         pairs = np.concatenate([np.zeros((0, 2), np.int64), *self._after])
         every = max(self.tasks, 1)
         after = np.stack(np.divmod(np.unique(pairs[:, 0] * every + pairs[:, 1]), every), axis=1)

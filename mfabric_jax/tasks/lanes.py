@@ -1,9 +1,9 @@
-"""One task at a time on a lane: an order chosen before anything runs, as further waits.
+"""Lanes run one task at a time: choose an order in advance and add it to the graph as waits.
 
-The order is that in which tasks begin when they run on lanes alone, links being free and messages and collectives as
-fast as one guessed rate: what is ready begins once its lanes are free, the lowest number first; a collective takes the
-lanes of all its members at once, but along a tree each member begins behind those it receives from. It is an order in
-which everything can run, so the waits close no cycle.
+The order is that of begins in a run with lanes only, where links are free and messages and collectives have one guessed
+rate. A ready task begins once its lanes are free, the lowest number first. A collective takes the lanes of all its
+members at once; along a tree each member begins after those it receives from. The run is feasible, so the added waits
+close no cycle.
 """
 
 import heapq
@@ -15,10 +15,10 @@ from mfabric_jax.tasks.graph import TaskGraph, TaskKind
 
 
 def one_for_each_collective(graph: TaskGraph, which: np.ndarray, *more: np.ndarray):
-    """(node [T], after [D 2]): tasks of one collective become its first one.
+    """(node [T], after [D 2]): the graph with the tasks of each collective merged into its first task.
 
-    - `which` [T]: the collective of a task, -1: none, or its members begin one by one.   - `more` [N 2]: further pairs
-      of tasks, the second of which waits for the first.
+    - `which` [T]: the collective of a task; -1: none, or its members begin one by one.
+    - `more` [N 2]: further pairs of tasks, the second of which waits for the first.
     """
     node = np.arange(graph.tasks)
     own = np.flatnonzero(which >= 0)
@@ -29,9 +29,8 @@ def one_for_each_collective(graph: TaskGraph, which: np.ndarray, *more: np.ndarr
 
 
 def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_s: float) -> np.ndarray:
-    """[D 2] tasks: the second one waits for the first, its neighbour on the lane.
-
-    - `node`, `after`: of `one_for_each_collective`, without a cycle.   - `bytes_per_s`: the guess.
+    """[D 2] pairs of neighbours on a lane: the second task waits for the first. `node`, `after`: as
+    `one_for_each_collective` returns them, without a cycle. `bytes_per_s`: the guessed rate.
     """
     tasks = np.flatnonzero(graph.lane >= 0)
     if not tasks.size:
@@ -49,10 +48,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
 
 
 def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
-    """The tasks with a lag for which their lane may become free last; `lane` [D 2]: `lane_waits`.
-
-    It does not where the neighbour on the lane is waited for by the task, or by what the task waits for.
-    """
+    """Tasks with a lag whose lane may become free last. `lane` [D 2]: `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
     neighbour[lane[:, 1]] = lane[:, 0]
@@ -64,7 +60,6 @@ def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
 
 
 def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
-    """(start, lag, duration), lists [T] of seconds at each node: of a collective the longest of its members."""
     moves = np.isin(graph.kind, (TaskKind.SEND, TaskKind.COLLECTIVE))
     busy = np.where(moves, graph.bytes / bytes_per_s, np.where(graph.kind == TaskKind.COMPUTE, graph.seconds, 0))
     for values in (graph.start, graph.lag, busy):
@@ -74,7 +69,6 @@ def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
 
 
 def _begun(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
-    """The nodes in the order in which they begin, each on its lanes; those behind a cycle are left out."""
     first, then, waits = (part.tolist() for part in successors(after, len(lanes)))
     taken: set[int] = set()
     queues: dict[int, list[int]] = {}  # of each lane: what waits for it

@@ -1,4 +1,4 @@
-"""From tasks to flows: collectives become messages, lanes become waits.
+"""Lower tasks to flows: collectives become messages, lanes become waits.
 
 A rank sends nothing of a collective before its own task may begin; its task ends when all that the rank sends and
 receives has ended. A SEND transfers its bytes whether or not the other side waits for them (eager); a RECV ends when
@@ -29,11 +29,11 @@ from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
 from mfabric_jax.tasks.lanes import held_up, lane_waits, one_for_each_collective
 from mfabric_jax.tasks.members import Collectives, check_all_there, collectives_of, messages_of
 
-# Which collectives have one pattern.
+# -- which collectives share one pattern
 
 
 class SamePattern(NamedTuple):
-    """`collectives` [I] that run one algorithm on members that share `servers` [n] alike."""
+    """`collectives` [I] with one algorithm, whose members are placed alike on `servers` [n]."""
 
     op: Op
     choice: Choice
@@ -44,7 +44,7 @@ class SamePattern(NamedTuple):
 def same_patterns(
     graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
 ) -> Iterator[SamePattern]:
-    """All of them. `server` [ranks]. `InputError` where members have different bytes and the algorithm forwards."""
+    """Sets of collectives with one pattern. `InputError` for members with different bytes if the algorithm forwards."""
     most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
     for op in Op:
         of_op = np.flatnonzero(found.op == op)
@@ -69,7 +69,6 @@ def _check_bytes(graph: TaskGraph, found: Collectives, those: np.ndarray, op: Op
 
 
 def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: Choice, server: np.ndarray):
-    """(servers of the members, collectives of `those`): by size, and by who shares a server where that matters."""
     if choice.algorithm not in BY_SERVER:
         for size in np.unique(found.size[those]):
             yield (0,) * int(size), those[found.size[those] == size]
@@ -83,19 +82,19 @@ def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: C
 
 
 def _numbered(servers: list[int]) -> tuple[int, ...]:
-    """Servers by 0, 1, ... in the order in which they appear."""
     first = {server: number for number, server in enumerate(dict.fromkeys(servers))}
     return tuple(first[server] for server in servers)
 
 
-# Collectives whose members begin one behind the other: with a root, along a tree.
+# -- collectives whose members begin one after the other: with a root, along a tree
 
 
 def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
-    """(mask [C], pairs [D 2] of tasks): the trees with all their members, and who waits for whom in them.
+    """(mask [C], pairs [D 2] of tasks): the tree collectives with all their members, and the waits between their
+    members.
 
-    Of a pair the second task receives from the first, or sends behind it. Letting it begin behind the end of the first
-    closes no cycle that the messages do not close: its own end waits for the first anyway.
+    The second task of a pair receives from the first, or sends after it. Letting it begin after the end of the first
+    closes no cycle beyond those of the messages: its own end waits for the first anyway.
     """
     tree = np.zeros(len(found.op), bool)
     pairs = [np.zeros((0, 2), np.int64)]
@@ -115,14 +114,14 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
     return tree, np.concatenate(pairs)
 
 
-# The flows of a graph as they are collected: first one for each task, then what collectives are made of.
+# -- the flows of a graph while they are collected: first one for each task, then those of collectives
 
 
 class CollectedFlows:
-    """The flows so far; `lane` [D 2]: tasks behind tasks on lanes.
+    """The flows so far; `lane` [D 2]: waits between tasks on lanes.
 
-    Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin. So have tasks with
-    a lag that wait for a lane: theirs ends with the lag, which runs whether or not the lane is free.
+    Flow t ends with task t. Each task of a collective has a second flow, which lets the rank begin. A task with a lag
+    that waits for a lane also has one: it ends with the lag, which runs whether or not the lane is free.
     """
 
     def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray):
@@ -166,7 +165,6 @@ class CollectedFlows:
         return {"src": none, "dst": none, "task": task, "message": none} | zeros
 
     def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
-        """What a task waits for in time is in front of the first of its flows."""
         tasks, begins, ready = self.parts
         for name in ("start", "lag"):
             given = getattr(self.graph, name)
@@ -175,10 +173,7 @@ class CollectedFlows:
             tasks[name][own] = tasks[name][held] = 0
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
-        """[M] the flow that lets a member begin, and the flow that waits for what it does.
-
-        Missing members begin with the last of the others and end with the first.
-        """
+        """[M] the flow that lets a member begin, and the flow that waits for the member's messages."""
         found = self.found
         there = found.task >= 0
         collective = np.repeat(np.arange(len(found.op)), found.size)
@@ -195,7 +190,7 @@ class CollectedFlows:
         return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
 
     def copy(self, template: Template, first: np.ndarray, members: int) -> None:
-        """For the collectives of so many members whose first ones are at `first` [I]."""
+        """Copy the template for collectives of `members` members, the first of which are at `first` [I]."""
         flows = len(template.src)
         member = first[:, None] + np.arange(members)
         base = self.count + flows * np.arange(len(first))[:, None]
@@ -221,7 +216,6 @@ class CollectedFlows:
         self.after += [np.stack([before.ravel(), then.ravel()], axis=1) for before, then in pairs]
 
     def flows(self) -> Flows:
-        """All of them."""
         names = self.parts[0]
         columns = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
         return flows_of(**columns, after=np.concatenate(self.after))
@@ -245,18 +239,17 @@ def lowered(
 ) -> Flows:
     """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
 
-    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; those that are not
-      named run as in `USUAL_ALGORITHM`. Around a ring and along a tree go the members in the order of the group.
-    - `chunks`: of each collective, one behind the other, where `algorithms` says none.
-    - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that gives it [F]. With several
-      chunks it does not keep the sender from the next one.
-    - `server`: of each rank [ranks], or how many ranks in a row share one. For hierarchical collectives.
-    - `absent`: "refuse" a collective or message of which the graph lacks a task; or "assume" that missing members begin
-      when all others have begun (their flows count for the first of those), and that the missing message is sent when
-      it is waited for, with the bytes of its RECV. That is for a graph of some of the ranks, which see a collective
-      among all.
-    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen beforehand: as they begin on lanes alone,
-      with messages and collectives at `lane_gbps` and no link shared, the lowest number first; "free" lets lanes be.
+    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives run as in
+      `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
+    - `chunks`: of each collective, one after the other, where `algorithms` gives no number.
+    - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that returns it [F]. With several
+      chunks a sender does not wait for it before the next chunk.
+    - `server`: of each rank [ranks], or the number of consecutive ranks that share one. For hierarchical collectives.
+    - `absent`: "refuse" a collective or message that lacks a task; or "assume" that missing members begin when all
+      others have begun (their flows count for the first of those), and that a missing message is sent when it is waited
+      for, with the bytes of its RECV. "assume" is for a graph of some of the ranks.
+    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance: that of begins in a run with
+      lanes only, with messages and collectives at `lane_gbps`, the lowest number first; "free" ignores lanes.
 
     `InputError` names the task that does not fit, and the tasks that wait for each other.
     """
@@ -287,7 +280,6 @@ def lowered(
 
 
 def _waits(graph: TaskGraph, found: Collectives, message, kinds) -> tuple[np.ndarray, np.ndarray]:
-    """What waits for what among whole collectives and single members of trees (`one_for_each_collective`)."""
     tree, forwards = trees_of(found, kinds)
     collective = np.repeat(np.where(tree, -1, np.arange(len(found.op))), found.size)
     which = np.full(graph.tasks, -1)
@@ -303,7 +295,6 @@ def _latency(alpha_s: float | Latency) -> Latency:
 
 
 def _servers(graph: TaskGraph, server: ArrayLike) -> np.ndarray:
-    """[ranks]."""
     given = np.asarray(server)
     if given.ndim == 0:
         return np.arange(graph.ranks) // whole("server", given.item())

@@ -1,4 +1,4 @@
-"""Which tasks make up one collective or one message, and what is missing."""
+"""Find the tasks of each collective and message, and what is missing."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ from mfabric_jax.tasks.graph import TaskGraph, TaskKind
 
 
 class Collectives(NamedTuple):
-    """C collectives with M members in all, those of one collective side by side in the order of its group, root first.
+    """C collectives with M members in total; members of one collective are adjacent, in the order of its group, root
+    first.
 
     - `op`, `group`, `size` [C]; `first` [C+1]: collective c has the members `first[c] : first[c + 1]`.
-    - `rank`, `task` [M]: `task` -1 is a member whose task the graph does not have.
-    - `bytes` [M]: of a missing member the largest of the others.   - `even` [C]: whether all have the same.
+    - `rank`, `task` [M]: `task` -1 is a member whose task the graph lacks.
+    - `bytes` [M]: for a missing member the largest of the others. `even` [C]: whether all members have the same bytes.
     """
 
     op: np.ndarray
@@ -28,7 +29,7 @@ class Collectives(NamedTuple):
 
 
 def collectives_of(graph: TaskGraph) -> Collectives:
-    """Tasks of one `match` together; a task without one stands alone. `InputError` where they do not fit together."""
+    """Group collective tasks by `match`; a task without one stands alone. `InputError` where members disagree."""
     task = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
     match = graph.match[task]
     match = np.where(match < 0, graph.match.max(initial=0) + 1 + np.arange(len(task)), match)
@@ -67,7 +68,6 @@ def collectives_of(graph: TaskGraph) -> Collectives:
 
 
 def _places(graph: TaskGraph, task, offset, listed) -> np.ndarray:
-    """[tasks] the place of the task's rank in its group."""
     group = np.repeat(np.arange(len(graph.groups)), np.diff(offset))
     key, wanted = group * graph.ranks + listed, graph.group[task] * graph.ranks + graph.rank[task]
     order = np.argsort(key)
@@ -82,7 +82,6 @@ def _places(graph: TaskGraph, task, offset, listed) -> np.ndarray:
 
 
 def _roots(graph: TaskGraph, task, one, which, op, offset, listed) -> np.ndarray:
-    """[C] the place of the root, 0 where there is none."""
     root = np.zeros(len(op), np.int64)
     rooted = np.isin(op, [int(kind) for kind in ROOTED])
     of_rooted = task[rooted[which]]
@@ -126,7 +125,6 @@ def check_all_there(graph: TaskGraph, found: Collectives) -> None:
 
 
 def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
-    """`InputError` for RECVs whose message nobody sends, and of which nobody knows how large it is."""
     unknown = receive[graph.bytes[receive] == 0]
     if unknown.size:
         raise InputError(
@@ -136,9 +134,8 @@ def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
 
 
 def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(SEND, RECV) task numbers [P] of each message that has both; `InputError` where two do not fit together.
-
-    A RECV whose message nobody sends is refused, unless `assume`.
+    """(SEND, RECV) task numbers [P] of each message that has both. `InputError` where the two do not fit together, and
+    for a RECV without a SEND unless `assume`.
     """
     send, receive = (np.flatnonzero(graph.of(kind)) for kind in (TaskKind.SEND, TaskKind.RECV))
     send = send[graph.match[send] >= 0]

@@ -1,4 +1,4 @@
-"""From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline."""
+"""Times of all-to-alls, blocks, pipelines and iterations."""
 
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.environment import Drift, Recorded, RegionEnv, best_trajectory

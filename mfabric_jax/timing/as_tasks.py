@@ -1,8 +1,7 @@
-"""One training iteration as a graph of tasks: what `iterate` times, for engines that time it themselves.
+"""One training iteration as a graph of tasks, for engines that time it themselves.
 
-Every end (server, rank or GPU) computes, sends and waits; all-to-alls, sends between stages and gradients are messages
-in bytes. What stays inside a server (tensor-parallel all-reduces, what NVSwitches carry of all-to-alls and gradients)
-is seconds, as `iterate` has them, and so is what replicas gather and context-parallel rings pass on.
+All-to-alls, sends between stages and gradients are messages in bytes between ends (servers, ranks or GPUs). Traffic
+inside a server, gathered parameters and context-parallel rings are seconds, as in `iterate`.
 """
 
 from typing import NamedTuple
@@ -26,7 +25,7 @@ TRAFFIC = ("none", "EP", "PP", "DP")  # by the column "traffic" of the tasks
 
 
 class EndLayout(NamedTuple):
-    """`per_region`: ends of an expert-parallel group.   - `per_server`.   - `ranks`: expert-parallel ranks of one."""
+    """Ends of an expert-parallel group (`per_region`) and of a server; expert-parallel ranks of an end (`ranks`)."""
 
     per_region: int
     per_server: int
@@ -44,15 +43,14 @@ def iteration_tasks(
     receives: bool = True,
     collectives: bool = False,
 ) -> TaskColumns:
-    """The tasks of one iteration of these replicas, with the columns "traffic" (of `TRAFFIC`), "cap" [bytes/s] and
-    "private" (on circuits).
+    """The tasks of one iteration, with columns "traffic" (of `TRAFFIC`), "cap" [bytes/s] and "private" (on circuits).
 
-    Rank (p R + r) N + n is end n of the group of replica r in stage p. One replica may stand for all: its gradients
-    then go around a ring of its own servers, as many bytes as around that of all.
-    - `barriers`: one of `BARRIERS`, for all-to-alls and before gradients; `iterate` has some.
-    - `receives`: receiving a message is a task.
-    - `collectives`: gradients, and all-reduces of tensor-parallel GPUs, are collectives, in place of messages and
-      seconds; needs all replicas.
+    Rank (p R + r) N + n is end n of replica r in stage p. A single replica may stand for all: its gradients then go
+    around its own servers, with the bytes of the full ring.
+
+    - `barriers`: one of `BARRIERS`, for all-to-alls and before gradients.
+    - `receives`: receiving a message is a task of its own.
+    - `collectives`: gradients and tensor-parallel all-reduces are collectives instead of messages; needs all replicas.
     """
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
     return _Writer(workload, replicas, ends, rates, rules, **asked).written()
@@ -71,7 +69,6 @@ class _Writer:
         self.order, self.switch = order_of(workload), Switch(float(rates.decision_s), rules.eps_waits)
 
     def written(self) -> TaskColumns:
-        """All of it."""
         ran = [self._replica(number) for number in range(len(self.replicas))]
         over = [self._reduced(stage, [one[stage] for one in ran]) for stage in range(self.workload.pp)]
         moved_s = max(float(one.walked.moved_s) for one in self.replicas)
@@ -83,7 +80,6 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ passes of a replica
     def _replica(self, number: int) -> list["_Ran"]:
-        """All passes of one replica: what every stage is through with."""
         order, one = self.order, RunningBlocks(self.workload, self.replicas[number], self.rules)
         sites = [self._site(stage, number) for stage in range(self.workload.pp)]
         ran = [_Ran(site.nothing, {}) for site in sites]
@@ -113,7 +109,6 @@ class _Writer:
         return site
 
     def _arrived(self, sites: list[Site], n: int, ended: dict[int, Ready]) -> Ready:
-        """What a pass needs of a neighbour."""
         site, need = sites[self.order.stage[n]], self.order.needs[n]
         if need < 0:
             return site.nothing
@@ -151,7 +146,6 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ what follows them
     def _reduced(self, stage: int, ran: list["_Ran"]) -> Ready:
-        """Gradients of a stage and the optimizer's step: what is over when it is through."""
         ends, walked = self.grid[stage].ravel(), self.replicas[0].walked
         overlap = self.rules.dp_overlap and self.workload.sharding in ("none", "optimizer")
         last = gradient_slots(self.workload, stage) if overlap else [None]
@@ -178,7 +172,6 @@ class _Writer:
         return self.tasks.add(TaskKind.COMPUTE, ends, "optimizer", ready, seconds=step_s, lane=0)[None]
 
     def _collectives(self, stage: int, sums: GradientBytes, parts: int) -> list[Reduced]:
-        """The all-reduces of a stage's gradients, dense ones and those of experts, in so many parts."""
         slices = max(1, round(1 / self.ends.ranks))  # of a rank; GPUs reduce theirs
         grid = self.grid[stage].reshape(len(self.replicas), -1, slices)
         dense = grid.transpose(2, 0, 1).reshape(slices, -1)
@@ -192,21 +185,18 @@ class _Writer:
         return found
 
     def _reduced_together(self, ends: np.ndarray, waits: list, collectives: list[Reduced]) -> Ready:
-        """One collective behind the other."""
         for one in collectives:
             waits = [all_reduced(self.tasks, ends, waits, one, "gradients", TRAFFIC.index("DP"))]
         return np.concatenate([np.atleast_2d(one) for one in waits])
 
     def _joined(self, ends: np.ndarray, ready: Ready, group: int, name: str) -> Ready:
-        """All of these ends have come so far."""
         return gathered(self.tasks, ends, [ready], group, name, self.barriers)[None]
 
     def _ring(self, ends: np.ndarray, waits: list, size: float) -> Ready:
-        """Every server of a stage sends its successor what it sends in all."""
         servers = len(ends) // self.ends.per_server
         if size <= 0:
             return np.concatenate([np.atleast_2d(one) for one in waits])
-        if servers == 1:  # its neighbours are not in the graph
+        if servers == 1:  # the graph has none of its neighbours
             seconds = size * self.ends.per_server / float(np.min(self.rates.eps_Bps))
             return self.tasks.add(TaskKind.COMPUTE, ends, "gradients", waits, seconds=seconds)[None]
         every = np.arange(len(ends))
@@ -218,13 +208,13 @@ class _Writer:
 
 
 class _Ran(NamedTuple):
-    """What the ends of a stage of a replica are through with, and blocks by [P Q L]: what they ended with."""
+    """Last tasks of the ends of a stage of one replica, and of every block by [P Q L]."""
 
     through: Ready
     blocks: dict[tuple[int, ...], Ready]
 
 
 def _beside_each_other(every: list[Ready]) -> Ready:
-    """Of several replicas [K N] as one [K R N]; what is missing is what they wait for already."""
+    """Ready tasks of several replicas, each [K N], as one array [K R N]."""
     most = max(len(one) for one in every)
     return np.concatenate([np.concatenate([one, *[one[-1:]] * (most - len(one))]) for one in every], axis=1)

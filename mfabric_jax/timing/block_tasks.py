@@ -1,4 +1,4 @@
-"""What one block of a pass, or a pair of blocks, does as tasks of a graph: `blocks` read for a site."""
+"""Tasks of one block of a pass, or of a pair of blocks, from the operations in `blocks`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,11 +17,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica.
-
-    - `walked`: what `walk` says of it.   - `delay_s` [P Q L 2]: of its switches.
-    - `sent(at, which)`: one of the two all-to-alls of the block at [P Q L], as dispatch sends it.
-    """
+    """One data-parallel replica: its `walk`, switch delays [P Q L 2], and flows `sent` by all-to-alls."""
 
     walked: Walked
     delay_s: np.ndarray
@@ -29,12 +25,7 @@ class Replica(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of one pass.
-
-    - `seconds`: of work, by the names of `blocks.ROWS`.   - `beside`: kind -> what else it takes [2].
-    - `sent`: its two all-to-alls as dispatch sends them; None: it has none.   - `inside_s` [2]: of them.
-    - `switch` [2], `delay_s` [2]: as in `Blocks`.   - `asks` [2]: for circuits of its own demand.
-    """
+    """One block of one pass: seconds of work by `blocks.ROWS`, and its two all-to-alls."""
 
     name: str
     seconds: dict[str, float]
@@ -47,15 +38,13 @@ class Block(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """How a region's switch turns, and for whom: `decision_s` from a forward gate on; `packets_wait` for it, too."""
+    """How a region's switch turns; `decision_s`: after a forward gate; `packets_wait`: packets wait too."""
 
     decision_s: float
     packets_wait: bool
 
 
 class RunningBlocks:
-    """The blocks of a replica."""
-
     def __init__(self, workload: Workload, replica: Replica, rules: Rules):
         self.replica, self.order = replica, order_of(workload)
         walked = in_float64(replica.walked)
@@ -64,7 +53,7 @@ class RunningBlocks:
         self.rows, self.slower = rows_of(walked.blocks, walked.compute), 1 / (1 - rules.comm_cores)
 
     def at(self, stage: int, position: int, place: int) -> Block | None:
-        """The block at [P Q L]; None pads."""
+        """The block at [P Q L]; None for padding."""
         at, pass_, blocks = (stage, position, place), (stage, position), self.blocks
         if not blocks.present[at]:
             return None
@@ -83,14 +72,12 @@ class RunningBlocks:
         )
 
     def _number(self, at: tuple[int, int, int]) -> int:
-        """Which block of its pass's part of the model it is."""
         forward = self.order.kind[at[:2]] == FORWARD
         return at[2] if forward else self.blocks.present.shape[2] - 1 - at[2]
 
 
 class Lanes(NamedTuple):
-    """Where blocks go on: each of the passes; the compute lane of a pair; and gradients of the last block's weights,
-    once there are some."""
+    """Last tasks of each pass, of a pair's compute lane, and of the last block's weight gradients."""
 
     ready: list[Ready]
     free: Ready
@@ -98,7 +85,7 @@ class Lanes(NamedTuple):
 
 
 def add_blocks(site: Site, steps: Sequence, blocks: list[Block | None], lanes: Lanes, switch: Switch) -> Lanes:
-    """Add the tasks of one block of every pass; None: a pass has none there.   - `steps`: (whose, run, operation)."""
+    """Adds the tasks of one block of every pass (None: no block); `steps`: (whose, run, operation)."""
     (ready, free, weights), known = lanes, [None] * len(blocks)
     ready, single = list(ready), len(blocks) == 1
     for whose, _, op in steps:

@@ -1,12 +1,10 @@
-"""What a block does in a pass, as a list of operations, and what each of them takes.
+"""Operations of a block in a pass, and their seconds; read by `timeline`, `as_tasks`, `trace` and `switching`.
 
-The clock (`timeline`), tasks (`as_tasks`), pictures (`trace`) and the forecast of `switching` read these lists. A
-block has three sections: what comes before its all-to-alls; the first and the experts; the second and what
-follows it. A backward block has the all-to-alls of the forward block in reverse. Two passes that run together take
-turns, section by section and backward first (arXiv 2412.19437, figure 4), on two lanes: computation and the network.
-
-What an operation takes is a sum of `BASES`, so the seconds of a pass are a small constant matrix (`factors`) times the
-seconds of its block."""
+A block has three sections: before its all-to-alls; the first all-to-all and the experts; the second and what follows.
+Two passes that run together alternate by section, backward first (arXiv 2412.19437, figure 4), on a computation and a
+network lane. The seconds of an operation are a sum of `BASES`, so those of a pass are a constant matrix (`factors`)
+times the seconds of its block.
+"""
 
 import functools
 from typing import Any, NamedTuple
@@ -22,9 +20,10 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
 class Compute(NamedTuple):
-    """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P];
-    `expert_s`: of `moe_s`, what grows with the tokens that experts receive; `scores_s`: of `attention_s`, what has no
-    weights."""
+    """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
+
+    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights.
+    """
 
     attention_s: Float[Array, ""]
     moe_s: Float[Array, ""]
@@ -35,23 +34,23 @@ class Compute(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of all passes in the order in which they run [P Q L], and their all-to-alls [P Q L 2]."""
+    """The blocks of all passes in running order [P Q L], and their all-to-alls [P Q L 2]."""
 
     present: Bool[Array, "P Q L"]  # False pads passes that have fewer
     moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
-    optical_s: Float[Array, "P Q L 2"]  # what circuits carry
-    packet_s: Float[Array, "P Q L 2"]  # what packet switches carry, beside it
-    switch: Bool[Array, "P Q L 2"]  # its circuits differ from those before
-    ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
-    inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
-    waiting_s: Float[Array, "P Q L 2"] | None = None  # of what circuits carry, what waits for the switch; None: all
+    optical_s: Float[Array, "P Q L 2"]  # on circuits
+    packet_s: Float[Array, "P Q L 2"]  # on packet switches, at the same time
+    switch: Bool[Array, "P Q L 2"]  # circuits change before it
+    ahead: Bool[Array, "P Q L"]  # circuits of the first are known before the pass
+    inside_s: Float[Array, "P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
+    waiting_s: Float[Array, "P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
-    beside_s: Float[Array, "P Q L 2"] | None = None  # what else it takes, before all of it and behind its all-to-alls
-    experts: Bool[Array, "P Q L"] | None = None  # also where they have no all-to-all; None: as `moe`
+    beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
+    experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
 
     @property
     def electronic_s(self):
-        """What ends last of packet switches and NVSwitches."""
+        """The longer of the seconds on packet switches and on NVSwitches."""
         if self.inside_s is None:
             return self.packet_s
         plain = isinstance(self.packet_s, np.ndarray) and isinstance(self.inside_s, np.ndarray)
@@ -59,19 +58,16 @@ class Blocks(NamedTuple):
 
     @property
     def with_experts(self):
-        """Blocks whose inner part is experts."""
         return self.moe if self.experts is None else self.experts
 
 
 class Rules(NamedTuple):
     """What waits for what in a block and an iteration; static under JAX.
 
-    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
-    - `parts`: dispatch, experts and combine of a block overlap in so many: a part's experts run once its dispatch is
-      over, its combine once they and all dispatches are (1: nothing overlaps).
-    - `recompute`: as in `Workload`; what is computed again does not overlap.
-    - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
-      else (which they do not slow down); otherwise when the stage is through.
+    - `eps_waits`: traffic on packet switches also waits for a reconfiguration.
+    - `parts`: number of parts in which dispatch, experts and combine of a block overlap (1: none).
+    - `recompute`: as in `Workload`; recomputed parts do not overlap.
+    - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost.
     - `comm_cores`: part of a GPU's cores that communicates while two passes run together.
     """
 
@@ -83,27 +79,25 @@ class Rules(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What happened in every block [P Q L], in seconds from the start of the iteration; [.. 2] for each all-to-all."""
+    """Times of every block [P Q L] and all-to-all [.. 2], in seconds from the start of the iteration."""
 
     begin: Float[Array, "P Q L"]
     end: Float[Array, "P Q L"]
     start: Float[Array, "P Q L 2"]
     over: Float[Array, "P Q L 2"]
     inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"]  # when the switch turns for it (meaningless where it does not)
-    active: Float[Array, "P Q L 2"]  # since when its circuits carry
-    waiting: Float[Array, "P Q L 2"]  # how long what waited for them takes from then on
+    turn: Float[Array, "P Q L 2"]  # start of the turn (meaningless without one)
+    active: Float[Array, "P Q L 2"]  # when its circuits start to carry
+    waiting: Float[Array, "P Q L 2"]  # seconds of the traffic that waited for them
     compute_s: Float[Array, "P Q L"]
     tp_s: Float[Array, "P Q L"]
-    exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
+    exchange_s: Float[Array, "P Q L"]  # exposed all-to-alls, without waiting for the switch
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
     runs: Float[Array, "P Q L 4"]  # when each of `block_RUNS` starts
-    again: Float[Array, "P Q L 2"] | Any = None  # when all-to-alls that are computed again start; None: none is
+    again: Float[Array, "P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: no such
 
 
 def in_float64(tree: Any) -> Any:
-    """The same tree with NumPy arrays, real numbers as float64."""
-
     def widened(x: Any) -> np.ndarray:
         x = np.asarray(x)
         return x.astype(np.float64) if x.dtype.kind == "f" else x
@@ -116,11 +110,7 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class Work(NamedTuple):
-    """Computation, or the all-reduce of attention, on the compute lane.
-
-    - `of`: what it takes, names of `ROWS`.   - `track`, `kind`: of its segment in pictures.
-    - `off`: gradients of weights. What follows in the block does not wait for them, but they take the lane.
-    """
+    """Computation, or attention's all-reduce, of rows `of`; `off`: weight gradients, which can wait."""
 
     of: tuple[str, ...]
     label: str
@@ -130,24 +120,23 @@ class Work(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What else a block takes: before all of it (0), or behind its all-to-alls (1)."""
+    """Other seconds of a block: before it (0), or after its all-to-alls (1)."""
 
     which: int
 
 
 class Decide(NamedTuple):
-    """The demand is known here; circuits for it are known after the time of a decision."""
+    """The demand becomes known; its circuits are known one decision time later."""
 
 
 class Turn(NamedTuple):
-    """The switch is told to turn for an all-to-all: once the one before it is over and, where the all-to-all asks for
-    circuits of its own demand, once these are known."""
+    """The switch starts to turn for an all-to-all: after the previous one and, if needed, the decision."""
 
     which: int
 
 
 class Send(NamedTuple):
-    """An all-to-all, on the network lane.   - `again`: one of the forward pass, recomputed."""
+    """An all-to-all, on the network lane; `again`: recomputed from the forward pass."""
 
     which: int
     label: str
@@ -160,7 +149,6 @@ REDUCE_AGAIN = REDUCE._replace(label="TP again")
 
 
 def forward_block() -> tuple[Section, Section, Section]:
-    """Sections of a forward block."""
     return (
         (Beside(0), Work(("attention",), "attention"), REDUCE, Decide()),
         (Turn(0), Send(0, "dispatch"), Work(("inner",), "experts", kind="experts")),
@@ -169,7 +157,6 @@ def forward_block() -> tuple[Section, Section, Section]:
 
 
 def backward_block(recompute: str) -> tuple[Section, Section, Section]:
-    """Sections of a backward block; `recompute`: as in `Workload`."""
     before, between, behind = (), (), ()
     if recompute == "block":
         before = Work(("attention",), "attention again"), REDUCE_AGAIN
@@ -208,9 +195,9 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
-    """(whose, run, operation) of two blocks that run together; whose: 0 the forward one, 1 the backward one.
+    """(whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
 
-    Gradients of weights move to the end of their section, as nobody waits for them.
+    Gradients of weights come last in their section.
     """
     forward, backward = forward_block(), backward_block(recompute)
     left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
@@ -223,7 +210,6 @@ def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
 
 
 def steps_of(kind: str, recompute: str, *, together: bool) -> tuple[tuple[str, Any], ...]:
-    """(run, operation) of a block of one pass, alone or together with another."""
     if not together:
         return alone(kind, recompute)
     return tuple((run, op) for whose, run, op in pair(recompute) if whose == (kind != "forward"))
@@ -241,7 +227,6 @@ def _off(op: Any) -> bool:
 
 
 def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
-    """Operations, each with the run of computation that it is in."""
     placed, run = [], "lead"
     for op in ops:
         placed.append((run, op))
@@ -251,7 +236,6 @@ def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
 
 
 def _with_weights(steps: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-    """Gradients of inputs and the gradients of weights behind them as one piece of work."""
     joined: list[tuple[str, Any]] = []
     for run, op in steps:
         if _off(op):
@@ -264,7 +248,7 @@ def _with_weights(steps: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], 
 
 # ------------------------------------------------------------------------------------------------------- for a clock
 class Run(NamedTuple):
-    """All that is computed between two all-to-alls, as one operation of a clock."""
+    """All computation between two all-to-alls, as one operation."""
 
     name: str
     off: bool = False
@@ -272,7 +256,7 @@ class Run(NamedTuple):
 
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
-    """(0, operation) of a block of any pass alone: a backward block's. Other passes take nothing for what they lack."""
+    """(0, operation) of a backward block, which serves every pass; operations that a pass lacks take 0 s."""
     steps = [_merged([(0, *step) for step in alone(kind, recompute)]) for kind in ("backward", "forward")]
     backward, forward = ([(type(op), getattr(op, "which", None)) for _, op in some if _timed(op)] for some in steps)
     assert backward == forward, "one list serves both directions"
@@ -281,7 +265,7 @@ def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
 
 @functools.cache
 def clock_pair(recompute: str) -> tuple[tuple[int, Any], ...]:
-    """(whose, operation) of two blocks together; of what is computed again only attention is, there."""
+    """(whose, operation) of two blocks together; only attention is recomputed there."""
     return _merged(pair("attention" if recompute == "attention" else "none"))
 
 
@@ -289,7 +273,7 @@ def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
     merged: list[tuple[int, Any]] = []
     for whose, run, op in steps:
         step = whose, Run(run, _off(op)) if isinstance(op, Work | Beside) else op
-        if step not in merged:  # a stretch of computation is in a block once
+        if step not in merged:  # each stretch of computation occurs once in a block
             merged.append(step)
     return tuple(merged)
 
@@ -325,8 +309,10 @@ ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have 
 
 @functools.cache
 def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
-    """[kind, column, base]: kinds are `KINDS`, then forward and backward of a pair; columns are `COMPUTED`, then
-    all that is computed and all that is all-reduced."""
+    """Matrix [kind, column, base]: seconds of a column per second of a base.
+
+    Kinds: `KINDS` and both passes of a pair; columns: `COMPUTED`, all computation, all all-reduces; bases: `BASES`.
+    """
     every = [steps_of(kind, recompute, together=False) for kind in KINDS]
     every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
     found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
@@ -343,7 +329,7 @@ def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
 
 
 def row_of(work: Work) -> dict[str, float]:
-    """What work takes, in bases."""
+    """Coefficients of `BASES` for a piece of work."""
     found: dict[str, float] = {}
     for name in work.of:
         for base, times in ROWS[name].items():
@@ -352,11 +338,9 @@ def row_of(work: Work) -> dict[str, float]:
 
 
 class Table(NamedTuple):
-    """Of all blocks.
+    """Input of a clock: `seconds` and `flags` [P Q L column], by `SECONDS` and `FLAGS`; the rest as in `Slots`.
 
-    - `seconds` [P Q L column], `flags` [P Q L column]: columns are `SECONDS` and `FLAGS`.
-    - `inner` [P Q L 2]: when experts start and end, behind the end of the first all-to-all.
-    - `compute`, `tp`, `exchange` [P Q L]: as in `Slots`.
+    `inner` [P Q L 2]: start and end of experts after the end of the first all-to-all.
     """
 
     seconds: Any
@@ -385,7 +369,7 @@ def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
 
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
-    """Everything that a clock needs of an iteration; `delay_s` () or [P Q L 2]."""
+    """The table of an iteration; `delay_s` () or [P Q L 2]."""
     together = None if order.paired is None else order.in_pairs
     kind = jnp.asarray(order.kind)
     backward, forward = (kind == BACKWARD)[..., None], (kind == FORWARD)[..., None]
@@ -418,7 +402,6 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    """[P Q L column]: of `COMPUTED`, of all that is computed, and of all-reduces."""
     kind = jnp.asarray(order.kind)
     which = jnp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
@@ -430,10 +413,9 @@ def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, toget
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
-    """Seconds behind the end of the first all-to-all: (start and end of the experts [.. 2], start of the second).
+    """Seconds after the first all-to-all ends: (start and end of experts [.. 2], start of the second).
 
-    - `length` [.. 2]: of the all-to-alls.   - `inner`: of the experts.   - `parts`: in how many they overlap.
-    The second all-to-all is drawn at a stretch; parts that come late delay its start instead.
+    `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
     """
     first, second = length[..., 0], length[..., 1]
     begin, end = first / parts, jnp.maximum(first + inner / parts, first / parts + inner)
@@ -447,7 +429,7 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
-    """From the times of a clock [P Q L], by name; without what pairs wait for."""
+    """`Slots` from the times of a clock [P Q L]; without the waiting of pairs."""
 
     def both(name: str, *again: str) -> Any:
         return jnp.stack([times[(name, which, *again)] for which in (0, 1)], -1)

@@ -1,13 +1,12 @@
-"""When and how to reconfigure, as an environment for reinforcement learning in the call shape of gymnax.
+"""Reconfiguration of an optical region as a reinforcement-learning environment with gymnax's interface.
 
     obs, state = env.reset(key, params)
     obs, state, reward, done, info = env.step(key, state, action, params)
 
-A step is one all-to-all of a region: the agent keeps the circuits or changes them, the demand is served, the next one
-is drawn. Pure functions of their arguments: jit them, `vmap` over keys and params, `lax.scan` a rollout.
-`best_trajectory` is the optimum with all demands known: no agent is faster with the same circuits.
-Sources: the call shape, Lange, gymnax, 2022 (github.com/RobertTLange/gymnax), which is not needed here; the optimum,
-metrical task systems as a dynamic programme, Borodin, Linial, Saks, J. ACM 39(4), 1992."""
+In each step the agent keeps or changes the circuits, then one all-to-all is served. All methods are pure and work under
+`jit`, `vmap` and `lax.scan`. Sources: interface, Lange, gymnax, 2022 (github.com/RobertTLange/gymnax; not a
+dependency); optimum, metrical task systems, Borodin, Linial, Saks, J. ACM 39(4), 1992.
+"""
 
 import dataclasses
 import functools
@@ -33,7 +32,7 @@ from mfabric_jax.routing.region import as_demand
 # -------------------------------------------------------------------------------------------------------------- spaces
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """Real arrays of a shape, every entry from `low` to `high`."""
+    """Real arrays of one shape with entries from `low` to `high`."""
 
     low: float
     high: float
@@ -41,11 +40,9 @@ class Box:
     dtype: Any
 
     def sample(self, key) -> Array:
-        """One, uniformly."""
         return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is one."""
         x = jnp.asarray(x)
         fits = x.shape == self.shape and jnp.issubdtype(x.dtype, jnp.floating)
         return jnp.all((x >= self.low) & (x <= self.high)) if fits else jnp.asarray(False)
@@ -53,18 +50,16 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
-    """0, 1, ..., `n` - 1."""
+    """Integers 0 to `n` - 1."""
 
     n: int
     shape = ()
     dtype = jnp.int32
 
     def sample(self, key) -> Array:
-        """One, uniformly."""
         return jax.random.randint(key, (), 0, self.n, self.dtype)
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is one."""
         x = jnp.asarray(x)
         fits = x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)
         return (x >= 0) & (x < self.n) if fits else jnp.asarray(False)
@@ -72,17 +67,15 @@ class Discrete:
 
 @dataclasses.dataclass(frozen=True)
 class Dict:
-    """Named parts, each of its space."""
+    """Dictionary of named spaces."""
 
     spaces: dict[str, Box | Discrete]
 
     def sample(self, key) -> dict[str, Array]:
-        """One, each part on its own."""
         keys = jax.random.split(key, len(self.spaces))
         return {name: space.sample(key) for (name, space), key in zip(self.spaces.items(), keys, strict=True)}
 
     def contains(self, x) -> Bool[Array, ""]:
-        """Whether `x` is one."""
         if set(x) != set(self.spaces):
             return jnp.asarray(False)
         return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
@@ -93,13 +86,12 @@ BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
 
 
 class Drift(eqx.Module):
-    """Demand that drifts: every server sends the same bytes, divided over the others by what is popular.
+    """Demand that drifts: every server sends the same number of bytes, split by the popularity of the receivers.
 
-    - `bytes_per_server`: what each sends in a step without a burst.
-    - `skew`, `pairs`: standard deviation of the logarithms of a receiver's popularity, and of a pair's beside it; both
-      walk at random and are drawn back: `memory` is their correlation from step to step.
-    - `heat`: logarithm of the factor on one hot receiver; another is it with probability `moves` a step.
-    - `burst`: probability that a step has `burst_times` the bytes.
+    - `bytes_per_server`: bytes sent by each server in a step without a burst.
+    - `skew`, `pairs`: standard deviation of log popularity, by receiver and pair; `memory`: correlation between steps.
+    - `heat`: log factor of one hot receiver; `moves`: probability per step that another server becomes hot.
+    - `burst`: probability of a step with `burst_times` the bytes.
     """
 
     bytes_per_server: Any = BYTES_PER_SERVER
@@ -121,13 +113,11 @@ class Drift(eqx.Module):
                 raise InputError(f"{field} must be at most 1, got {value}.")
 
     def first(self, key, servers: int, dtype):
-        """(state, demand [S S]) of the first step."""
         walk, hot, key = jax.random.split(key, 3)
         place = jax.random.randint(hot, (), 0, servers, jnp.int32)
         return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), place))
 
     def next(self, key, state):
-        """(state, demand [S S]) of the next step."""
         walks, place = state  # walks: one of receivers, then those of pairs
         servers, dtype = walks.shape[1], walks.dtype
         walk, chance = jax.random.split(key)
@@ -144,7 +134,7 @@ class Drift(eqx.Module):
 
 
 class Recorded(eqx.Module):
-    """A recorded trace, `demands` [T S S] bytes, over and over; every episode starts somewhere in it."""
+    """A recorded trace, `demands` [T S S] bytes, repeated without end; each episode starts at a random step."""
 
     demands: Float[Array, "T S S"]
 
@@ -154,24 +144,21 @@ class Recorded(eqx.Module):
             raise InputError(f"demands must be [T S S] with at least one step, got {list(self.demands.shape)}.")
 
     def first(self, key, servers: int, dtype):
-        """(state, demand [S S]) of the first step."""
         if self.demands.shape[1] != servers:
             raise InputError(f"demands must be of the region's {servers} servers, got {list(self.demands.shape)}.")
         at = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
         return at, self.demands[at].astype(dtype)
 
     def next(self, key, state):
-        """(state, demand [S S]) of the next step."""
         at = (state + 1) % len(self.demands)
         return at, self.demands[at]
 
 
 # ---------------------------------------------------------------------------------------------------- the environment
 class Params(eqx.Module):
-    """What an episode runs on; everything is traced but the region's `servers` and the kind of `source`.
+    """Parameters of an episode; traced, except the number of servers and the type of `source`.
 
-    - `region`: its `delay_s` is what a change takes; `hidden_s` of it the computation hides, `each_s` come on top for
-      every circuit set up anew.   - `source`: a `Drift` or a `Recorded`.   - `steps`: of an episode.
+    Computation hides `hidden_s` of `region.delay_s`; each new circuit adds `each_s`; `steps`: length of the episode.
     """
 
     region: Region
@@ -187,7 +174,7 @@ class Params(eqx.Module):
 
 
 class State(NamedTuple):
-    """Steps done, circuits in place [S S], demands the agent sees [H S S], the one to be served [S S], the source's."""
+    """Steps done, circuits [S S], observed demands [H S S], demand to be served [S S], state of the source."""
 
     step: Int[Array, ""]
     count: Int[Array, "S S"]
@@ -200,20 +187,21 @@ class State(NamedTuple):
 class RegionEnv:
     """An optical region that an agent reconfigures from step to step.
 
-    - `routing`: "unsplit", "best-path" or "split"; times are those of `fluid_lower_bound`.
-    - `history`: how many demands the agent sees, the last one last.
-    - `ahead`: it has to choose before it sees the demand (prediction); else the last it sees is the one to be served.
-    - `policies`: None: it scores pairs. Otherwise its action is a number: 0 keeps, n takes the n-th of them.
-    - `dtype`: of everything real.
+    - `routing`: "unsplit", "best-path" or "split", timed by `fluid_lower_bound`.
+    - `history`: number H of demands in an observation, newest last.
+    - `ahead`: the agent acts before it sees the demand to be served (prediction).
+    - `policies`: None: the action is scores of pairs. Otherwise an integer: 0 keeps circuits, n applies policy n.
+    - `dtype`: type of real numbers.
 
-    Action with scores: {"scores" [S S] in 0..1, "change" 0 or 1}; circuits are allocated one at a time to the pair of
-    the largest (both directions' scores) / (its circuits + 1), a score of 0 getting none: legal for any number there
-    is.
-    Observation: {"demand" [H S S] over the largest entry in it, "circuits" [S S] over the largest degree, "step" part
-    of the episode that is over}, all in 0..1.
-    Reward: minus the step's time (all-to-all, and what is exposed of a change) over the degree bound of its demand, so
-    -1 is the best that circuits and routing could do; 0 where there are no bytes, minus infinity where bytes have
-    neither circuit nor packet switch. `info`: `exchange_s`, `paid_s`, `bound_s`, `changed`, `discount`.
+    Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Circuits go one at a time to the pair with the largest (sum
+    of both directions' scores) / (its circuits + 1); pairs with score 0 get none. Any numbers give legal circuits.
+
+    Observation: {"demand" [H S S] relative to its largest entry, "circuits" [S S] relative to the largest degree,
+    "step" as a part of the episode}, all in 0..1.
+
+    Reward: minus the step's time (all-to-all and exposed reconfiguration) over the degree bound of its demand, so -1 is
+    optimal; 0 without bytes, minus infinity where a demand has no path. `info`: `exchange_s`, `paid_s`, `bound_s`,
+    `changed`, `discount`.
 
     Example: `env = RegionEnv(); obs, state = env.reset(jax.random.key(0), env.default_params)`.
     """
@@ -233,40 +221,37 @@ class RegionEnv:
 
     @property
     def default_params(self) -> Params:
-        """Eight servers at 400 Gbps, a switch of 1 ms, drifting demand."""
         return Params(Region(8, 400.0, delay_s=units.ms(1)), Drift())
 
     def reset(self, key, params: Params | None = None) -> tuple[dict[str, Array], State]:
-        """(observation, state) of a new episode: uniform circuits, fresh demand."""
+        """(observation, state) of a new episode, with uniform circuits."""
         return self._reset(key, self.default_params if params is None else params)
 
     def step(self, key, state: State, action, params: Params | None = None):
-        """(observation, state, reward, done, info); after the last step of an episode those of a new one, with the
-        reward, `done` and `info` of the old one. `InputError` for what `action_space` has not, numbers apart that are
-        traced: those are read as the nearest it has."""
+        """(observation, state, reward, done, info); after the last step, the first two are of a new episode.
+
+        `InputError` for an action outside `action_space`; traced numbers are clipped instead.
+        """
         params = self.default_params if params is None else params
         return self._step(key, state, self._checked(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
-        """`step` that goes on beyond the end of an episode."""
+        """`step` without the reset at the end."""
         params = self.default_params if params is None else params
         return self._step_env(key, state, self._checked(action, params), params)
 
     def action_space(self, params: Params | None = None) -> Dict | Discrete:
-        """What `action` may be."""
         if self.policies is not None:
             return Discrete(1 + len(self.policies))
         servers = (self.default_params if params is None else params).region.servers
         return Dict({"scores": Box(0.0, 1.0, (servers, servers), self.dtype), "change": Discrete(2)})
 
     def observation_space(self, params: Params | None = None) -> Dict:
-        """What an observation may be."""
         servers = (self.default_params if params is None else params).region.servers
         shapes = {"demand": (self.history, servers, servers), "circuits": (servers, servers), "step": ()}
         return Dict({name: Box(0.0, 1.0, shape, self.dtype) for name, shape in shapes.items()})
 
     def observed(self, state: State, params: Params) -> dict[str, Array]:
-        """What the agent sees of a state."""
         most, degree = state.seen.max(), params.region.degrees.max().astype(self.dtype)
         return {
             "demand": state.seen / jnp.where(most > 0, most, 1),
@@ -312,7 +297,6 @@ class RegionEnv:
         return self.observed(after, params), after, reward, done, info
 
     def _checked(self, action, params: Params):
-        """The action as arrays. Shapes and kinds are known even where values are traced."""
         if self.policies is not None:
             return _numbered("action", action, len(self.policies))
         if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
@@ -324,7 +308,6 @@ class RegionEnv:
         return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
 
     def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
-        """The circuits that an action asks for."""
         if self.policies is None:
             return jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
         before = Plan(Circuits(state.count))
@@ -335,7 +318,6 @@ class RegionEnv:
 
 
 def _array(value: Any) -> Array | None:
-    """A value as numbers, where it is that."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError, OverflowError):
@@ -344,7 +326,6 @@ def _array(value: Any) -> Array | None:
 
 
 def _form(value: Any) -> str:
-    """What a value is, for a sentence."""
     array = _array(value)
     if array is None:
         return repr(value) if isinstance(value, int) else type(value).__name__
@@ -352,7 +333,6 @@ def _form(value: Any) -> str:
 
 
 def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
-    """A whole number from 0 to `most`."""
     number = _array(value)
     real, known = number is None or jnp.issubdtype(number.dtype, jnp.inexact), not isinstance(number, Tracer)
     if number is None or number.shape or real or (known and not 0 <= int(number) <= most):
@@ -361,8 +341,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Legal circuits out of any scores: `greedy` (rule "next") with scores for bytes; below 0 and NaN count as 0, above
-    1 as 1, so that sums stay finite."""
+    """Legal circuits from any scores: `greedy` (rule "next") on scores clipped to 0..1, NaN as 0."""
     scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)
     return greedy(scores, region, rule="next").circuits.count
 
@@ -372,10 +351,9 @@ Routing = str | Callable[..., Array]
 
 
 class Trajectory(NamedTuple):
-    """What happened at every step of T.
+    """Result of T steps: circuits `count` [T S S], and whether they `changed` [T].
 
-    - `count` [T S S]: the circuits that carry it.   - `changed` [T]: they differ from those before.
-    - `exchange_s` [T]: its all-to-all.   - `paid_s` [T]: what it waited for the switch.
+    `exchange_s`, `paid_s` [T]: seconds of the all-to-all, and of waiting for the switch.
     """
 
     count: Int[Array, "T S S"]
@@ -385,12 +363,11 @@ class Trajectory(NamedTuple):
 
     @property
     def total_s(self) -> Float[Array, ""]:
-        """Seconds of all steps together."""
         return (self.exchange_s + self.paid_s).sum(-1)
 
 
 class ReconfigurationCost(NamedTuple):
-    """What a change costs: `delay_s`, `each_s` () and what is hidden, `hidden_s` [T]."""
+    """Seconds of a change: `delay_s` and `each_s` per circuit; `hidden_s` [T] is hidden by computation."""
 
     delay_s: Float[Array, ""]
     each_s: Float[Array, ""]
@@ -398,7 +375,6 @@ class ReconfigurationCost(NamedTuple):
 
     @staticmethod
     def of(region: Region, hidden_s: Any, each_s: Any, demands: Float[Array, "T S S"]) -> "ReconfigurationCost":
-        """For steps of these demands, in their dtype."""
         steps, dtype = len(demands), demands.dtype
         hidden = jnp.asarray(not_negative("hidden_s", hidden_s), dtype)
         if hidden.shape not in ((), (steps,)):
@@ -407,12 +383,12 @@ class ReconfigurationCost(NamedTuple):
         return ReconfigurationCost(jnp.asarray(region.delay_s, dtype), each, jnp.broadcast_to(hidden, (steps,)))
 
     def full_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"]) -> Float[Array, ""]:
-        """How long the switch takes; minus infinity where nothing changes."""
+        """Seconds of the change; minus infinity where no circuit changes."""
         anew = jnp.maximum(after - before, 0).sum().astype(self.each_s.dtype) / 2
         return jnp.where(jnp.any(after != before), self.delay_s + self.each_s * anew, -jnp.inf)
 
     def exposed_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"], hidden_s) -> Float[Array, ""]:
-        """What of it a step waits for."""
+        """Seconds of the change that a step waits for."""
         return jnp.maximum(self.full_s(before, after) - hidden_s, 0)
 
 
@@ -422,7 +398,7 @@ def _paced(routing: str) -> Callable:
 
 
 def timed(routing: Routing) -> Callable:
-    """The function that a routing stands for, always the same one."""
+    """The timing function of a routing; the same object on every call."""
     return routing if callable(routing) else _paced(one_of("routing", routing, WITHOUT_SHARES))
 
 
@@ -431,7 +407,7 @@ def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
 
 
 def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
-    """As floats, without what stays in a server."""
+    """Demands [T S S] as floats, with a zero diagonal."""
     demands, servers = as_demand(demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
         wanted = f"[T S S] with S = {servers} servers and at least one step"
@@ -449,14 +425,15 @@ def best_trajectory(
     each_s: Any = 0.0,
     start: Plan | None = None,
 ) -> Trajectory:
-    """The least total time with circuits out of `candidates` and those of the start: no rule is faster with these.
+    """The least total time over T known demands with circuits from `candidates` and `start`.
 
-    Exact, by dynamic programming with all demands known: O(T N) times of an all-to-all (the same for all delays of a
-    `vmap`) and O(T N^2) sums. Ties go to the earlier candidate, the start first.
+    Exact dynamic programming: O(T N) all-to-all times (shared by all delays of a `vmap`) and O(T N^2) sums. Ties go to
+    the earlier candidate, `start` first.
 
-    - `demands` [bytes]: of every step.   - `hidden_s` () or [T]: what computation before a step hides of the delay.
+    - `demands` [T S S]: bytes of every step.
     - `routing`: a name, timed by `fluid_lower_bound`, or a function (region, circuits, demand) -> seconds.
-    - `each_s`: further delay for every circuit set up anew.   - `start`: circuits before; None: `uniform`.
+    - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: further delay for each new circuit.
+    - `start`: circuits before the first step; None: `uniform`.
     """
     demands, before = checked_demands("demands", demands, region), started(region, start)
     candidates = jnp.asarray(candidates)

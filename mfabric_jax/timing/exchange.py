@@ -1,4 +1,4 @@
-"""The all-to-alls of one iteration on a fabric: for every block of every pass, how long and with which circuits."""
+"""The all-to-alls of one iteration on a fabric: times and circuits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,17 +38,15 @@ def exchanges(
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
 
-    - `tokens`: selections per MoE layer, micro-batch, source rank and expert; both are read
-      cyclically where there are fewer. Where the workload dispatches "per-server", as `traffic.sent_tokens` gives them.
-    - `first`: which circuits the first all-to-all of a block finds.   - `span`: for how long circuits stay set.
-    - `partial`: circuits that stay carry while others turn.
-    - `carry`: how it is carried if not by spraying or `routing`: `single_paths` on an electrical fabric, on a region
-      `single_part_times` or any function (region, circuits, demand) -> when circuits and packet switches are through.
+    - `tokens`: selections per MoE layer, micro-batch, source rank and expert, repeated cyclically; from
+      `traffic.sent_tokens` where dispatch is "per-server".
+    - `first`, `span`: rule for the first all-to-all of a block, and how long circuits stay set.
+    - `partial`: unchanged circuits carry while others turn.
+    - `carry`: replaces spraying and `routing`: `single_paths` on an electrical fabric; on a region `single_part_times`
+      or a function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
-    Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
-    dispatch, combine and their gradients, each scaled by its element size.
-
-    Compiled at the first call; another bandwidth, delay or traffic of the same shape runs in the same program.
+    Links have equal capacity in both directions, so one solve serves dispatch, combine and their gradients, scaled by
+    element size. Compiled once; other bandwidths, delays or traffic of the same shape reuse the program.
     """
     real = jnp.issubdtype(jnp.asarray(tokens).dtype, jnp.floating)
     group = as_data(group, jnp.asarray(tokens).dtype if real else jnp.result_type(float))
@@ -63,20 +61,19 @@ def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Floa
 
 
 def every_all_to_all(work: Callable) -> Callable:
-    """`work` on one all-to-all, over [layer M ...]."""
+    """`work` for one all-to-all, mapped over [layer M ...]."""
     return jax.vmap(jax.vmap(work))
 
 
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside`: what stays in a server, and what crosses its NVSwitch to or from a NIC elsewhere in it."""
+    """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
     where, demand = places(workload), rank_demand(workload, tokens)
     inside = every_all_to_all(lambda one: _inside_time(workload, group, one))(demand)
     return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
 
 
 def _inside_time(workload: Workload, group: EpGroup, demand: Float[Array, "R R"]):
-    """Of one all-to-all, at 1 byte/s of an NVSwitch port."""
     per_server = workload.ranks_per_server
     crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
     return inside_time(crossing, 1.0 * workload.tp)
@@ -97,10 +94,7 @@ def exchanges_between(
     acks: float = 0.0,
     key: Array | None = None,
 ) -> Exchanges:
-    """`exchanges` without the part inside servers (`inside` is 0).
-
-    - `acks`: part of all data that comes back to acknowledge it: all-to-alls take as long as those of `acknowledged`.
-    """
+    """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
     demand = rank_demand(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
@@ -122,20 +116,18 @@ def exchanges_between(
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
-    """Bytes with the acknowledgements of those in the other direction: a port sends what its rank has for others, and
-    acknowledges all that this receives."""
+    """Bytes in each direction with the acknowledgements of the other direction."""
     return demand + acks * jnp.swapaxes(demand, -1, -2) if acks else demand
 
 
 def with_acks(parts: Callable, acks: float) -> Callable:
-    """The same function (region, circuits, demand, ...) of demand with its acknowledgements."""
+    """The function (region, circuits, demand, ...) applied to demand with its acknowledgements."""
     if not acks:
         return parts
     return lambda region, circuits, demand, *turning: parts(region, circuits, acknowledged(demand, acks), *turning)
 
 
 def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
-    """The predicted demands, or scenarios [layer M K S S] of them."""
     if not first.scenarios:
         return guess
     keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2])
@@ -157,8 +149,7 @@ def failed_stage(
 ) -> Exchanges:
     """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
 
-    - `region`: what is left, at any bandwidth.   - `share`: part of each rank that sits on each server.
-    - `parts`: as in `switched`.
+    `region`: servers and links that are left; `share` [R S]: part of each rank on each server.
     """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
@@ -177,12 +168,11 @@ def failed_stage(
 
 
 def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
-    """The all-to-alls of one stage [1 Q L] where `seconds` says how long a demand [R R] takes at 1 byte/s a NIC."""
+    """The all-to-alls of one stage [1 Q L]; `seconds`: time of a demand [R R] at 1 byte/s per NIC."""
     return _steady(workload, places(workload).of_stage(stage), rank_demand(workload, tokens), seconds)
 
 
 def _steady(workload: Workload, where: Places, demand, seconds: Callable) -> Exchanges:
-    """On a fabric that does not change, where `seconds` says how long a demand between ranks takes."""
     even = even_bytes(workload, demand.dtype)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
     load = jax.vmap(seconds)(every)
@@ -200,10 +190,7 @@ def at_unit_bandwidth(group: Any, dtype) -> Any:
 
 # --------------------------------------------------------------------------------------------------- experts that move
 def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], routing: str) -> Float[Array, "P 2"]:
-    """`Exchanges.moved`: seconds of NICs and of NVSwitches in every stage, at 1 byte/s.
-
-    - `moves`: bytes from rank to rank, the tensor-parallel slices of a rank together.
-    """
+    """`Exchanges.moved` for `moves` [P R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
 
     def between(demand):

@@ -1,10 +1,7 @@
-"""A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end.
+"""Time of a training iteration: blocks form passes, passes form the pipeline, gradients are all-reduced at the end.
 
-Beside attention, experts, their all-to-alls and attention's all-reduce a block may have: the output head, all-reduces
-behind experts, keys and values around a context-parallel ring, parameters gathered. Rings are hidden by the scores of
-attention: a ring of n ranks has n - 1 transfers, each beside a part of the scores (arXiv 2310.01889). What replicas
-gather and scatter of a block is hidden by the computation of a block: the next one is fetched ahead, so that what takes
-longer than the block computes is waited for. Neither slows all-to-alls down.
+A ring of n context-parallel ranks has n - 1 transfers, each hidden by a part of the attention scores (arXiv
+2310.01889). Sharded parameters of the next block are gathered while a block computes. Neither slows all-to-alls down.
 """
 
 from typing import Any, NamedTuple
@@ -52,13 +49,12 @@ COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_
 
 
 class FabricRates(NamedTuple):
-    """What the timeline needs to know of a fabric.
+    """What the timeline needs to know of a fabric; rates in bytes/s.
 
-    - `nic_Bps`: bytes/s of a NIC.   - `eps_Bps`, `send_Bps`: bytes/s of a server for gradients, and to the next stage
-      (one number, or [P] of the slowest server of every stage).   - `nvlink_Bps`: bytes/s of a GPU inside its server.
-    - `delay_s`: reconfiguration.   - `latency_s`: propagation along a path between servers.   - `each_s`: further delay
-      for every circuit set up anew.   - `decision_s`: a region's circuits are known so long after its demand.
-    - `memory_Bps`: bytes/s that a GPU reads and writes of its HBM, in a counted optimizer step.
+    - `nic_Bps`: a NIC; `nvlink_Bps`: a GPU inside its server; `memory_Bps`: HBM of a GPU, for a counted optimizer step.
+    - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
+    - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
+    - `decision_s`: time from a known demand to the choice of circuits.
     """
 
     nic_Bps: Float[Array, ""] | float
@@ -75,8 +71,7 @@ class FabricRates(NamedTuple):
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
     """The rates of a group at its bandwidth, of which `goodput` is payload; `rest`: other fields of `FabricRates`.
 
-    - `acks`: what comes back of the data. Every server of a ring receives as much as it sends, so acknowledgements take
-      their part of it; a send between stages has its direction to itself; in all-to-alls they are counted before.
+    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
     return FabricRates(nic, eps / (1 + acks), send, **{"delay_s": group.delay_s} | rest)
@@ -97,7 +92,7 @@ class Iteration(NamedTuple):
 
     @property
     def exposed_comm_s(self):
-        """Communication that nothing hides: tensor (and context), expert and data parallel, and experts that move."""
+        """Seconds of communication that computation does not hide."""
         return self.tp_comm_s + self.ep_comm_s + self.dp_comm_s + self.placement_s
 
 
@@ -112,11 +107,10 @@ def iterate(
 ) -> Iteration:
     """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
 
-    - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVLink.
+    - `tp_Bps` [P]: bytes/s of a GPU in the tensor-parallel all-reduces of every stage; None: its NVLink.
 
-    Point-to-point sends between stages and the all-reduce use what a server has on the electrical fabric. The busiest
-    stage is the one with most work of its own; the rest of the iteration is its bubble. Compiled at the first call;
-    other rates and seconds run in the same program.
+    Sends between stages and gradients use the electrical fabric. The busiest stage has most work of its own; the rest
+    of the iteration is its bubble. Compiled once; other rates and seconds reuse the program.
     """
     rates, seconds = as_data((rates, seconds), exchanges.load.dtype)
     return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
@@ -130,16 +124,14 @@ def iterate_compiled(
     total, spent = walked.ends.max(), walked.spent
     parts = jnp.stack([*spent.values()])
     busiest = jnp.argmax(parts.sum(axis=0))
-    bubble = jnp.maximum(total - parts[:, busiest].sum(), 0)  # rounding may say less
+    bubble = jnp.maximum(total - parts[:, busiest].sum(), 0)  # not below 0 despite rounding
     found = {column: seconds[busiest] for column, seconds in spent.items()}
     moved_s = walked.moved_s
     return Iteration(total + moved_s, bubble_s=bubble, stage=busiest, placement_s=moved_s, **found)
 
 
 class Walked(NamedTuple):
-    """Everything that happens in one iteration: blocks and what is known of them; `reduce_s` [P], for which every
-    stage's gradients are still all-reduced when its passes are through; what blocks take `beside`; `step_s` [P] of the
-    optimizer behind all (None: it is left out); `moved_s`: for which experts then move."""
+    """All events of one iteration, and seconds after the passes: `reduce_s`, `step_s` [P], `moved_s`."""
 
     slots: Slots
     blocks: Blocks
@@ -151,13 +143,12 @@ class Walked(NamedTuple):
 
     @property
     def ends(self) -> Float[Array, "P"]:
-        """When every stage is through with everything but experts that move."""
         ends = self.slots.end.max(axis=(1, 2)) + self.reduce_s
         return ends if self.step_s is None else ends + self.step_s
 
     @property
     def spent(self) -> dict[str, Float[Array, "P"]]:
-        """Seconds of every stage's own work and waiting for its switch, by column of rows."""
+        """Seconds of every stage's own work and of waiting for its switch, by row column."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
         found = {column: seconds.sum(axis=(1, 2)) for column, seconds in each.items()}
@@ -177,7 +168,7 @@ def walk(
     rules: Rules | None = None,
     tp_Bps: Float[Array, "P"] | None = None,
 ) -> Walked:
-    """When every block of every pass runs [P Q L], and how long gradients take behind them; arguments of `iterate`."""
+    """When every block of every pass runs [P Q L], and what follows; arguments as in `iterate`."""
     rules = (rules or Rules())._replace(recompute=workload.recompute)
     whole("overlap_parts", rules.parts)
     dtype = exchanges.load.dtype
@@ -197,13 +188,13 @@ def walk(
 
 
 def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
-    """The optimizer's step on every stage: what it moves of a GPU's memory, at full speed."""
+    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth."""
     moved = jnp.asarray([step_bytes(workload, stage) for stage in range(workload.pp)], dtype)
     return moved / jnp.asarray(rates.memory_Bps, dtype)
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, ""]:
-    """How long experts move between ranks after an iteration [s]: until the slowest stage is through."""
+    """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
     if exchanges.moved is None:
         return jnp.zeros((), exchanges.load.dtype)
     between, inside = jnp.moveaxis(exchanges.moved, -1, 0)
@@ -212,7 +203,7 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, ""]
 
 
 def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
-    """Activations, or their gradients, between stage p and p + 1; the last entry: between the last and the first."""
+    """Seconds of activations between stages p and p + 1 [P]; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(rates.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
@@ -220,20 +211,18 @@ def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, 
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
-    """Forward seconds of a block's parts, the tensor-parallel all-reduce among them, that [P]."""
+    """Forward seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
     tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
     attention_s, moe_s, dense_s, expert_s = (jnp.asarray(part, dtype) for part in seconds)
-    apart = workload.order.splits or workload.overlap_passes  # gradients of weights come apart from those of inputs
+    apart = workload.order.splits or workload.overlap_passes  # weight gradients apart from input gradients
     scores_s = scores_over_attention(workload) * attention_s if apart else 0.0
     return Compute(attention_s, moe_s, dense_s, tp_s, expert_s, scores_s)
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, expert_s: Any = 0.0) -> Blocks:
-    """The blocks of all passes with their two all-to-alls [P Q L 2].
+    """Blocks of all passes with both all-to-alls [P Q L 2]; backward reverses dispatch and combine.
 
-    Forward: dispatch, combine. Backward: combine-gradient, dispatch-gradient. A combine moves elements of its own
-    size. Between and inside servers run at the same time. `expert_s`: of `BlockSeconds`, for ranks that start early;
-    circuits that turn in between carry nothing early.
+    `expert_s`: as in `BlockSeconds`, for ranks that send as soon as their own experts are done.
     """
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
@@ -268,7 +257,7 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
 
 
 def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:
-    """Seconds for which every stage's gradients are still all-reduced when its passes are through."""
+    """Seconds of gradient all-reduce after the passes of every stage [P]."""
     reduce_s = all_reduce_seconds(workload, rates, slots.end.dtype)
     if dp_overlap and workload.sharding in ("none", "optimizer"):
         return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(1, 2))
@@ -276,7 +265,7 @@ def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_o
 
 
 def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
-    """When every stage's gradients are reduced if each block's, an equal part of all, queue up as they are ready."""
+    """When the gradients of every stage are reduced [P] if blocks queue for it in equal parts as they finish."""
     done = []
     for stage in range(workload.pp):
         slots = gradient_slots(workload, stage)
@@ -287,12 +276,10 @@ def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[A
 
 
 def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "P"]:
-    """Gradient all-reduce of every stage at the end of the iteration [s].
+    """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
-    `replica_ring`, over all NICs that reach the electrical fabric. Dense gradients over all servers of the stage, those
-    of experts over their DP replicas and their copies. Every step around a ring takes its propagation, too. Where
-    replicas share out optimizer states: a reduce-scatter of gradients, then an all-gather of updated weights. What they
-    do for every micro-batch where they share out more is `beside`.
+    Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
+    states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
@@ -306,7 +293,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
 
 # ------------------------------------------------------------------------------------- beside attention and experts
 def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
-    """Everything that a job has of it; nothing by default.   - `rates`: `FabricRates`.   - `compute`: () or [P]."""
+    """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [P]."""
     rates, compute = jax.tree.map(lambda x: jnp.asarray(x, dtype), (rates, compute))
     found = {}
     if workload.head_counted:
@@ -321,12 +308,10 @@ def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
 
 
 def _column(seconds):
-    """() or [P] beside [P Q L]."""
     return seconds[..., None, None]
 
 
 def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Array:
-    """Seconds of every block [P Q L 2]; both: (forward, backward)."""
     where = places(workload)
     runs = where.present & (order_of(workload).kind != WEIGHT)[..., None]
     pairs = [jnp.where(where.backward, back, forth) for forth, back in (before, behind)]
@@ -335,7 +320,6 @@ def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Arr
 
 
 def _head(workload: Workload, compute: Compute) -> Array:
-    """Behind the last block of the model forward, before it backward."""
     last = last_blocks(workload)
     head_s = _column(head_over_attention(workload) * compute.attention_s)
     every = _each_block(workload, before=(0.0, BACKWARD_OVER_FORWARD * head_s), behind=(head_s, 0.0))
@@ -343,7 +327,6 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    """Which running blocks are the last of the model [P Q L]."""
     order, blocks = order_of(workload), workload.place_blocks
     found, (*_, count), most = np.zeros_like(places(workload).present), blocks, max(blocks)
     for stage in range(workload.pp):
@@ -356,7 +339,7 @@ def last_blocks(workload: Workload) -> np.ndarray:
 
 
 def _rings(workload: Workload, rates, compute: Compute) -> Array:
-    """What scores do not hide of them; over NVLink in a server, else over a rank's part of its server's NICs."""
+    """Seconds of context-parallel rings that attention scores do not hide."""
     if workload.ranks_per_server % workload.cp == 0:
         once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
     else:
@@ -370,7 +353,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
 
 
 def _parameters(workload: Workload, rates, compute: Compute) -> Array:
-    """What the computation of a block does not hide of gathering its parameters and scattering its gradients."""
+    """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = WEIGHT_BYTES if workload.sharding == "parameters" else 0
     passes = (fetched, BackwardTimes(1.0, 1.0)), (fetched + workload.grad_bytes, backward_times(workload.recompute))
     moe, before = places(workload).layer >= 0, []
@@ -385,7 +368,6 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
 
 
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):
-    """Seconds of a reduce-scatter or all-gather of a block's parameters, so many bytes each, () or [P]."""
     dense, expert = (bytes_each * part for part in block_params(workload, moe))
     ring = replica_ring(workload, dense, expert)
     return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.latency_s) / 2
@@ -397,11 +379,9 @@ TILE = 128  # rows that a grouped matrix product computes together
 
 
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
-    """Selections that the busiest rank computes, over those of every rank if all experts had equally many.
+    """Selections that the busiest rank computes over those of a rank under balanced routing [layer M].
 
-    - `tokens`: selections of each source rank for each expert; expert e lives on rank e // (E / R).
-    - `tile`: every expert's selections are rounded up to whole tiles, as its grouped matrix product computes them;
-      1: not at all.
+    Expert e lives on rank e // (E / R); `tile`: selections of each expert are rounded up to it (1: no rounding).
     """
     return _rank_load(workload, tokens, tile).max(axis=-1)
 
@@ -413,11 +393,10 @@ def _rank_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: in
 
 
 class Early(NamedTuple):
-    """What is left of a block's second all-to-all when all but the k busiest ranks (k = 1 .. R) have sent their part.
+    """State of a block's second all-to-all when all but the k busiest ranks (k = 1 .. R) have sent their part.
 
-    - `ahead` [... R]: by how much of `expert_load` the k-th busiest rank is done before the busiest.
-    - `between`, `inside` [... R]: what the k busiest ranks send, over what all do, at the busiest port between servers
-      and inside one; the last is 1.
+    - `ahead` [... R]: how much earlier the k-th busiest rank is done than the busiest, in units of `expert_load`.
+    - `between`, `inside` [... R]: part of the load of the busiest port between and inside servers that is left to send.
     """
 
     ahead: Float[Array, "... R"]
@@ -426,11 +405,7 @@ class Early(NamedTuple):
 
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
-    """`Early` of every all-to-all; `tokens`, `tile`: as in `expert_load`.
-
-    - `ports`: what limits between servers: every "rank" has NICs of its own; those of a "server" are its ranks'; or
-      every "pair" of servers has links of its own, whichever of them has most left.
-    """
+    """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
     per_server, others = workload.ranks_per_server, 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
     left = _left_of_pair if ports == "pair" else _left
@@ -447,15 +422,13 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
 
 
 def _left(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
-    """What is left at the busiest port for the first k ranks of `order`, which send the columns of `demand` back;
-    `together`: neighbouring ranks that share a port."""
+    """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
     into, out = _by_port(demand, order, together)
     left = jnp.cumsum(jnp.concatenate([into, jnp.where(out, into.sum(0)[None], 0)]), axis=1).max(axis=0)
     return jnp.where(left[-1] > 0, left / jnp.where(left[-1] > 0, left[-1], 1), 1)
 
 
 def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
-    """The same of the pair of servers that has most left of what it has to send, as a part of that."""
     into, out = _by_port(demand, order, together)
     left = jnp.cumsum(jnp.where(out[:, None], into[None], 0), axis=-1)  # [from to k]
     every = left[..., -1:]
@@ -464,17 +437,14 @@ def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together:
 
 
 def _by_port(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> tuple[Array, Bool[Array, "port R"]]:
-    """What each port receives [port R] of every rank in that order, and whose port a rank sends from [port R]."""
+    """Bytes that a port receives from a rank, and whether the rank sends from it, [port R]."""
     into = demand[:, order].reshape(-1, together, len(order)).sum(1)
     return into, (order // together)[None] == np.arange(len(order) // together)[:, None]
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
-    """How long after the busiest rank is done an all-to-all of `seconds` ends, if every rank starts when it is done.
+    """Seconds from the busiest rank's end to the end of an all-to-all whose ranks start when done.
 
-    For no k does it end before the k busiest ranks, from when the first of them is done, have sent what they have:
-    the latest of these is taken, as it is where ports keep busy.
-
-    - `left`: of `Early`.   - `ahead_s`: seconds for its `ahead`.
+    The latest, over k, of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in seconds.
     """
     return lax.max(left * seconds[..., None] - ahead_s, jnp.zeros_like(ahead_s)).max(axis=-1)

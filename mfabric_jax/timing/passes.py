@@ -1,4 +1,4 @@
-"""The passes of an iteration: in which order stages run them, which blocks they hold, what all-to-alls these have."""
+"""The passes of an iteration: their order in every stage, their blocks, and the all-to-alls of these blocks."""
 
 import functools
 from typing import NamedTuple
@@ -11,20 +11,17 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
 
-NOTHING: Step = (WEIGHT, 0, -1)  # pads stages that have fewer passes
+NOTHING: Step = (WEIGHT, 0, -1)  # padding for stages with fewer passes
 
 
 class Order(NamedTuple):
-    """P stages, Q passes each: forward and backward of M micro-batches through every chunk of blocks.
+    """Order of passes in P stages, Q each: forward and backward of M micro-batches through every chunk of blocks.
 
-    - `kind`, `micro_batch`, `chunk` [P Q]: what each stage runs, in its own order; chunk -1: nothing.
-    - `stage`, `position` [P*Q]: all passes of all stages in one order in which every pass follows what it needs.
-    - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for, -1 for none.
-    - `crossing` [P*Q]: over which boundary that arrives: p is between stages p and p + 1, P - 1 from the last to the
-      first, -1 none: it comes from the stage itself.
-    - `later` [P Q]: backward passes that leave gradients of weights to a later pass, of kind WEIGHT; None: there are
-      none.
-    - `paired` [P Q]: a forward pass that runs together with the backward pass behind it; None: there are none.
+    - `kind`, `micro_batch`, `chunk` [P Q]: the passes of each stage in its own order; chunk -1: none.
+    - `stage`, `position` [P*Q]: all passes in one order in which each follows what it needs.
+    - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
+    - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 none.
+    - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
 
     kind: np.ndarray
@@ -39,20 +36,18 @@ class Order(NamedTuple):
 
     @property
     def in_pairs(self) -> np.ndarray:
-        """Which passes run together with another [P Q]."""
         if self.paired is None:
             return np.zeros(self.kind.shape, bool)
         return self.paired | np.roll(self.paired, 1, axis=1)
 
 
 def order_of(workload: Workload) -> Order:
-    """The order in which the stages of a workload run."""
     return order(workload.schedule, *workload.shape)
 
 
 @functools.lru_cache(maxsize=64)
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
-    """The order of all stages; where each of their chunks stands in the model says `Schedule.place`."""
+    """The order of all stages; `Schedule.place` gives the position of their chunks in the model."""
     shape, one = PipelineShape(stages, micro_batches, chunks, overlap), SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]
     most = max(sum(map(len, row)) for row in units)
@@ -69,7 +64,7 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
 
 
 def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """(stage, position) of every pass that waits for another -> that one's stage and position, and the crossing."""
+    """(stage, position) of a pass that waits -> (stage, position) of the pass it needs, and the crossing."""
     stages = len(steps)
     alike = {INPUT: BACKWARD}
     where, holders = {}, {}
@@ -91,14 +86,13 @@ def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int]
 
 
 def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
-    """Over which boundary a pass arrives from another stage; `around`: from another chunk."""
     if not around:
         return min(stage, other)
     return -1 if stage == other and stages > 1 else stages - 1
 
 
 def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
-    """Stage, position, needs and crossing of all passes, each behind what it needs; those of a unit side by side."""
+    """Stage, position, needs and crossing of all passes in dependency order; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
     done, begun, merged = [0] * len(units), [0] * len(units), []
     while len(merged) < len(units) * passes:
@@ -118,20 +112,17 @@ def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
 
 
 class Exchanges(NamedTuple):
-    """Dispatch-sized all-to-alls [P Q L 2], two in every block, blocks in the order in which the pass runs them.
+    """Dispatch-sized all-to-alls [P Q L 2], two in every block, blocks in running order.
 
-    - `optical`, `electrical`: seconds times NIC bandwidth [bytes] of what circuits and packet switches carry: every
-      link of a fabric is a multiple of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
-    - `inside` [P Q L]: the part inside servers, at the same time on the NVSwitch: seconds times its bandwidth [bytes].
-    - `switch`: the circuits differ from those before.   - `ahead` [P Q L]: those of the first are known beforehand.
-    - `count` [P Q L 2 S S]: the circuits (None: no optics).
-    - `balanced`: the load if every token went to every expert equally often.
-    - `waiting`: of `optical`, what waits for the switch (None: all of it): links set anew, and what crosses these.
-    - `anew`: how many circuits are set up anew (None: it does not matter).
-    - `busy` [P Q L]: `expert_load` of the blocks (None: experts are balanced).
-    - `early` [P Q L 3 R]: the fields of `Early` of the blocks (None: ranks that are done early wait).
-    - `moved` [P 2]: of experts that move between ranks after the iteration, seconds of NICs and of NVSwitches times
-      their bandwidths [bytes] (None: none move).
+    - `optical`, `electrical` [bytes]: seconds on circuits and on packet switches, times the NIC bandwidth. All links of
+      a fabric are multiples of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
+    - `inside` [P Q L] [bytes]: seconds on the NVSwitch at the same time, times its bandwidth.
+    - `switch`: circuits change before it; `anew`: number of new circuits; `count` [P Q L 2 S S]: circuits.
+    - `ahead` [P Q L]: the circuits of the first are known before the pass.
+    - `balanced`: the load if every expert received equally many tokens.
+    - `waiting`: part of `optical` that waits for the switch (None: all).
+    - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
+    - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
     """
 
     optical: Float[Array, "P Q L 2"]
@@ -149,18 +140,15 @@ class Exchanges(NamedTuple):
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:
-        """Both parts together [bytes]."""
         return jnp.maximum(self.optical, self.electrical)
 
 
 class Places(NamedTuple):
-    """Static: which block every running slot [P Q L] is.
+    """Static: the block in every running slot [P Q L].
 
-    - `layer` counts MoE blocks; -1 where there is no all-to-all.   - `experts`: the same, but also where gradients of
-      their weights alone are computed.
-    - `later`: a backward pass that leaves gradients of weights to another.
-    - `lane` [P 2QL]: the all-to-alls of a stage in the order in which they follow each other; None: as they are
-      numbered.
+    - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for weight gradients.
+    - `later`: a backward pass that leaves weight gradients to another pass.
+    - `lane` [P 2QL]: running order of a stage's all-to-alls; None: by number.
     """
 
     present: np.ndarray
@@ -173,11 +161,10 @@ class Places(NamedTuple):
 
     @property
     def kind(self) -> np.ndarray:
-        """0: forward, 1: backward, 2: backward for gradients of inputs alone; as `TradeOff` counts."""
+        """0: forward, 1: backward, 2: backward for gradients of inputs alone."""
         return self.backward.astype(int) + self.later
 
     def of_stage(self, stage: int) -> "Places":
-        """Those of one stage, [1 Q L]."""
         one = slice(stage, stage + 1)
         lane = None if self.lane is None else self.lane[one]
         return jax.tree.map(lambda field: field[one], self._replace(lane=None))._replace(lane=lane)
@@ -188,7 +175,7 @@ class Places(NamedTuple):
 
 
 def places(workload: Workload) -> Places:
-    """Blocks in running order: a pass's own order forward, reversed backward; short passes are padded."""
+    """Blocks in running order: forward, or reversed for backward; short passes are padded."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
     present = np.arange(most) < np.asarray((*blocks, 0))[:, None]  # [place L], the last for passes of nothing
@@ -208,8 +195,7 @@ def places(workload: Workload) -> Places:
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
-    """The all-to-alls [2QL] of every stage where pairs of passes take turns: combine gradient, dispatch, dispatch
-    gradient, combine of every pair of blocks."""
+    """Running order of all-to-alls [2QL] in pairs: combine gradient, dispatch, dispatch gradient, combine."""
     number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)
     rows = []
     for together in paired:
@@ -222,7 +208,7 @@ def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
 
 
 def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
-    """Where [Q L] the gradients of every block of a stage become ready, in the order in which they do."""
+    """Slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
     order, blocks = order_of(workload), max(workload.place_blocks)
     last = []
     for chunk, place in enumerate(workload.held_places(stage)):

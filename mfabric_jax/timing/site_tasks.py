@@ -1,4 +1,4 @@
-"""The ends of one expert-parallel group (its servers, ranks or GPUs) and what they do, as tasks."""
+"""Tasks of the ends (servers, ranks or GPUs) of one expert-parallel group."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.tasks.graph import Op, TaskColumns, TaskKind
 
-Ready = np.ndarray  # [K N]: the tasks that each of N ends waits for
+Ready = np.ndarray  # [K N]: the K tasks that each of N ends waits for
 PACKETS, CIRCUITS = 0, 1  # `task` of the flows of an all-to-all between ends of a group; circuits no other pair shares
 BARRIERS = {
     "collective": "nobody goes on before an all-to-all of its group is over, which is a BARRIER of all",
@@ -17,18 +17,17 @@ BARRIERS = {
 
 
 class Reduced(NamedTuple):
-    """An all-reduce: `group` [N] of every end; `bytes`."""
+    """An all-reduce of `bytes` in the `group` [N] of every end."""
 
     group: np.ndarray
     bytes: float
 
 
 class Site:
-    """One group in one pipeline stage.
+    """One expert-parallel group in one pipeline stage.
 
-    - `ends` [N]: ranks of the graph.   - `group`: that of all of them.   - `barriers`: one of `BARRIERS`.
-    - `reduced`: how a tensor-parallel all-reduce is a collective; None: it is so many seconds.
-    - `quiet` [N]: the last all-to-all; `turned`: the switch has last turned. None: never.
+    - `reduced`: tensor-parallel all-reduces as collectives; None: as seconds.
+    - `quiet` [N], `turned`: tasks of the last all-to-all and of the last turn of the switch; None: none so far.
     """
 
     def __init__(self, tasks: TaskColumns, ends: np.ndarray, group: int, *, barriers: str, receives: bool):
@@ -39,23 +38,21 @@ class Site:
 
     @property
     def nothing(self) -> Ready:
-        """Waits for nothing."""
         return np.zeros((0, len(self.ends)), np.int64)
 
     def compute(self, ready: Ready, seconds: float, name: str, lane: int = 0) -> Ready:
-        """So many seconds on every end; nothing where there are none."""
+        """Seconds of computation on every end; 0 adds no task."""
         if seconds <= 0:
             return ready
         return self.tasks.add(TaskKind.COMPUTE, self.ends, name, ready, seconds=seconds, lane=lane)[None]
 
     def tensor_parallel(self, ready: Ready, seconds: float, name: str) -> Ready:
-        """The all-reduce of tensor-parallel ranks."""
         if self.reduced is None or seconds <= 0:
             return self.compute(ready, seconds, name, lane=-1)
         return all_reduced(self.tasks, self.ends, [ready], self.reduced, name)[None]
 
     def after_all(self, waits: list[np.ndarray], seconds: float, name: str) -> np.ndarray:
-        """What every end waits for so many seconds behind all of these [N]."""
+        """The tasks of all ends [N] that last `seconds` after all of `waits`."""
         barriers = "marker" if self.barriers == "marker" else "collective"
         over = gathered(self.tasks, self.ends, waits, self.group, name, barriers)
         if barriers == "collective":
@@ -64,12 +61,12 @@ class Site:
         return np.broadcast_to(later, self.ends.shape)
 
     def turn(self, told: list, delay_s: float) -> None:
-        """The switch turns once all of these are over; before anything else it has turned already."""
+        """The switch turns once all of `told` are over."""
         told = [one for one in told if one is not None]
         self.turned = self.after_all(told, delay_s, "the switch turns") if told else None
 
     def all_to_all(self, ready: Ready, sent: Flows, inside_s: float, name: str, *, packets_wait: bool) -> Ready:
-        """One all-to-all, and beside it so many seconds on the NVSwitches."""
+        """One all-to-all, with `inside_s` on the NVSwitches at the same time."""
         waits, out, into = [ready], [], []
         behind = [ready] if self.turned is None else [ready, self.turned]
         for private in (False, True):
@@ -85,7 +82,7 @@ class Site:
         return self.quiet[None]
 
     def messages(self, waits: list, sent: Flows, name: str, traffic: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Messages between ends: the tasks that send them, and those that have received them."""
+        """Messages between ends: the tasks that send and the tasks that receive them."""
         waits = [one[..., sent.src] for one in waits]
         return send(self.tasks, self.ends, waits, sent, name, traffic, receives=self.receives)
 
@@ -93,7 +90,6 @@ class Site:
         return self.tasks.add(TaskKind.COMPUTE, self.ends, f"{name} inside servers", waits, seconds=seconds)
 
     def _joined(self, out: list, into: list, here: list, name: str) -> np.ndarray:
-        """What every end waits for when an all-to-all is over [N]."""
         over = gathered(self.tasks, self.ends, here, self.group, f"{name} is over", self.barriers)
         for sends, src in out:
             self.tasks.wait(over[src], sends)
@@ -103,8 +99,7 @@ class Site:
 
 
 def gathered(tasks: TaskColumns, ends: np.ndarray, waits: list, group: int, name: str, barriers: str) -> np.ndarray:
-    """What every one of these ends waits for behind what all of them (or, without barriers, itself) have waited for
-    [N]; it may be told to wait for more."""
+    """For each end [N], a task that waits for all ends (without barriers, for itself); more waits may be added."""
     if barriers == "marker":
         one = tasks.add(TaskKind.MARKER, -1, name)
         tasks.wait(one, *(np.reshape(each, (-1, 1)) for each in waits))
@@ -118,8 +113,7 @@ def gathered(tasks: TaskColumns, ends: np.ndarray, waits: list, group: int, name
 def send(
     tasks: TaskColumns, ends: np.ndarray, waits: list, sent: Flows, name: str, traffic: int, *, receives: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Messages between `ends`, waiting for tasks [F] or [K F]: the tasks that send them, and those that have received
-    them, the same unless receiving is a task of its own."""
+    """Messages between `ends` after tasks [F] or [K F]: sending and receiving tasks, the same unless `receives`."""
     src, dst = ends[sent.src], ends[sent.dst]
     match = tasks.matched(len(src)) if receives else -1
     private = sent.task == CIRCUITS
@@ -133,7 +127,7 @@ def send(
 def all_reduced(
     tasks: TaskColumns, ends: np.ndarray, waits: list, one: Reduced, name: str, traffic: int = 0
 ) -> np.ndarray:
-    """An all-reduce in each group of these ends, as a collective [N]."""
+    """An all-reduce in each group of ends, as a collective [N]."""
     _, place = np.unique(one.group, return_inverse=True)
     match = tasks.matched(place.max() + 1)[place]
     rest = {"op": Op.ALL_REDUCE, "group": one.group, "match": match, "bytes": one.bytes, "traffic": traffic}

@@ -1,10 +1,7 @@
-"""Which circuits every all-to-all of a region finds, and how long it takes with them.
+"""Choice of circuits for every all-to-all of a region, and its time with them.
 
-- `First`: what the first all-to-all of a forward pass finds, whose demand is only known when the gate has run. Backward
-  (but for "reuse") and for the second all-to-all forward, demand is known and circuits are chosen for it. Source: arXiv
-  2501.03905, which blocks in simulations and names reuse, random circuits and prediction; "pays" is ours.
-- `Span`: for how long circuits stay set. One set for longer than an all-to-all is chosen for all that is sent in its
-  span: a policy that takes many demands gets them, each weighted by its degree bound in seconds; any other their mean.
+`First` is the rule for the first all-to-all of a forward pass, whose demand is known only after the gate. `Span` is how
+long circuits stay set. Source: arXiv 2501.03905 (block, reuse, random, predict); the rule "pays" is ours.
 """
 
 from collections.abc import Callable
@@ -30,20 +27,18 @@ from mfabric_jax.workload.compute import BlockSeconds, scores_over_attention
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 # --------------------------------------------------------------------------------------- what a turn is weighed against
-Seconds = tuple[Array, Array]  # when circuits and when packet switches are through, at unit bandwidth
-RELAY_TOLERANCE = 1e-3  # what relay shares are from the best
-PAIRS_A_SLOT = 16  # more pairs of demands than so many for each slot: all-to-alls are timed one after the other
+Seconds = tuple[Array, Array]  # until circuits and packet switches finish, at unit bandwidth
+RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
+PAIRS_A_SLOT = 16  # with more pairs of demands per slot, all-to-alls are timed in sequence
 
 
 class TradeOff(NamedTuple):
-    """What a reconfiguration is weighed against under "pays".
+    """Costs and gains that the rule "pays" compares.
 
-    - `delay_s`: of the switch.   - `each_s`: further delay for every circuit set up anew.   - `nic_Bps`: of a NIC.
-    - `size` [2]: of the two forward all-to-alls, over dispatch.
-    - `inner_s` [3]: what experts compute between them, by `Places.kind`: forward, backward, gradients of inputs alone.
-    - `behind_s` [3]: what a block computes behind its last all-to-all; forward nothing.
-    - `tolerance`: what gains at most that part of the two all-to-alls gains nothing.
-    - `expert_s` [3]: of `inner_s`, what grows with `busy`, the `expert_load` of every block (1: balanced).
+    - `size` [2]: bytes of the two forward all-to-alls over dispatch; `busy`: `expert_load` of blocks.
+    - `inner_s` [3]: expert computation between the two, by `Places.kind`; `expert_s` [3]: part that grows with load.
+    - `behind_s` [3]: computation after the last all-to-all of a block.
+    - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.
     """
 
     delay_s: Float[Array, ""] | float
@@ -58,7 +53,6 @@ class TradeOff(NamedTuple):
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
-    """What a job at these `FabricRates` and seconds of a block weighs it against."""
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     dtype = jnp.result_type(seconds.attention_s * reduce_s)
@@ -84,16 +78,14 @@ def what_pays(
     behind: Int[Array, ""],
     busy: Float[Array, ""],
 ) -> Bool[Array, "2"]:
-    """Whether each of the two all-to-alls of a block has fresh circuits: what takes least until the second is over.
+    """For each of a block's two all-to-alls [2]: whether fresh circuits make the block's all-to-alls end earlier.
 
-    - `kept`, `fresh`: with the circuits in place, and with those of the demand.   - `anew`: circuits that these set up.
-    - `kind`, `behind`: `Places.kind` of the pass, and of the block before (0: one without all-to-alls).
-    - `busy`: its `expert_load`.
+    - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
+    - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
-    # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    # pipeline, passes of gradients of weights, propagation, overlap in parts, the time of a decision, circuits that
-    # carry while others turn, all-to-alls computed again, the output head, waits for a ring of context and for
-    # gathered parameters are not foreseen.
+    # The forecast hides a turn behind its block's computation and packets that take longer than circuits. It ignores
+    # idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial turns,
+    # recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
     dtype = kept[0].dtype
     delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s = delay_s + each_s * anew
@@ -114,7 +106,6 @@ def what_pays(
 
 
 def circuits_anew(before: Int[Array, "S S"], after: Int[Array, "S S"], dtype: Any = None) -> Float[Array, ""]:
-    """Circuits that are set up anew."""
     found = jnp.maximum(after - before, 0).sum((-2, -1)) / 2
     return found if dtype is None else found.astype(dtype)
 
@@ -131,12 +122,13 @@ AHEAD = ("random", "predict")
 
 
 class First(eqx.Module):
-    """What the first all-to-all of a forward pass finds: `rule` (static) of `FIRST`.
+    """Rule for the circuits of the first all-to-all of a forward pass, one of `FIRST`.
 
-    - `predicted` [layer M R E]: selections, for "predict".   - `trade_off`: for "pays".
-    - `scenarios` (static): so many demands that may be true are drawn of every predicted one, for a policy that takes
-      many; 0: none.   - `sigma`: of the prediction's errors (`traffic.likely_demands`), for these.
-    - `cold` (static): circuits are uniform when the iteration begins, not as an iteration before left them.
+    - `predicted` [layer M R E]: predicted selections, for "predict".
+    - `trade_off`: costs and gains, for "pays".
+    - `scenarios`: number of demands drawn around each prediction for policies that take many demands (0: none).
+    - `sigma`: prediction error for these draws, as in `traffic.likely_demands`.
+    - `cold`: the iteration starts with uniform circuits instead of those that the previous iteration left.
     """
 
     rule: str = eqx.field(static=True, default="block")
@@ -160,8 +152,7 @@ BLOCK = First()
 
 
 class SlotsToServe(NamedTuple):
-    """Every block of every pass [P Q L], in the order in which each stage runs them, its demand, its `Places.kind` and
-    its `expert_load`."""
+    """Demand, `Places.kind` and `expert_load` of every block [P Q L], in running order."""
 
     demand: Float[Array, "P Q L S S"]
     guess: Float[Array, "P Q L S S"] | Float[Array, "P Q L K S S"]
@@ -171,10 +162,9 @@ class SlotsToServe(NamedTuple):
 
 
 def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key, *, both=False):
-    """Circuits of every all-to-all, and those before it, [P Q L 2 S S]; `both`: one set for the two of a block.
+    """Circuits of every all-to-all and before it, [P Q L 2 S S]; `both`: a block's two all-to-alls share circuits.
 
-    Before its first block the region has the circuits that an iteration like this one leaves, which itself began with
-    the uniform topology; under `first.cold` that topology.
+    An iteration starts with the circuits that an identical iteration leaves, or with uniform ones (`first.cold`).
     """
     shape = slots.moe.shape
     if first.rule == "random" and key is None:
@@ -195,11 +185,7 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
 
 
 def _chain(pair_of: Callable, start: Array, slots: Any, moe: Bool[Array, "B"], kind: Int[Array, "B"], cold: bool):
-    """Circuits (or their numbers) of the two all-to-alls of every block of a stage, and those before each, [B 2 ..].
-
-    - `pair_of(slot, before, behind)`: those of a block's two; `behind`: `kind` of the block before, 0 without these.
-    Circuits stay where there are no all-to-alls. Unless `cold`, the iteration begins as one like it leaves them.
-    """
+    """Circuits (or their numbers) of both all-to-alls of every block of a stage, and those before each, [B 2 ..]."""
 
     def serve(state, step):
         (before, behind), (slot, moe, kind) = state, step
@@ -214,8 +200,6 @@ def _chain(pair_of: Callable, start: Array, slots: Any, moe: Bool[Array, "B"], k
 
 
 def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
-    """Circuits of the two all-to-alls of one block; `behind`: the kind of the block before, 0 without these."""
-
     def ask(demand):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count.astype(before.dtype)
 
@@ -246,11 +230,14 @@ LONG = ("stage", "iteration", "run")  # known before a pass begins: the switch t
 
 
 class Span(eqx.Module):
-    """For how long circuits stay set: `name` (static) of `SPANS`.
+    """How long circuits stay set, one of `SPANS`.
 
-    - `seen` [I layer M R E]: selections that long spans are chosen for. "stage": forward passes, for those of the same
-      pass in iteration 0 (backward passes know their own demand); "iteration" and "run": for all of them.
-    - `key`: of the policy, where all iterations have the same circuits; None: that of the iteration.
+    For a span longer than one all-to-all, policies that take many demands get all demands of the span, each weighted by
+    its degree bound in seconds; other policies get the mean.
+
+    - `seen` [I layer M R E]: selections on which long spans are planned. "stage" uses the same pass of iteration 0 for
+      forward passes (the demand of backward passes is known); "iteration" and "run" use all of them.
+    - `key`: random key of the policy where all iterations share circuits; None: the key of the iteration.
     """
 
     name: str = eqx.field(static=True, default="all-to-all")
@@ -264,7 +251,6 @@ class Span(eqx.Module):
 
     @property
     def long(self) -> bool:
-        """Whether circuits are chosen before a pass begins."""
         return self.name in LONG
 
 
@@ -274,10 +260,7 @@ ALL_TO_ALL = Span()
 def set_for(
     span: Span, where: Places, region: Region, policy: Policy, demand, seen: Float[Array, "I layer M S S"], key, cold
 ):
-    """Circuits of every all-to-all, and those before it, [P Q L 2 S S], for a long span.
-
-    - `demand` [layer M S S]: of the iteration.   - `cold`: circuits are uniform before it, not as it leaves them.
-    """
+    """Circuits of every all-to-all and those before it, [P Q L 2 S S], for a long span; `demand` [layer M S S]."""
     of = _of_passes if span.name == "stage" else _of_stages
     samples, weight = of(where, demand, seen)
     count, before = _chosen(region, policy, samples, weight, key if span.key is None else span.key, cold)
@@ -293,14 +276,12 @@ def set_for(
 
 
 def _of_passes(where: Places, demand, seen):
-    """Samples [P Q L S S] of every pass and their weights [P Q L], 0 for a block without experts."""
     known = jnp.asarray(where.backward)[..., None, None]
     own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
     return jnp.where(known, own, past), jnp.asarray(where.layer >= 0, demand.dtype)
 
 
 def _of_stages(where: Places, demand, seen):
-    """Samples [P 1 K S S] of every stage and their weights [P 1 K]: how often they are sent, 0 pads."""
     iterations, layers, micro_batches = seen.shape[:3]
     layer, micro_batch = where.pick(layers, micro_batches)
     moe, names = where.layer >= 0, layer * micro_batches + micro_batch
@@ -314,7 +295,6 @@ def _of_stages(where: Places, demand, seen):
 
 
 def _chosen(region: Region, policy: Policy, samples, weight, key, cold: bool):
-    """Circuits for every span, and those before it, [P N S S]: spans one after the other, stages side by side."""
     start = uniform(None, region).circuits.count
     keys = None if key is None else jax.random.split(key, weight.shape[:2])
 
@@ -337,7 +317,7 @@ def _chosen(region: Region, policy: Policy, samples, weight, key, cold: bool):
 
 
 def asked(region: Region, policy: Policy, samples: Float[Array, "K S S"], times: Float[Array, "K"], previous, key):
-    """The circuits [S S] that a policy chooses for many demands, each of which is sent so many `times`."""
+    """Circuits [S S] that a policy chooses for K demands, each sent `times` [K] times."""
     if takes_many(policy):
         weights = times * jax.vmap(lambda one: degree_bound(region, one))(samples)
         return policy(samples, region, previous=previous, key=key, weights=weights).circuits.count
@@ -351,9 +331,9 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 
 
 def routed(routing: str) -> Callable:
-    """When circuits and packet switches are through, by a routing model.
+    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
 
-    Relay: shares near the best for the circuits and the demand at hand, flows paced, as those of split routing are.
+    "relay" uses near-optimal shares with paced flows, as split routing does.
     """
     if routing == "relay":
         return _relayed
@@ -366,8 +346,7 @@ def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
 
 
 def routed_in_parts(routing: str) -> Callable:
-    """(region, circuits, demand, turning) -> when circuits and packet switches are through, by a routing model, and
-    what of the circuits' part waits where those of the pairs `turning` [S S] are set up anew."""
+    """Like `routed`, with the pairs that turn [S S]; also returns the time of traffic that waits for them."""
 
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning):
         shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
@@ -390,11 +369,10 @@ def switched(
     seen: Float[Array, "I layer M S S"] | None = None,
     partly: Callable | None = None,
 ) -> Exchanges:
-    """The all-to-alls between the servers of a region at unit bandwidth, circuits chosen block after block.
+    """All-to-alls between servers of a region at unit bandwidth, with circuits chosen block by block.
 
-    - `parts`: (region, circuits, demand) -> when circuits and when packet switches are through.
-    - `guess`: the demand as predicted, [S S] or many [K S S].   - `seen`: demand of `span.seen`.
-    - `partly`: circuits that stay carry while others turn, as this function of `routed_in_parts` says.
+    - `parts`: function from `routed`; `partly`: function from `routed_in_parts`, if unchanged circuits carry in a turn.
+    - `guess`: predicted demand, [S S] or [K S S] for each layer and micro-batch; `seen`: demand of `span.seen`.
     """
     if where.lane is not None:
         check_lane(first.rule, span.name, partial=partly is not None)
@@ -438,7 +416,7 @@ def switched(
 
 
 def check_lane(first: str, span: str, *, partial: bool) -> None:
-    """`InputError` for what is not defined where all-to-alls of two passes take turns."""
+    """`InputError` for a rule or span that is not defined where two passes take turns."""
     for field, value, allowed in (
         ("first", first, ("block",)),
         ("circuits_for", span, ("all-to-all", "iteration", "run")),
@@ -449,10 +427,7 @@ def check_lane(first: str, span: str, *, partial: bool) -> None:
 
 
 def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
-    """The pairs that got circuits when the switch last turned in this iteration, for this all-to-all or before it.
-
-    - `count`, `before` [P Q L 2 S S]: circuits of every all-to-all in running order, and those in place before it.
-    """
+    """Pairs whose circuits changed at the latest turn of the switch, for every all-to-all in running order."""
     shape, stages, servers = count.shape, len(count), count.shape[-1]
     count, before = (x.reshape(stages, -1, servers, servers) for x in (count, before))
     place = jnp.where(jnp.any(count != before, axis=(-2, -1)), jnp.arange(count.shape[1]), -1)
@@ -462,10 +437,7 @@ def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
 
 
 def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
-    """Whether a policy's circuits can depend on the plan in place or on the key, as far as its program shows.
-
-    - `demand` [S S], `start` [S S]: of the shapes and types that it is called with.
-    """
+    """Whether a policy's circuits depend on the plan in place or on the key, judged from its traced program."""
 
     def circuits(demand, before, key):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
@@ -476,7 +448,6 @@ def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
 
 
 def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, cold: bool) -> Exchanges:
-    """`switched` for circuits that depend on the demand alone: chosen and timed once for each demand."""
     moe, start = where.layer >= 0, uniform(None, unit).circuits.count
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
     previous = Plan(Circuits(start))
@@ -495,14 +466,14 @@ def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, co
 
 
 def _served(at: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Which demand the circuits are for in every slot, and which they were for before it; -1: none."""
+    """Index of the demand that the circuits serve in every slot, and before it; -1: none."""
     serving = _last(at.reshape(len(at), -1))
     begin = np.full((len(at), 1), -1) if cold else serving[:, -1:]  # as the iteration before left them
     return serving.reshape(at.shape), np.concatenate([begin, serving[:, :-1]], axis=1).reshape(at.shape)
 
 
 def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
-    """`_served` for each of the two all-to-alls of a slot, which follow each other as the lane says."""
+    """`_served` for both all-to-alls of a slot, in the order of the lane."""
     each = np.repeat(at.reshape(len(at), -1), 2, axis=1)
     found = _served(np.take_along_axis(each, lane, axis=1), cold)
     back = np.argsort(lane, axis=1)
@@ -511,21 +482,18 @@ def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.nda
 
 
 def _last(at: np.ndarray) -> np.ndarray:
-    """Along the last axis, the value at a place or, where it is -1, the last one before it."""
     place = np.maximum.accumulate(np.where(at >= 0, np.arange(at.shape[-1]), -1), axis=-1)
     return np.where(place >= 0, np.take_along_axis(at, np.maximum(place, 0), axis=-1), -1)
 
 
 class Own(NamedTuple):
-    """Static: the demands of every stage, [P N] as layer times micro-batches plus micro-batch, the last again where a
-    stage has fewer; and which of them each slot has, [P Q L]."""
+    """Static: demand indices (layer times micro-batches plus micro-batch) of every stage [P N] and slot [P Q L]."""
 
     demands: np.ndarray
     slots: np.ndarray
 
 
 def demands_of_stages(where: Places, layers: int, micro_batches: int) -> Own:
-    """Which demands the slots of every stage ask for."""
     layer, micro_batch = where.pick(layers, micro_batches)
     names, moe = layer * micro_batches + micro_batch, where.layer >= 0
     each = [np.unique(names[stage][moe[stage]]) for stage in range(len(names))]
@@ -536,7 +504,7 @@ def demands_of_stages(where: Places, layers: int, micro_batches: int) -> Own:
 
 
 def few_pairs(own: Own) -> bool:
-    """Whether it is less work to time all pairs of a stage's demands at once than all-to-alls one after the other."""
+    """Whether timing all pairs of demands at once is less work than timing all-to-alls in sequence."""
     return own.demands.shape[1] ** 2 <= PAIRS_A_SLOT * own.slots[0].size
 
 
@@ -554,11 +522,7 @@ def where_it_pays(
     cold: bool = False,
     both: bool = False,
 ) -> Exchanges:
-    """The all-to-alls of an iteration whose circuits turn where that pays; `switched` for a policy without a memory.
-
-    - `cold`: circuits are uniform before it, not as an iteration like this leaves them.
-    - `both`: the two all-to-alls of a block have one set of circuits.
-    """
+    """The all-to-alls of an iteration under "pays", for a policy without memory; see `choose` for `cold` and `both`."""
     start = uniform(None, unit).circuits.count
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
     counts = jax.vmap(lambda one: policy(one, unit, previous=None, key=key).circuits.count)(every).astype(start.dtype)
@@ -594,11 +558,6 @@ def where_it_pays(
 
 
 def _exchanges(parts_s: list, found: Seconds, count: Array, before: Array, ahead: Any) -> Exchanges:
-    """Of all-to-alls whose circuits are known.
-
-    - `parts_s` [P Q L 2]: seconds on circuits and on packet switches, maybe what of the first waits for the switch.
-    - `found`: seconds, the last those of the balanced all-to-all.   - `count`, `before` [P Q L 2 S S]: circuits.
-    """
     optical, electrical, *waiting = parts_s
     switch, anew = jnp.any(count != before, axis=(-2, -1)), circuits_anew(before, count, optical.dtype)
     calm_s = jnp.maximum(found[0][-1], found[1][-1])

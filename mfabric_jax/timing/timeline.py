@@ -1,16 +1,13 @@
-"""When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
+"""When everything runs: every stage goes through its passes, block by block, while its optical switch turns.
 
-`blocks` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
-The switch starts to turn once circuits are known (forward: a decision after the gate, unless they are chosen ahead) and
-the region's previous all-to-all is over; a new request restarts it. Until it is done its circuits carry nothing; where
-it turns some of them alone, those that stay carry (unless it was restarted). What the all-to-all ends later for that is
-paid, the rest is hidden. Source: arXiv 2501.03905; turning some alone and the time of a decision are ours.
+Each all-to-all has a part on circuits and one on packet switches and NVSwitches. The switch turns once its circuits are
+known (forward: a decision after the gate, unless chosen ahead) and the region's previous all-to-all is over; a new
+request restarts it. Changing circuits carry nothing meanwhile. The delay of the all-to-all is paid, the rest of the
+turn is hidden. Source: arXiv 2501.03905; turning only some circuits and the decision time are ours.
 
-Two passes that run together share a stage: each operation starts when its lane is free and what it needs of its own
-pass is there; all-to-alls backward need gradients of inputs alone. Blocks pair up in running order, and what a pair
-lacks (a dense block has no all-to-all) is skipped. Both passes start when the inputs of both are there, and send what
-they computed when both are over. `Rules.comm_cores` of the GPU's cores communicate meanwhile: computation takes
-1 / (1 - comm_cores) times as long. Source: arXiv 2412.19437, figure 4.
+Two passes that run together start when both inputs are there, share the lanes of the stage block by block, and send
+when both are over. `Rules.comm_cores` of the cores communicate, so computation takes 1 / (1 - comm_cores) times as
+long. Source: arXiv 2412.19437, figure 4.
 """
 
 from typing import Any, NamedTuple
@@ -39,8 +36,7 @@ SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1
 
 
 class Clock(NamedTuple):
-    """Of one stage: when each pass goes on, when its compute lane is free, when its last all-to-all is over, since when
-    its circuits carry (or from when on), and whether the switch was restarted, so that no circuit carried before."""
+    """Times of one stage: end of each pass, of its compute lane and last all-to-all, and when its circuits carry."""
 
     ready: tuple
     free: Any
@@ -50,11 +46,7 @@ class Clock(NamedTuple):
 
 
 def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
-    """(clock, times of each pass by name) behind one block of every pass.
-
-    - `steps`: of `blocks.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
-    A pass alone finds its lanes free whenever it goes on.
-    """
+    """(clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each block."""
     (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
     ready, known = list(ready), list(clock.ready)
     times: list[dict] = [{"begin": now, "end": now} for now in ready]
@@ -103,19 +95,16 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
 
 
 def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool) -> Any:
-    """When an all-to-all is over; `waits`: seconds on circuits that carry nothing before `active`."""
     carries = jnp.maximum(start, active)
     over = jnp.maximum((carries if eps_waits else start) + packet, start + optical)
     return jnp.maximum(over, jnp.where(waits > 0, carries + waits, start))
 
 
 def _named(times: dict, names: list) -> tuple:
-    """Times in the order of their names; what a block has not is at its beginning."""
     return tuple(times.get(name, times["begin"]) for name in names)
 
 
 def names_of(rules: Rules) -> list[Any]:
-    """Names of the times of a block."""
     names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
     names += [(name, which) for name in OF_BOTH for which in (0, 1)]
     if rules.recompute == "block":
@@ -132,13 +121,13 @@ def run(
     rules: Rules,
     decision_s: Any = 0.0,
 ) -> Slots:
-    """Walk all passes of all stages in the merged order; a pass starts when its stage is free and its input is there.
+    """Times of all passes of all stages; a pass starts when its stage is free and its input has arrived.
 
-    - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s` () or [P Q L 2]: of
-      the switch.   - `decision_s`: from a forward gate until the circuits for its demand are known.
-    - `order.paired` must be static. What a pair waits for its all-to-alls and for the switch is in the first slot of
-      its forward pass: `paid_s` is how much earlier it would end if all its circuits carried, `exchange_s` the rest
-      that is not computed.
+    - `send_s` [P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or [P Q L 2].
+    - `decision_s`: seconds from a forward gate until circuits for its demand are known.
+
+    `order.paired` must be static. A pair's waiting is in the first slot of its forward pass: `paid_s` for the switch,
+    `exchange_s` for other communication.
     """
     (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
     blocks, compute, delay_s = jax.tree.map(jnp.asarray, (blocks, compute, delay_s))
@@ -180,7 +169,7 @@ def run(
 
 
 class _Pass(NamedTuple):
-    """One pass, or all of them in the merged order [P*Q ..]; `seconds`, `flags` [.. L column]: of its blocks."""
+    """One pass, or all in merged order [P*Q ..], with the seconds and flags of its blocks."""
 
     stage: Any
     position: Any
@@ -190,12 +179,11 @@ class _Pass(NamedTuple):
     flags: Any
 
     def arrived(self, end: Float[Array, "P Q"]) -> Float[Array, ""]:
-        """When its input is there."""
         return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.sent_s, 0)
 
 
 class _Walks(NamedTuple):
-    """One pass, or two together, through their blocks. A clock is (now, quiet, active, anew) here."""
+    """Walks one pass, or two together, through their blocks."""
 
     rules: Rules
     decision_s: Any
@@ -211,13 +199,11 @@ class _Walks(NamedTuple):
         return lax.scan(block, clock, (one.seconds, one.flags))
 
     def pair(self, clock: tuple, one: _Pass, two: _Pass) -> tuple[tuple, tuple]:
-        """Both passes, once with the switch and once as if all circuits carried."""
         ways = jax.vmap(lambda switches: self._through(clock, one, two, switches))(jnp.asarray([True, False]))
         (after, (ones, twos)), calm = jax.tree.map(lambda x: x[0], ways), ways[0][0][1]
         return after, (ones, twos, jnp.stack([after[0] - calm, calm - clock[0]]))
 
     def beside_nobody(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
-        """A pass alone, where others pair up."""
         after, times = self.alone(clock, one)
         return after, (times, times, jnp.zeros(2, one.seconds.dtype))
 
@@ -239,17 +225,13 @@ class _Walks(NamedTuple):
 
 
 def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which passes of the merged order run as one [U]: the first, the second, and whether there are two."""
+    """Passes that run as one unit [U]: the first, the second, and whether there are two."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
     first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
     return first, first + paired[first], paired[first]
 
 
 def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], paid: Any) -> Slots:
-    """With what pairs wait for, in the first slots of their forward passes.
-
-    - `at`: stages and positions of these [U].   - `paid` [U 2]: seconds for the switch, and of the pair without it.
-    """
     work = (slots.compute_s + slots.tp_s).sum(-1)
     if blocks.beside_s is not None:
         work = work + jnp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))

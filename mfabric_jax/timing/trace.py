@@ -1,12 +1,9 @@
-"""A timeline as segments: what every stage computes, sends, turns and waits for, from when to when.
+"""The timeline of an iteration as segments, for pictures and trace files.
 
-Tracks of a stage: compute; EPS (packet switches); OCS, which carries or turns; NVSwitch (tensor-parallel all-reduces,
-and what all-to-alls move inside servers: to and from the NICs, and between ranks of a server); waiting. A segment is a
-dict:
-
-- `stage`, `track`, `kind`, `label`, `start_s`, `end_s` (from the start of the iteration).
-- `micro_batch`, `place` (which part of the model), `block` (of the model), `direction` (forward, backward, weights: the
-  gradients of weights alone): whose it is; None: nobody's.
+Tracks of a stage: compute, EPS (packet switches), OCS (carries or turns), NVSwitch, waiting. A segment is a dict with
+`stage`, `track`, `kind`, `label`, `start_s`, `end_s` (seconds from the start of the iteration), and `micro_batch`,
+`place` (part of the model), `block`, `direction` (forward, backward, or weights: weight gradients alone), which may be
+None.
 
 Kinds: attention, experts, dense, head, optimizer, tp, cp, all-to-all, dp, placement, reconfigure, waiting.
 """
@@ -26,7 +23,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
-SLIVER = 1e-4  # of a picture: what single precision leaves at its edges
+SLIVER = 1e-4  # part of the window: shorter segments are rounding
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
 BESIDE = {  # what else a block takes: track and label
     "head": ("compute", "output head"),
@@ -51,18 +48,14 @@ def segments(
     beside: Beside | None = None,
     step_s=None,
 ) -> list[Segment]:
-    """Everything that happens in one iteration, stage after stage, each by its start; nothing on one track overlaps.
+    """Segments of one iteration by stage and start; segments of one track do not overlap.
 
-    - `slots`, `blocks` [P Q L ..]: what `run` gave, and got.   - `compute`: () or [P].   - `rules`: those of the run.
-    - `reduce_s` [P]: of gradients, once a stage is through; None leaves them and the waiting after them out.
-    - `moved_s`: of experts that move to other ranks after that.
-    - `beside`: what else blocks take.   - `step_s` [P]: of the optimizer, behind gradients.
+    - `slots`, `blocks` [P Q L ..]: output and input of `run`; `compute`: () or [P].
+    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: moving experts.
 
-    Lengths add up to those of `slots`; the waiting that its switch causes is the end of the time in which circuits are
-    inactive; where two passes run together all waiting is left out. Recomputed parts are labelled "again". Where
-    dispatch, experts and combine overlap in parts, experts are drawn part by part and each all-to-all at a stretch:
-    then all-to-alls are longer than `slots.exchange_s`, which only has what experts do not hide. A reconfiguration that
-    was restarted ends where the next begins; one before the iteration is left out.
+    Lengths add up to those of `slots`, except where dispatch, experts and combine overlap in parts: all-to-alls are
+    then drawn whole, while `slots.exchange_s` is only the exposed time. Waiting is left out where two passes run
+    together. A restarted reconfiguration ends where the next begins; one before the iteration is left out.
     """
     rules = rules or Rules()
     slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
@@ -83,7 +76,7 @@ def segments(
 
 
 class _Who(NamedTuple):
-    """Whose segments are drawn."""
+    """The pass and block that a segment belongs to."""
 
     stage: int
     micro_batch: int
@@ -92,14 +85,11 @@ class _Who(NamedTuple):
     direction: str
 
     def draw(self, track: str, kind: str, label: str, start: Any, length: Any) -> Segment:
-        """One segment, maybe of no length."""
         what = {"stage": self.stage, "track": track, "kind": kind, "label": label}
         return what | self._asdict() | {"start_s": float(start), "end_s": float(start) + float(length)}
 
 
 class _Drawn(NamedTuple):
-    """An iteration to draw; `rows`: seconds [P Q L] of everything in `blocks.ROWS`."""
-
     slots: Slots
     blocks: Blocks
     rows: dict[str, np.ndarray]
@@ -107,7 +97,6 @@ class _Drawn(NamedTuple):
     rules: Rules
 
     def block(self, who: _Who, at: tuple[int, int, int], steps, *, together: bool) -> Iterator[Segment]:
-        """One block of one pass; `steps`: (run, operation)."""
         now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
         slower = 1 / (1 - self.rules.comm_cores) if together else 1.0
         moe, experts = bool(self.blocks.moe[at]), "experts" if self.blocks.with_experts[at] else "dense"
@@ -130,7 +119,6 @@ class _Drawn(NamedTuple):
                 yield from (one for one in sent if not together or one["kind"] != "waiting")
 
     def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
-        """Track, kind, label and seconds of what is computed."""
         if isinstance(op, ops.Beside):
             for kind, seconds in self.beside.items():
                 yield BESIDE[kind][0], kind, BESIDE[kind][1], seconds[(*at, op.which)]
@@ -142,11 +130,9 @@ class _Drawn(NamedTuple):
         yield op.track, kind, label, length
 
     def _length(self, at, which: int) -> Any:
-        """Seconds of an all-to-all, had it not waited for the switch."""
         return max(self.blocks.optical_s[(*at, which)], self.blocks.electronic_s[(*at, which)])
 
     def _in_parts(self, who: _Who, at, experts: str, length: Any) -> Iterator[Segment]:
-        """Experts in parts, each once its dispatch and the part before are over."""
         parts, first = self.rules.parts, self._length(at, 0)
         now = begin = self.slots.over[(*at, 0)] - first
         for part in range(1, parts + 1):
@@ -155,7 +141,6 @@ class _Drawn(NamedTuple):
             yield who.draw("compute", experts, f"experts {part}/{parts}", start, length / parts)
 
     def _all_to_all(self, who: _Who, at, op: ops.Send) -> Iterator[Segment]:
-        """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
         which, waits = (*at, op.which), self.rules.eps_waits
         start = self.slots.again[which] if op.again else self.slots.start[which]
         active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
@@ -175,7 +160,6 @@ class _Drawn(NamedTuple):
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
-    """The passes of a stage in running order, each with its position."""
     order, held = order_of(workload), workload.held_places(stage)
     for q, (kind, micro_batch, chunk) in enumerate(
         zip(order.kind[stage], order.micro_batch[stage], order.chunk[stage], strict=True)
@@ -185,7 +169,6 @@ def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
 
 
 def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, int, int]]]:
-    """The blocks of a stage in running order, and where they are in [P Q L]."""
     most = max(workload.place_blocks)
     for q, who in _passes(workload, stage):
         first, count = sum(workload.place_blocks[: who.place]), workload.place_blocks[who.place]
@@ -196,7 +179,6 @@ def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, 
 
 
 def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
-    """Waiting for what a pass needs from a neighbour: the pipeline bubble, and the transfer."""
     found, now, order = [], 0.0, order_of(workload)
     for q, who in _passes(workload, stage):
         both = [q, q + 1] if order.paired is not None and order.paired[stage, q] else [q]
@@ -209,8 +191,6 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
 def _reduced(
     found: list[Segment], slots: Any, reduce_s: np.ndarray, step_s: np.ndarray | None, moved_s: float
 ) -> list[Segment]:
-    """All stages with their gradients, the optimizer's step, the waiting until the last is done, and experts that move
-    then."""
     through = slots.end.max(axis=(1, 2))
     steps = np.zeros(len(reduce_s)) if step_s is None else np.asarray(step_s)
     total = (through + reduce_s + steps).max()
@@ -228,8 +208,7 @@ def _reduced(
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:
-    """By start and without what has no length; on a track a segment ends where the next begins (rounding, or a switch
-    that is told anew)."""
+    """Sorted segments of positive length, cut so that those of a track do not overlap."""
     drawn = sorted((one for one in drawn if one["end_s"] > one["start_s"]), key=lambda one: one["start_s"])
     following: dict[str, float] = {}
     for one in reversed(drawn):
@@ -239,10 +218,9 @@ def _apart(drawn: list[Segment]) -> list[Segment]:
 
 
 def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
-    """One MoE block in the middle of the iteration, cut from `segments` of it and shifted to 0: forward, then backward.
+    """One MoE block from the middle of the iteration, forward then backward, shifted to start at 0.
 
-    Backward begins with the reconfiguration that its first all-to-all needs, as far as it is in the same pass, and so
-    with the end of the block that ran before, which is marked.
+    Backward starts with the reconfiguration for its first all-to-all.
     """
     middle = workload.pp // 2
     some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
@@ -267,7 +245,6 @@ def _works(one: Segment) -> bool:
 
 
 def _window(stage: list[Segment], block: int, direction: str, low: float, high: float, shift: float) -> list[Segment]:
-    """What lies between two times, clipped and shifted; what another block does says so."""
     cut = []
     for one in stage:
         start, end = max(one["start_s"], low), min(one["end_s"], high)

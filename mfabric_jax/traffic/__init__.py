@@ -1,4 +1,4 @@
-"""Who sends how much to whom: tokens measured, generated or recorded, and the demand matrices they make."""
+"""Measured, generated and recorded token counts, and the demand matrices that follow from them."""
 
 from mfabric_jax.flows.flows import Flows as Flows
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes

@@ -1,7 +1,4 @@
-"""Families of drawn demand between servers, forecasts that are off, and recorded selections folded to servers.
-
-Policies are trained on these families and compared on them. Only proportions matter: no unit is meant.
-"""
+"""Families of random demand between servers, on which policies are trained and compared; only proportions matter."""
 
 import functools
 import hashlib
@@ -24,7 +21,7 @@ FACTOR = 6.0  # of hot rows and columns over others
 
 
 def near_permutation(key: Key[Array, ""], servers: int) -> Demand:
-    """Every server sends 50 to 90 % to one other, each to another one, and the rest to all, with noise."""
+    """Every server sends 50 to 90 % to one server, part to a second one, and the rest to all, with noise."""
     order, part, noise = jax.random.split(key, 3)
     place = jax.random.permutation(order, servers)
     to = jnp.zeros((servers, servers), jnp.float32).at[place, jnp.roll(place, 1)].set(1)
@@ -33,20 +30,20 @@ def near_permutation(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def bipartite(key: Key[Array, ""], servers: int) -> Demand:
-    """Two halves, chosen at random, that send to each other alone: Pareto 1.5."""
+    """Two random halves that send only to each other, with Pareto 1.5 sizes."""
     order, size = jax.random.split(key)
     half = jax.random.permutation(order, servers) % 2
     return jnp.where(half[:, None] != half[None], _pareto(size, servers, 1.5), 0)
 
 
 def low_rank(key: Key[Array, ""], servers: int) -> Demand:
-    """Three outer products of gamma draws of shape 0.5."""
+    """Sum of three outer products of gamma draws of shape 0.5."""
     row, column = jax.random.gamma(key, 0.5, (2, servers, 3), jnp.float32)
     return row @ column.T
 
 
 def hot_row_and_column(key: Key[Array, ""], servers: int) -> Demand:
-    """Pareto 1.2; one server sends, and one receives, six times as much."""
+    """Pareto 1.2; one server sends six times as much, and one receives six times as much."""
     size, row, column = jax.random.split(key, 3)
     sends, receives = (jax.random.permutation(part, servers) == 0 for part in (row, column))
     return _pareto(size, servers, 1.2) * _factor(sends)[:, None] * _factor(receives)[None]
@@ -61,7 +58,7 @@ def hot_rows(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def gate(key: Key[Array, ""], servers: int) -> Demand:
-    """Tokens of a gate: every server's go to servers by a logistic-normal popularity, common and its own."""
+    """Token counts of a gate: logistic-normal popularity of servers, with a common and a per-source part."""
     common, apart, tokens = jax.random.split(key, 3)
     logits = jax.random.normal(common, (1, servers), jnp.float32)
     logits += 0.7 * _normal(apart, servers)
@@ -83,7 +80,7 @@ BROAD: dict[str, Callable[[Key[Array, ""], int], Demand]] = {
 def drawn_of(
     keys: Key[Array, "N"], family: Callable[[Key[Array, ""], int], Demand], servers: int
 ) -> Float[Array, "N S S"]:
-    """One demand of the family, such as those of `BROAD`, for every key; diagonals are zero."""
+    """One demand of `family` per key; diagonals are zero."""
     demand = jax.vmap(lambda key: family(key, servers))(keys)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
@@ -102,7 +99,7 @@ TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, as the SmartMoE gate trace 
 
 
 def zipf(key: Key[Array, ""], servers: int) -> Demand:
-    """Pairs by rank to the power -s, s from 0.6 to 1.6, in random order."""
+    """Pairs in random order have size rank^-s, s from 0.6 to 1.6."""
     order, power = jax.random.split(key)
     rank = 1 + jax.random.permutation(order, servers * servers).reshape(servers, servers)
     return rank.astype(jnp.float32) ** -_between(power, 0.6, 1.6)
@@ -126,7 +123,7 @@ def sparse(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def block(key: Key[Array, ""], servers: int) -> Demand:
-    """Groups of 2 to 4 servers, 5 to 40 times heavier inside than outside, members at random."""
+    """Random groups of 2 to 4 servers, 5 to 40 times heavier inside than outside."""
     keys = jax.random.split(key, 4)
     group = jax.random.permutation(keys[0], servers) // jax.random.randint(keys[1], (), 2, 5)
     heavy = jnp.where(group[:, None] == group[None, :], _between(keys[2], 5.0, 40.0), 1)
@@ -139,13 +136,13 @@ def dense(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def lognormal(key: Key[Array, ""], servers: int) -> Demand:
-    """Every pair exp(s z), s from 0.5 to 2 for all."""
+    """Every pair is exp(s z), with one s from 0.5 to 2."""
     normal, spread = jax.random.split(key)
     return jnp.exp(_between(spread, 0.5, 2.0) * _normal(normal, servers))
 
 
 def skewed(key: Key[Array, ""], servers: int) -> Demand:
-    """Columns by rank to the power -s, s from 0.4 to 1.4, as popular experts make them, with noise on pairs."""
+    """Columns have size rank^-s, s from 0.4 to 1.4, like popular experts, with noise on pairs."""
     keys = jax.random.split(key, 4)
     rank = 1 + jax.random.permutation(keys[0], servers).astype(jnp.float32)
     column = rank ** -_between(keys[1], 0.4, 1.4)
@@ -166,19 +163,19 @@ def _normal(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def drawn(key: Key[Array, ""], family: int | Int[Array, ""], servers: int) -> Demand:
-    """One demand of the family with that place in `FAMILIES`; the diagonal is zero."""
+    """One demand of `FAMILIES[family]`; the diagonal is zero."""
     demand = lax.switch(family, [lambda key, f=f: f(key, servers) for f in FAMILIES.values()], key)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
 
 @functools.partial(jax.jit, static_argnames="servers")
 def drawn_each(keys: Key[Array, "N"], families: Int[Array, "N"], servers: int) -> Float[Array, "N S S"]:
-    """One demand for every key, of the family beside it."""
+    """One demand per key, of the family at the same index."""
     return jax.vmap(lambda key, family: drawn(key, family, servers))(keys, families)
 
 
 def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Demand:
-    """A forecast of the demand that is off: every pair times exp(sigma z), z standard normal."""
+    """A forecast with errors: every pair times exp(sigma z), z standard normal."""
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
@@ -186,36 +183,30 @@ def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Dem
 def misjudged_each(
     keys: Key[Array, "N"], demand: Float[Array, "N S S"], sigma: float | Scalar
 ) -> Float[Array, "N S S"]:
-    """`misjudged` for every key and the demand beside it."""
+    """`misjudged` for pairs of key and demand."""
     return jax.vmap(misjudged, (0, 0, None))(keys, demand, sigma)
 
 
 def folded(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarray, "N S S"]:
-    """Selections as demands between servers, one per iteration, layer and micro-batch; diagonals are zero.
-
-    Neighbouring ranks and experts share a server.
-    """
+    """Selections as server demands [N S S], one per iteration, layer and micro-batch; neighbours share a server."""
     *axes, ranks, experts = count.shape
     shape = (int(np.prod(axes)), servers, ranks // servers, servers, experts // servers)
     return without_diagonal(count.reshape(shape).sum(axis=(2, 4)))
 
 
 def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, "... S S"]:
-    """The demand as float32 with zero diagonals: what stays in a server crosses no fabric."""
+    """The demand as float32 with zero diagonals, for traffic inside a server crosses no fabric."""
     return np.where(np.eye(demand.shape[-1], dtype=bool), 0, demand).astype(np.float32)
 
 
 def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> traffic.Tokens:
-    """Selections of a recording with the ranks and experts of the SmartMoE gate trace."""
+    """Selections of a recording, fitted to the ranks and experts of the SmartMoE gate trace."""
     return traffic.recorded(workload.get(TRACED), trace, records, axes=axes)
 
 
 def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> list[tuple[int, str]]:
-    """Number and digest of every record of a recording, in order.
-
-    The digest is of what every source rank sends to every expert, as shares of all that it sends: copies have it too,
-    and other formats of the same routing. Rounded to 1 / `GRID`, so that float32 mostly keeps it.
-    """
+    """Number and digest of every record. The digest covers each source rank's shares of experts, rounded to 1 / `GRID`
+    so that float32 mostly preserves it; other formats of the same routing have the same digest."""
     recording = recording_of(workload.get(TRACED), trace, axes).chosen(records)
     count = recording.fitted(workload.get(TRACED)).count
     total = count.sum(axis=-1, keepdims=True, dtype=np.float64)
@@ -226,7 +217,7 @@ def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:
-    """`InputError` where the ranks of a trace cannot be folded to so many servers."""
+    """Raises `InputError` if the ranks of a trace cannot be folded to each number of servers in `sizes`."""
     for servers in sizes:
         if workload.get(TRACED).ep % servers:
             raise InputError(f"{field} must divide the {workload.get(TRACED).ep} ranks of a trace, got {servers}.")

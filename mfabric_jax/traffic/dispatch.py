@@ -1,14 +1,11 @@
-"""How dispatch sends tokens: which selections are dropped, how many copies leave for which server, and what that makes
-of bytes between ranks and servers.
+"""Dispatch of tokens: dropped selections, copies per server, and bytes between ranks and between servers.
 
-- "per-expert": a token travels once for every expert that it selects.
-- "per-server": one copy for every other server with experts of it, from the rank at place g of its server to the rank
-  at place g there, whose NVSwitch carries it on, once for every selection. Combine is the reverse: partial sums come
-  back.
-  Source: DeepEP's dispatch between nodes, github.com/deepseek-ai/DeepEP; arXiv 2412.19437, section 3.2.2.
+"per-expert" sends a token once per selected expert. "per-server" sends one copy to every other server with selected
+experts, between ranks at the same place of their servers; NVSwitches then carry it on. Combine is the reverse and
+returns partial sums. Source: DeepEP, github.com/deepseek-ai/DeepEP; arXiv 2412.19437, section 3.2.2.
 
-What crosses a server's own NVSwitch stands in the same matrix as what leaves it. Neighbouring ranks share a server.
-Letters: N rows, R ranks, E experts, S servers, g ranks per server.
+Neighbouring ranks share a server. N rows, R ranks, E experts, S servers, g ranks per server, C columns of
+`sent_tokens`.
 """
 
 import functools
@@ -29,17 +26,16 @@ from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 PER_SERVER = "per-server"
-SURE = 1e-13  # off 1, by rounding
+SURE = 1e-13  # rounding distance from 1
 _ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
 
 
 # ------------------------------------------------------------------------------------------------------ demand matrices
 def rank_bytes(tokens: Num[Array, "R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "R R"]:
-    """Bytes that each rank dispatches to each rank; expert e lives on rank e // (E / R).
+    """Bytes [R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
 
-    - `tokens`: selections of each source rank for each expert, in one all-to-all.
-
-    The diagonal is what a rank keeps. `InputError` where the experts do not divide evenly over the ranks.
+    `tokens` [R E] are selections in one all-to-all; expert e lives on rank e // (E / R). `InputError` unless R divides
+    E.
     """
     tokens = jnp.asarray(tokens)
     if tokens.ndim != 2 or tokens.shape[1] % tokens.shape[0]:
@@ -52,7 +48,7 @@ def rank_bytes(tokens: Num[Array, "R E"], bytes_per_selection: float | Float[Arr
 
 
 def server_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S S"]:
-    """Bytes from each server to each; the diagonal stays inside."""
+    """Bytes from each server to each server; the diagonal stays inside."""
     return by_server(demand, ranks_per_server).sum(axis=(1, 3))
 
 
@@ -64,7 +60,7 @@ def inside_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Ar
 
 
 def by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g S g"]:
-    """Bytes from each rank of each server to each; `InputError` where the ranks do not fill whole servers."""
+    """Bytes between ranks, indexed by server and place; `InputError` unless the ranks fill whole servers."""
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise InputError(f"demand must be square, got shape {demand.shape}.")
     ranks = demand.shape[0]
@@ -75,11 +71,9 @@ def by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array
 
 
 def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array, "R R"]:
-    """Bytes of one dispatch from rank to rank: between servers, and on the NVSwitches inside them.
+    """Bytes of one dispatch from rank to rank (transposed: of its combine); the diagonal is what a rank keeps.
 
-    - `sent`: what `sent_tokens` says of one all-to-all, a row per source rank.   Transposed: of its combine.
-
-    The diagonal is what a rank keeps. `InputError` where copies lack.
+    `sent` [R C] is `sent_tokens` of one all-to-all. Raises `InputError` if "per-server" copies are missing.
     """
     size = workload.dispatch_bytes_per_selection
     if workload.dispatch != PER_SERVER:
@@ -91,7 +85,7 @@ def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array
 
 
 def even_bytes(workload: Workload, dtype) -> Float[Array, "R R"]:
-    """The dispatch if every token went to every expert equally often."""
+    """The dispatch if tokens selected all experts equally often."""
     ranks, row = workload.ep, workload.selections * workload.dispatch_bytes_per_selection
     even = jnp.full((ranks, ranks), row / ranks, dtype)
     if workload.dispatch != PER_SERVER:
@@ -102,16 +96,13 @@ def even_bytes(workload: Workload, dtype) -> Float[Array, "R R"]:
 
 
 def even_copies(workload: Workload) -> float:
-    """Copies of a token over its selections, if it travels once to every server and experts are even."""
+    """Copies per selection if dispatch is "per-server" and experts are evenly loaded."""
     return sum(_evenly(workload)) / workload.architecture.top_k
 
 
 def forwarded(workload: Workload, selected: Any, copies: Any, xp: Any = jnp) -> Any:
-    """What travels from rank to rank [... R R], of `selected` [... R R] and `copies` [... R S].
-
-    Copies between equal places of different servers; inside a server what its own ranks select, and what arrives at
-    them for others. `xp`: jax.numpy or numpy.
-    """
+    """Traffic between ranks [... R R] of `selected` [... R R] and `copies` [... R S], with copies between equal places
+    of servers and forwarding inside servers. `xp` is jax.numpy or numpy."""
     places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
     same, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
     copies = copies.reshape(*axes, servers, places, servers)
@@ -122,13 +113,12 @@ def forwarded(workload: Workload, selected: Any, copies: Any, xp: Any = jnp) -> 
 
 # ------------------------------------------------------------------------------------------- what source ranks send
 def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
-    """What source ranks send [iteration layer M R C]: selections for every expert that are not dropped and, where
-    dispatch is "per-server", copies for every server behind them (C = E + S; else C = E).
+    """What source ranks send [iteration layer M R C]: kept selections per expert and, under "per-server", copies per
+    server.
 
-    - Dropped: an expert takes at most `capacity_factor` times the selections of the group's all-to-all over E; all
-      sources lose the same part of theirs.
-    - Copies for a server: tokens with an expert there, exactly where the traffic knows (`Tokens.reached`), else as
-      `reached` expects of the counts. The copies of a rank for its own server are not sent.
+    C is E, or E + S with copies. An expert takes at most `capacity_factor` times the all-to-all's mean selections per
+    expert; all sources lose the same part of the excess. Copies for a server count tokens with an expert there: exact
+    if the traffic knows (`Tokens.reached`), else expected (`reached`). Copies for a rank's own server are not sent.
     """
     if not _changes(workload):
         return tokens.count
@@ -157,7 +147,7 @@ def sent_as(workload: Workload, count: np.ndarray) -> np.ndarray:
 
 
 def kept_part(workload: Workload, count: np.ndarray) -> np.ndarray:
-    """Part of the selections of every expert that fits its capacity [... 1 E]."""
+    """Part of every expert's selections that fits its capacity [... 1 E]."""
     received = count.sum(axis=-2, keepdims=True, dtype=np.float64)
     if workload.capacity_factor is None:
         return np.ones_like(received)
@@ -174,12 +164,10 @@ def dropped_part(workload: Workload, tokens: Tokens) -> float:
 
 
 def selections_of(workload: Workload, sent: Any) -> Any:
-    """The selections [... E] in what `sent_tokens` gives [... C]."""
     return sent[..., : -_servers(workload)] if workload.dispatch == PER_SERVER else sent
 
 
 def copies_of(workload: Workload, sent: Any) -> Any:
-    """The copies [... S] in what `sent_tokens` gives [... C] where dispatch is "per-server"."""
     return sent[..., -_servers(workload) :]
 
 
@@ -188,12 +176,10 @@ def _changes(workload: Workload) -> bool:
 
 
 def _servers(workload: Workload) -> int:
-    """Servers that the ranks of a group sit on."""
     return workload.ep // workload.ranks_per_server
 
 
 def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Copies for every server [... R S] that are expected of selections [... R E]."""
     *axes, experts = count.shape
     top_k, servers = workload.architecture.top_k, _servers(workload)
     count, kept = count.reshape(-1, experts), kept.reshape(-1, experts)
@@ -217,8 +203,8 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
 # groups are ours. Experts of a group, and of a server, are neighbours.
 
 ROWS = 1024  # fitted together
-ROUNDS = 100  # of a fit, at most: rows that no choice can give are left as near as that
-EXACT = 20, 1e-12  # errors of a fit that is done: so many roundings, or this if that is more
+ROUNDS = 100  # limit of a fit; impossible rows stay approximate
+EXACT = 20, 1e-12  # tolerance of a fit: roundings, absolute
 LONGEST = 3.0  # step of a fit, of the logarithm of odds
 
 
@@ -244,11 +230,8 @@ def _evenly(workload: Workload) -> tuple[float, ...]:
 def reached(
     taken: np.ndarray, top_k: int, servers: int, limit: GroupLimit, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probability [N S] that a token reaches a server, and how far off the fit is [N].
-
-    - `taken` [N E]: probability that a token takes an expert; rows sum to `top_k`, none above 1.
-    - `kept` [N E]: part of an expert's tokens that it does not drop, each by itself.
-    """
+    """Probability [N S] that a token reaches a server, and the largest error of the fit [N]. `taken` [N E] are
+    probabilities that a token takes an expert, with sum `top_k`; `kept` [N E] are parts of tokens not dropped."""
     alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
     at = np.zeros(len(taken), int) if alike else np.arange(len(taken))
     taken, kept = taken[: at[-1] + 1], kept[: at[-1] + 1]
@@ -264,7 +247,7 @@ def reached(
 
 @functools.lru_cache(maxsize=64)
 def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) -> tuple[float, ...]:
-    """Probability that a token reaches each server where every allowed set of experts is equally likely, counted."""
+    """Exact probability that a token reaches each server if all allowed sets of experts are equally likely."""
     expert = np.arange(experts)
     group, server = (expert // (experts // parts) for parts in (limit.groups, servers))
     every = _sets(np.bincount(group, minlength=limit.groups), top_k, limit.most)
@@ -273,7 +256,6 @@ def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) ->
 
 
 def _sets(sizes: np.ndarray, k: int, most: int) -> int:
-    """How many sets of k experts of groups of these sizes need at most so many groups."""
     ways = {(0, 0): 1}  # of (experts, groups) so far
     for size in sizes.tolist():
         following: dict[tuple[int, int], int] = {}
@@ -302,7 +284,6 @@ def _reached(
 
 
 def _allowed(left: Float[Array, "E"], taken: Float[Array, "E"], k: int, limit: GroupLimit) -> Float[Array, ""]:
-    """Chance of k experts in at most so many groups, where each is taken or left by itself."""
     left, taken = (x.reshape(limit.groups, -1) for x in (left, taken))
     nobody = jnp.zeros((limit.groups, k + 1), left.dtype).at[:, 0].set(1)
 
@@ -322,13 +303,11 @@ def _allowed(left: Float[Array, "E"], taken: Float[Array, "E"], k: int, limit: G
 
 
 def _shifted(rows: Float[Array, "A B"]) -> Float[Array, "A B"]:
-    """Every row one to the right."""
     return jnp.pad(rows[:, :-1], ((0, 0), (1, 0)))
 
 
 class _Fit(NamedTuple):
-    """A fit as it goes: chances of every expert alone [N E], how likely they make what was taken [N], errors [N E],
-    steps [N], rounds."""
+    """State of a fit: each expert's probability alone [N E], log-likelihoods [N], errors [N E], steps [N], rounds."""
 
     chance: Array
     likely: Array
@@ -338,15 +317,12 @@ class _Fit(NamedTuple):
 
     @property
     def off(self) -> Float[Array, "N"]:
-        """The largest error of a row."""
         return jnp.abs(self.error).max(axis=1)
 
 
 def _fitted(taken: Float[Array, "N E"], top_k: int, limit: GroupLimit) -> tuple[Float[Array, "N E"], Float[Array, "N"]]:
-    """Chances of every expert alone with which, k of them allowed, each is taken as often as `taken` says.
-
-    They make `taken` most likely, which is a concave problem: ascent with steps of nearly Newton's length.
-    """
+    """Each expert's probability if taken alone, so that k allowed ones match `taken`: near-Newton ascent of a
+    likelihood."""
     eps = float(jnp.finfo(taken.dtype).eps)
     exact, sure = max(EXACT[0] * eps, EXACT[1]), (taken <= 0) | (taken >= 1)
     spread = 1 + top_k / limit.most - top_k / limit.groups  # variance of a group's experts, over that of each alone

@@ -1,9 +1,6 @@
-"""Traffic that is drawn: from knobs, from measured expert shares of trained models, or from the authors' matrix.
-
-From knobs: expert popularity of a chosen skew, moved by noise, drift and hot spots. Random numbers are keyed by what
-they are for: more iterations or layers never change the ones drawn before.
-Letters: T iterations (those asked for), M micro-batches, R ranks, E experts.
-"""
+"""Generated traffic: from knobs, from measured expert shares, or from the paper authors' matrix. Random numbers are
+keyed by purpose: more iterations or layers leave earlier draws unchanged. T iterations, M micro-batches, R ranks, E
+experts."""
 
 import enum
 import functools
@@ -32,9 +29,9 @@ def generated(
     seed: int = 0,
     drift: float = 0.0,
 ) -> Tokens:
-    """Expected selections (reals): an expert's popularity is its popularity rank to the power -`skew`.
+    """Expected selections (reals) with power-law expert popularity: an expert's popularity is rank^-`skew`.
 
-    This is `from_knobs` with a `row_noise` of 0.5 `skew` and this `drift`; with neither it is exactly balanced.
+    This is `from_knobs` with a `row_noise` of 0.5 `skew` and this `drift`; without both it is exactly balanced.
     """
     checks.not_negative("skew", skew)
     knobs = Knobs(skew=skew, row_noise=ROW_NOISE_PER_SKEW * skew, drift=drift)
@@ -43,11 +40,11 @@ def generated(
 
 
 def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batches: int = 4, seed: int = 0) -> Tokens:
-    """Selections [iteration, layer, micro_batch, source_rank, expert] as `knobs` say.
+    """Selections [iteration, layer, micro_batch, source_rank, expert] drawn as `knobs` say.
 
-    `seed` decides everything random; a longer run starts with the shorter one, more micro-batches with the fewer
-    (of an iteration). Every source rank sends `workload.selections`: int32 where `knobs.sampled`, else reals.
-    `InputError` for settings out of range, and for knobs that the workload has too few experts or ranks for.
+    `seed` decides everything random; more iterations or micro-batches leave the earlier ones unchanged. Every source
+    rank sends `workload.selections`, as int32 if `knobs.sampled`, else as reals. Raises `InputError` for settings out
+    of range, and for a workload with too few experts or ranks for the knobs.
     """
     _check_run(iterations, micro_batches, seed)
     experts = workload.architecture.experts
@@ -76,12 +73,11 @@ class Purpose(enum.IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, layer: int, iteration: int = 0) -> np.random.Generator:
-    """The generator of one purpose in one layer and iteration."""
     return np.random.default_rng([seed, iteration, layer, purpose])
 
 
 def normals(seed: int, purpose: Purpose, layer: int, iteration: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal numbers, the first of a stream."""
+    """The first standard normal numbers of a stream."""
     return stream(seed, purpose, layer, iteration).standard_normal(shape)
 
 
@@ -89,7 +85,7 @@ Normals = Callable[[int, Purpose, int, int, tuple[int, ...]], np.ndarray]  # `no
 
 
 class Shape(NamedTuple):
-    """What traffic is generated for; `selections` are those of one source rank in one micro-batch."""
+    """Size of the generated traffic; `selections` are per source rank and micro-batch."""
 
     layers: int
     micro_batches: int
@@ -99,7 +95,7 @@ class Shape(NamedTuple):
 
 
 def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals = normals) -> np.ndarray:
-    """[T layer micro_batch source_rank expert] selections in the iterations `at` [T], ascending."""
+    """Selections [T layer micro_batch source_rank expert] in the iterations `at` [T], ascending."""
     count = np.empty((len(at), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
         share = _shares(shape, knobs, seed, layer, at, normals)
@@ -113,7 +109,7 @@ def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals
 
 
 def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
-    """[T M R E] of one layer; rows sum to 1."""
+    """Shares [T M R E] of one layer; rows sum to 1."""
     popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
     with np.errstate(over="ignore", invalid="ignore"):
         amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-at / knobs.half_life)
@@ -140,7 +136,7 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
 
 
 def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
-    """[E] bool: experts that receive something. `InputError` where fewer are left than a token needs."""
+    """[E] bool: experts that receive something. `InputError` if fewer are left than a token needs."""
     left = experts - round(knobs.sparsity * experts)
     if left < knobs.distinct:
         raise InputError(
@@ -153,7 +149,7 @@ def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
 
 
 def _pairs(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
-    """[R E] bool: pairs of a source rank and an expert that the rank sends to."""
+    """[R E] bool: pairs of a source rank and an expert with traffic."""
     receiving = _receiving(knobs, shape.experts, seed, layer)
     number = int(receiving.sum())
     left = number - round(knobs.pair_sparsity * number)
@@ -174,13 +170,12 @@ def _order(seed: int, purpose: Purpose, layer: int, number: int) -> np.ndarray:
 
 @functools.cache
 def _normal_quantiles(number: int) -> np.ndarray:
-    """Of the standard normal distribution in the middle of `number` equal parts, ascending."""
     normal = statistics.NormalDist()
     return np.array([normal.inv_cdf((i + 0.5) / number) for i in range(number)])
 
 
 def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: int) -> np.ndarray:
-    """[E] popularity, the hottest 1; 0 for an expert that receives nothing."""
+    """Popularity [E] over the largest; 0 for an expert that receives nothing."""
     receiving = _receiving(knobs, experts, seed, layer)
     skew = knobs.skew
     if knobs.layer_spread:
@@ -200,7 +195,7 @@ def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: i
 def _deviation(
     knobs: Knobs, experts: int, seed: int, layer: int, at: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """[T E] of the logarithm of popularity, by drift and jitter."""
+    """Deviation [T E] of the logarithm of popularity by drift and jitter."""
     if not (knobs.drift or knobs.jitter):
         return np.zeros((len(at), experts))
     last, keep = int(at.max()), knobs.persistence
@@ -215,7 +210,7 @@ def _deviation(
 
 
 def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: np.ndarray) -> np.ndarray:
-    """[T E] part of a row that each expert gets by being hot; all 0 in an iteration without a hot spot."""
+    """Part [T E] of a row that each expert gets by being hot; 0 without a hot spot."""
     field, wanted, places = (
         ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else ("hot_experts", knobs.hot_experts, experts)
     )
@@ -235,12 +230,11 @@ def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at:
 
 
 def to_shares(weight: np.ndarray) -> np.ndarray:
-    """`weight` over its sum along the last axis."""
     return weight / weight.sum(axis=-1, keepdims=True)
 
 
 def capped(share: np.ndarray, most: float) -> np.ndarray:
-    """Rows [... E] cut at `most`: the rest goes to others in proportion; with too few of them all share equally."""
+    """Rows [... E] cut at `most`; others get the excess in proportion, or all share equally if too few remain."""
     held = np.zeros(share.shape, bool)
     while True:
         free = np.where(held, 0, share)
@@ -259,17 +253,17 @@ def capped(share: np.ndarray, most: float) -> np.ndarray:
 def measured(
     workload: Workload, iterations: int = 1, micro_batches: int = 4, drift: float = 0.05, seed: int = 0
 ) -> Tokens:
-    """Selections drawn at random (multinomial) with measured expert shares; int32.
+    """Multinomial selections (int32) with measured expert shares of OLMoE or Mixtral.
 
-    - `micro_batches`: how many distinct ones to draw per iteration.
-    - `drift`: standard deviation per iteration of a log-normal random walk of each (layer, expert)'s popularity,
-      which all source ranks share; iteration 0 has the measured shares themselves.
-    - `seed`: decides everything random; a longer run starts with the shorter one.
+    - `micro_batches`: distinct micro-batches to draw per iteration.
+    - `drift`: standard deviation per iteration of a log-normal random walk of each (layer, expert)'s popularity, shared
+      by all source ranks; iteration 0 has the measured shares.
+    - `seed`: decides everything random; more iterations leave the earlier ones unchanged.
 
-    Mixtrals read the Mixtral table, all others OLMoE's. A model with fewer experts than its table gets sums of
-    neighbours, one with more gets copies; where the numbers do not divide, see `shares_of_others`. Layer l reads table
-    slot round(2 l / (layers - 1)), its experts permuted per layer; source rank r reads text domain r mod 5. That the k
-    experts of a token differ is not enforced. `InputError` for settings out of range.
+    Mixtral models read the Mixtral table, all others OLMoE's. A model with fewer experts than its table gets sums of
+    neighbours, a model with more gets copies; numbers that do not divide use `shares_of_others`. Layer l reads table
+    slot round(2 l / (layers - 1)) with experts permuted per layer; source rank r reads text domain r mod 5. A token may
+    draw the same expert twice. Raises `InputError` for settings out of range.
     """
     _check_run(iterations, micro_batches, seed)
     checks.not_negative("drift", drift)
@@ -299,7 +293,7 @@ def measured_shares() -> dict[str, np.ndarray]:
 
 
 def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
-    """[domain, slot, expert] shares of so many experts, and what to say about them."""
+    """Shares [domain, slot, expert] for `experts` experts, and a note on how they were made."""
     table = measured_shares()[name]
     *axes, known = table.shape
     if known % experts == 0:
@@ -310,8 +304,8 @@ def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
 
 
 def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:
-    """Shares [domain, slot, expert] of another number of experts: those of every slot, in order of popularity over all
-    domains, side by side on a line of length 1 that is cut into as many equal parts."""
+    """Shares [domain, slot, expert] for another number of experts: experts sorted by popularity over all domains fill a
+    line of length 1 that is cut into `experts` equal parts."""
     order = np.argsort(-table.mean(axis=0, keepdims=True), axis=-1, kind="stable")
     ordered = np.take_along_axis(table, np.broadcast_to(order, table.shape), axis=-1)
     below = np.concatenate([np.zeros((*table.shape[:-1], 1)), np.cumsum(ordered, axis=-1)], axis=-1)
@@ -338,10 +332,10 @@ MATRIX = np.array(
 
 
 def authors(workload: Workload, iterations: int = 1) -> Tokens:
-    """Expected selections [iteration layer 1 R E], the same in every iteration, layer and micro-batch.
+    """Expected selections [iteration layer 1 R E] from the paper authors' matrix, constant over iterations and layers.
 
-    Rank s sends rank d in proportion to the matrix at (s mod 8, d mod 8), and all experts of a rank get the same; every
-    source rank sends `workload.selections` (the released code scales rows by the number of ranks instead).
+    Rank s sends rank d in proportion to the matrix at (s mod 8, d mod 8), evenly over d's experts. Every source rank
+    sends `workload.selections`; the released code scales rows by the number of ranks instead.
     """
     ranks, experts = workload.ep, workload.architecture.experts
     place = np.arange(ranks) % len(MATRIX)

@@ -1,4 +1,4 @@
-"""What a traffic generator can be asked for, knob by knob; and named settings, for comparisons between people."""
+"""Settings (knobs) of the traffic generator, and named settings for comparisons."""
 
 import dataclasses
 import json
@@ -29,25 +29,25 @@ class Knobs:
 
     Spreads are standard deviations of the logarithm of an expert's popularity.
 
-    - `popularity`, `skew`: "power-law": popularity rank to the power -skew; "log-normal": quantiles of a log-normal of
-      that spread. Who has which rank is permuted per layer by the seed.   - `layer_spread`: layers differ in skew: they
-      have the quantiles of `skew` exp(`layer_spread` x a standard normal number).
-    - `distinct`: different experts of a token: none gets more than 1/`distinct` of a row; the rest goes to the others.
-    - `sparsity`, `pair_sparsity`: part of the experts, and per source rank of the rest of them, that receives nothing.
-    - `row_noise`: spread between source rows, drawn afresh in every iteration; `row_shared`: part of its variance that
-      the micro-batches of an iteration share.   - `micro_drift`: spread between micro-batches, for all rows alike.
-    - `drift`: spread of a step from one iteration to the next; `persistence`: part of the deviation that remains at
-      each step. 1 is a random walk from 0; below 1 deviations start and keep the spread `drift_spread`, and those n
-      iterations apart have the correlation `persistence`^n.   - `jitter`: spread that is forgotten at once.
-    - `phase_start`, `phase_floor`, `half_life`: logarithms (before drift and noise) are multiplied by
-      floor + (start - floor) 2^(-iteration / half_life): imbalance decays as a balancing loss acts.
-    - `hot_share`: part of every row that goes to the hot experts in place of as much of the rest; `hot_experts` or
-      `hot_ranks`: how many neighbours are hot, the first drawn per layer; `hot_spread`: experts spread evenly instead.
-    - `rotation`: every so many iterations the hot set moves on by its own size (spread: by one expert); 0: never.
+    - `popularity`, `skew`: "power-law": rank^-skew; "log-normal": quantiles of a log-normal with spread `skew`. The
+      seed assigns ranks to experts per layer. `layer_spread`: skews of layers are quantiles of `skew`
+      exp(`layer_spread` z).
+    - `distinct`: number of different experts per token: none gets more than 1/`distinct` of a row.
+    - `sparsity`: part of the experts that receive nothing; `pair_sparsity`: the same of the rest, per source rank.
+    - `row_noise`: spread between source rows, redrawn every iteration; `row_shared`: part of its variance common to an
+      iteration's micro-batches; `micro_drift`: spread between micro-batches, common to all rows.
+    - `drift`: spread of a step between iterations; `persistence`: part of the deviation kept at each step. 1 is a
+      random walk from 0; below 1 deviations have the stationary spread `drift_spread` and correlation `persistence`^n
+      over n iterations. `jitter`: spread redrawn every iteration.
+    - `phase_start`, `phase_floor`, `half_life`: logarithms (before drift and noise) are multiplied by floor + (start -
+      floor) 2^(-iteration / half_life), as a balancing loss reduces imbalance.
+    - `hot_share`: part of every row that goes to hot experts; `hot_experts` or `hot_ranks`: number of neighbours that
+      are hot, the first drawn per layer; `hot_spread`: evenly spaced experts instead.
+    - `rotation`: iterations after which the hot set moves by its own size (if spread: by one expert); 0: never.
     - `burst_every`, `burst_length`: hot only in the last `burst_length` of every `burst_every` iterations; 0: always.
-    - `sampled`: whole selections are drawn (multinomial); else they are expectations, real numbers.
+    - `sampled`: draw whole selections (multinomial); else return expectations (reals).
 
-    `InputError` for a value out of range.
+    Raises `InputError` for a value out of range.
     """
 
     popularity: Popularity = POWER_LAW
@@ -96,7 +96,7 @@ class Knobs:
 
     @property
     def drift_spread(self) -> float:
-        """Standard deviation that drift alone gives logarithms in the long run; infinite for a random walk."""
+        """Stationary standard deviation of logarithms by drift alone; infinite for a random walk."""
         if not self.drift:
             return 0.0
         return self.drift / (1 - self.persistence**2) ** 0.5 if self.persistence < 1 else math.inf
@@ -108,20 +108,20 @@ class Knobs:
 
     @property
     def words(self) -> str:
-        """What was turned, in words."""
+        """The changed knobs, in words."""
         turned = self.turned.items()
         words = (f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in turned)
         return ", ".join(words) or "balanced"
 
     @property
     def turned(self) -> dict[str, Any]:
-        """The knobs that differ from their defaults, by name."""
+        """Knobs that differ from their defaults, by name."""
         values = dataclasses.asdict(self)
         return {f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default}
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Knobs":
-        """The knobs in a JSON file: an object of fields; what is left out has its default. `InputError` else."""
+        """Reads knobs from a JSON object; missing fields have their defaults. Raises `InputError` for other content."""
         values = read_mapping(pathlib.Path(path), "knobs", ".json")
         version = values.pop(VERSION, SCHEMA_VERSION)
         if checks.whole(VERSION, version) > SCHEMA_VERSION:
@@ -131,7 +131,7 @@ class Knobs:
         return cls(**values)
 
     def write(self, path: str | os.PathLike) -> pathlib.Path:
-        """Every knob as JSON, whole or not at all; returns the path. `InputError` for what cannot be written."""
+        """Writes every knob as JSON, atomically; returns the path. Raises `InputError` if it cannot be written."""
         path = pathlib.Path(path)
         text = json.dumps({VERSION: SCHEMA_VERSION} | dataclasses.asdict(self), indent=1)
         with replacing(path) as (part,):
@@ -161,5 +161,5 @@ WORKLOADS: dict[str, Knobs] = {
 
 
 def workload_knobs(name: str) -> Knobs:
-    """The knobs of a named workload. `InputError` for an unknown name."""
+    """The knobs of a named workload; `InputError` for an unknown name."""
     return WORKLOADS[checks.one_of("traffic workload", name, WORKLOADS)]

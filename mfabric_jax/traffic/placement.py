@@ -1,11 +1,7 @@
-"""Where experts live: which expert every physical slot holds, policies that decide it, and tokens of placed experts.
-
-A group has `slots` slots, of which rank r holds the r-th part; an expert in c slots gets its selections split evenly
-over them. A policy `(selections [R E], Room) -> expert [slots]` places the experts of one block.
-Packing and replication follow DeepSeek's expert-parallel load balancer (github.com/deepseek-ai/EPLB): the heaviest item
-first, to the lightest pack that has room; a further copy of whichever expert has most selections a copy.
-Letters: I iterations, R ranks, E experts.
-"""
+"""Expert placement: the expert in every physical slot, policies `(selections [R E], Room) -> expert [slots]`, and
+tokens by slot. An expert in c slots gets 1/c of its selections in each. Packing and replication follow
+github.com/deepseek-ai/EPLB: the heaviest item goes first, to the lightest pack with room. Letters: I iterations, R
+ranks, E experts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,8 +15,7 @@ from mfabric_jax.traffic.tokens import Tokens
 
 
 class Room(NamedTuple):
-    """The slots of a group: `slots` over `ranks` ranks, `ranks_per_server` of them a server; `groups` of neighbouring
-    experts that hierarchical placement keeps on one server."""
+    """The slots of a group, over its ranks and servers; `groups` of neighbouring experts stay on one server."""
 
     ranks: int
     ranks_per_server: int
@@ -29,11 +24,10 @@ class Room(NamedTuple):
 
     @property
     def servers(self) -> int:
-        """Servers of the group."""
         return self.ranks // self.ranks_per_server
 
     def check(self, experts: int) -> None:
-        """`InputError` where slots do not fill ranks, or groups do not divide experts."""
+        """Raises `InputError` unless ranks divide slots and groups divide experts."""
         if self.slots % self.ranks or self.slots < experts:
             raise InputError(
                 f"slots must be a multiple of the {self.ranks} ranks, one for each of {experts} experts at least, "
@@ -47,22 +41,19 @@ PlacementPolicy = Callable[[Num[np.ndarray, "R E"], Room], Int[np.ndarray, "slot
 
 
 def contiguous(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """Experts in order; where there are more slots, neighbours hold the same one."""
+    """Experts in order; with more slots, copies of an expert are neighbours."""
     return np.arange(room.slots) * selections.shape[1] // room.slots
 
 
 def longest_processing_time(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """The heaviest expert (or copy) first, to the least loaded rank with a free slot; copies anywhere.
-
-    This is EPLB's global balancing. Without copies and with slots enough, the busiest rank is at most 4/3 - 1/(3 R) of
-    the least possible (Graham 1969).
-    """
+    """EPLB's global balancing: the heaviest expert (or copy) first, to the least loaded rank with a free slot. Without
+    copies and with enough slots, the largest load is at most 4/3 - 1/(3 R) of the optimum (Graham 1969)."""
     return _balanced(selections.sum(axis=0, dtype=np.float64), room.slots, room.ranks)
 
 
 def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """EPLB's hierarchical balancing: groups of experts packed to servers, the heaviest experts of each server copied
-    inside it, its copies packed to its ranks. Where groups are no multiple of servers: `longest_processing_time`."""
+    """EPLB's hierarchical balancing: packs groups of experts to servers, copies each server's heaviest experts inside
+    it, and packs copies to its ranks. If servers do not divide groups: `longest_processing_time`."""
     load = selections.sum(axis=0, dtype=np.float64)
     servers = room.servers
     if room.groups % servers:
@@ -75,8 +66,7 @@ def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarr
 
 
 def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n"]:
-    """Items in packs of equally many, the heaviest first to the lightest pack with room: the items of every pack in the
-    order in which they came. Packs of one item hold them in order."""
+    """Items in packs of equal size, heaviest first to the lightest pack with room; packs keep arrival order."""
     each = len(weight) // packs
     if each == 1:
         return np.arange(packs)[:, None]
@@ -90,7 +80,7 @@ def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n
 
 
 def replicated(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots"]:
-    """The expert of every copy: each once, and then again whichever has most load a copy."""
+    """The expert of every copy: first each once, then repeatedly the expert with most load per copy."""
     copies = np.ones(len(load))
     more = []
     for _ in range(slots - len(load)):
@@ -100,7 +90,6 @@ def replicated(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots
 
 
 def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndarray, "slots"]:
-    """Experts copied and packed to ranks."""
     of = replicated(load, slots)
     each = (load / np.bincount(of, minlength=len(load)))[of]
     return of[packed(each, ranks)].ravel()
@@ -111,15 +100,15 @@ def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndar
 # server sends or receives, over its ports (docs/policies.md). Experts are swapped between servers as long as that
 # falls and no rank computes noticeably more. The method is ours.
 
-MORE = 1.02  # what the busiest rank may compute, over what it does when placed by load alone
+MORE = 1.02  # limit of the busiest rank's load over its load if placed by load alone
 STEPS = 400  # swaps at most
-LEAST = 1e-4  # gain of a swap, as a part of what the busiest port weighs
+LEAST = 1e-4  # least gain of a swap, over the load of the busiest port
 SHARP = 8  # power of the mean that stands for the busiest server: a swap may help while another is as busy
 
 
 def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """`hierarchical`, then swaps that let the busiest server send or receive less: of all experts of two ranks, then of
-    two experts while no rank's load rises above the busiest one's by more than 2 %."""
+    """`hierarchical`, then swaps that lower what the busiest server sends or receives: first of all experts of two
+    ranks, then of two experts, as long as the busiest rank's load rises by at most 2 %."""
     slots = hierarchical(selections, room)
     if room.servers == 1:
         return slots
@@ -140,7 +129,7 @@ def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndar
 def server_ports(
     slots: Int[np.ndarray, "slots"], selections: Float[np.ndarray, "S E"], servers: int
 ) -> Float[np.ndarray, "S 2"]:
-    """Selections that every server sends to others and receives from them; `selections`: of a copy of each expert."""
+    """Selections that every server sends to others and receives; `selections` count one copy of each expert."""
     held = selections[:, slots].reshape(servers, servers, -1).sum(axis=-1)  # from server to server
     kept = np.diagonal(held)
     return np.stack([held.sum(axis=1) - kept, held.sum(axis=0) - kept], axis=-1)
@@ -149,7 +138,6 @@ def server_ports(
 def _best_swap(
     units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], room: Room, most: float
 ) -> tuple[int, int] | None:
-    """The best swap of a unit of the busiest server with one of another; None where no swap helps."""
     server, rank = (np.arange(len(units)) // (len(units) // parts) for parts in (room.servers, room.ranks))
     ports = server_ports(units.ravel(), sent, room.servers)
     busy = int(np.argmax(ports.max(axis=1)))
@@ -184,7 +172,7 @@ REGISTRY: dict[str, PlacementPolicy] = {
 
 
 def placement_policy(name: str) -> PlacementPolicy:
-    """The policy of that name; `InputError` for one that is unknown."""
+    """The placement policy with this name; `InputError` for an unknown name."""
     return REGISTRY[one_of("placement", name, REGISTRY)]
 
 
@@ -197,18 +185,15 @@ def placed(
 ) -> Tokens:
     """Tokens by physical slot instead of by expert.
 
-    - `on`: "past": placed on the loads of up to `window` iterations before (before the first: `tokens.before`, or, if
-      that is not known, `contiguous`); "now": on those of the iterations that they then serve, as if known.
-    - `every`: so many iterations they are placed again; 0: never.
+    - `on`: "past" places by loads of up to `window` earlier iterations (`tokens.before` for the first, else
+      `contiguous`); "now" places by the loads of the iterations that the placement serves.
+    - `every`: iterations between placements; 0: place once.
     """
     return placed_alike((tokens,), room, policy, on=on, every=every, window=window)[0]
 
 
 def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy, **how: Any) -> tuple[Tokens, ...]:
-    """Tokens of every replica by physical slot, which hold the same experts in all: placed on the loads of all.
-
-    `how`: as in `placed`.
-    """
+    """`placed` for several replicas with one common placement, by the sum of their loads; `how` as in `placed`."""
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
     count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)
@@ -237,7 +222,6 @@ def _slots(
 
 
 def _past(tokens: Tokens, first: int, window: int) -> Num[np.ndarray, "W layer M R E"]:
-    """The last iterations before `first`."""
     known = tokens.count[max(0, first - window) : first]
     if tokens.before is None or len(known) == window:
         return known
@@ -247,7 +231,7 @@ def _past(tokens: Tokens, first: int, window: int) -> Num[np.ndarray, "W layer M
 def in_slots(
     count: Num[np.ndarray, "I layer M R E"], slots: Int[np.ndarray, "I layer slot"]
 ) -> Num[np.ndarray, "I layer M R slot"]:
-    """Selections by slot: those of an expert in equal parts over its copies."""
+    """Selections by slot; an expert's selections are split evenly over its copies."""
     held = np.take_along_axis(count, slots[:, :, None, None, :], axis=-1)
     if slots.shape[-1] == count.shape[-1]:
         return held
@@ -256,11 +240,8 @@ def in_slots(
 
 
 def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: int) -> Float[np.ndarray, "I layer R R"]:
-    """How many experts go from rank to rank before an iteration, on average over the `every` that it serves.
-
-    The first placement replaces the contiguous one. An expert comes from a rank that had it before: one of the same
-    server if there is one, and of several the one that sends least so far. What a rank has already does not move.
-    """
+    """Mean number of experts that move between ranks before an iteration, over the `every` iterations of a placement.
+    Sources are ranks of the same server if possible, then ranks that have sent least; held experts do not move."""
     moved = np.zeros((*slots.shape[:2], room.ranks, room.ranks))
     for layer in range(slots.shape[1]):
         before = contiguous(np.empty((1, slots.max() + 1)), room)

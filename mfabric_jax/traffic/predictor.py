@@ -1,15 +1,9 @@
-"""Expert load ahead of the gate: predictors of one signature, batched over layers, and how good they are.
+"""Predictors of expert load before the gate runs, `predictor(past [T L E], current [L E]) -> shares [L E]`, and errors.
 
-`predictor(past, current) -> shares [L E]` predicts what part of its layer's selections every expert gets:
-
-- `past` [T L E]: loads of earlier iterations, oldest first, T >= 0.
-- `current` [L E]: loads of the iteration itself. Layer l's prediction reads those of layers before l only, which have
-  run when l's gate has not.
-
-Loads are selections or shares; each row counts by its shares. A row without load is no observation; what would rest on
-it repeats the same layer of the previous iteration, and then even shares. So does layer 0, which has none before it.
-Source: arXiv 2501.03905 (Copilot; "transition"), which compares with "previous-layer".
-Letters: T iterations, L layers, M micro-batches, R source ranks, E experts.
+Layer l's prediction reads earlier iterations (oldest first, T >= 0) and this iteration's layers before l. Only shares
+of loads count. Where a row without load (or layer 0) leaves nothing to predict from, the same layer of the previous
+iteration is repeated, else shares are even. Source: arXiv 2501.03905 (Copilot; "transition", compared with
+"previous-layer"). Letters: T iterations, L layers, M micro-batches, R source ranks, E experts.
 """
 
 import functools
@@ -35,10 +29,8 @@ DECAY = 0.9
 
 
 def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
-    """The previous layer's shares in this iteration, times the matrix that fits both layers' past (`transition`).
-
-    - `window`: how many of the last iterations to fit.   - `decay`: weight of an iteration over that of the next.
-    """
+    """The previous layer's shares times the matrix fitted to the past of both layers (`transition`). `window` is the
+    number of iterations to fit, `decay` the weight of an iteration over that of the next."""
     seen, now, latest = _observed(past, current, window)
     if len(now) == 1:
         return latest
@@ -51,18 +43,18 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
 
 
 def previous_layer(past: History, current: Load) -> Float[Array, "L E"]:
-    """The shares of the previous layer in this iteration."""
+    """Shares of the previous layer in this iteration."""
     _, now, latest = _observed(past, current, 1)
     return _first_with_load(jnp.concatenate([latest[:1], now[:-1]]), latest)
 
 
 def previous_iteration(past: History, current: Load) -> Float[Array, "L E"]:
-    """The shares of the same layer in the previous iteration."""
+    """Shares of the same layer in the previous iteration."""
     return _observed(past, current, 1)[2]
 
 
 def mean_of_past(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
-    """The mean shares of the same layer over the last iterations; `window` and `decay` as in `by_transition`."""
+    """Mean shares of the same layer over the last iterations; `window` and `decay` as in `by_transition`."""
     seen, _, latest = _observed(past, current, window)
     weight = _recency(window, decay, seen.dtype)[-len(seen) :]
     return _first_with_load(_shares(jnp.einsum("t,tle->le", weight, seen)), latest)
@@ -86,11 +78,8 @@ DEFAULT = "moving-average"  # the most accurate on the SmartMoE gate trace
 
 @functools.lru_cache(maxsize=256)
 def get(name: str = DEFAULT, **settings: Any) -> Predictor:
-    """The predictor of that name with its settings fixed: `get("transition", window=16)`.
-
-    The same name and settings give the same object, so that programs compiled for it are found again. `InputError` for
-    a name or setting that is unknown, and for a setting out of range.
-    """
+    """The named predictor with fixed settings; equal arguments give the same object, so compiled programs are reused.
+    Raises `InputError` for an unknown name or setting and for a setting out of range."""
     predictor = REGISTRY[one_of("predictor", name, REGISTRY)]
     known = [p for p in inspect.signature(predictor).parameters if p not in ("past", "current")]
     for setting in settings:
@@ -101,12 +90,11 @@ def get(name: str = DEFAULT, **settings: Any) -> Predictor:
 
 
 def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
-    """Selections expected [iteration, layer, micro_batch, source_rank, expert], in the layout of `Tokens.count`.
+    """Expected selections [iteration, layer, micro_batch, source_rank, expert], in the layout of `Tokens.count`.
 
-    The predicted shares of the experts times what the source rank sends in all. They rest on what is known before that
-    gate has run: all of the earlier iterations, each as the sum of its micro-batches, and the earlier layers of the
-    same micro-batch. Earlier micro-batches of the same iteration are not used. Iteration 0 is predicted even.
-    `settings` are those of the predictor.
+    These are predicted expert shares times what each source rank sends. A prediction uses what is known before the gate
+    runs: earlier iterations (micro-batches summed) and earlier layers of the same micro-batch, but not earlier
+    micro-batches. Iteration 0 is predicted even. `settings` belong to the predictor.
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
     load = real.sum(axis=3)
@@ -119,7 +107,7 @@ def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarra
 def ahead(
     load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
-    """Shares predicted for every micro-batch of the iterations `at`, of iterations at least `horizon` earlier."""
+    """Predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier."""
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1
     iterations = load.sum(axis=2)
@@ -133,7 +121,7 @@ def ahead(
 
 
 def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) -> Float[Array, "..."]:
-    """How many of the `k` most loaded experts are among the `k` predicted to be, over `k`; ties: the lower expert."""
+    """Part of the `k` most loaded experts that are among the `k` predicted ones; ties go to the lower expert."""
     predicted, true = _same_experts(predicted, true)
     if whole("k", k) > predicted.shape[-1]:
         raise InputError(f"k must be at most the {predicted.shape[-1]} experts, got {k}.")
@@ -142,10 +130,7 @@ def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) 
 
 
 def total_variation(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> Float[Array, "..."]:
-    """Half the sum of the differences of shares: the part of the selections predicted for a wrong expert, 0 to 1.
-
-    A row without load counts as even.
-    """
+    """Half the summed difference of shares, 0 to 1 (the part predicted for a wrong expert); empty rows are even."""
     predicted, true = (_first_with_load(_shares(load)) for load in _same_experts(predicted, true))
     return jnp.abs(predicted - true).sum(axis=-1) / 2
 
@@ -159,7 +144,7 @@ def _same_experts(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> 
 
 
 def _observed(past, current, window: int):
-    """Shares [T L E] of the last `window` iterations, of the current one [L E], and those to repeat [L E]."""
+    """Shares [T L E] of the last `window` iterations, shares [L E] of the current one, and fallback shares [L E]."""
     past, current = jnp.asarray(past), jnp.asarray(current)
     if current.ndim != 2 or 0 in current.shape or past.ndim != 3 or past.shape[1:] != current.shape:
         shapes = f"{list(past.shape)} and {list(current.shape)}"
@@ -170,14 +155,12 @@ def _observed(past, current, window: int):
 
 
 def _shares(load: Num[Array, "... E"]) -> Float[Array, "... E"]:
-    """A row without load stays 0."""
     load = load if jnp.issubdtype(load.dtype, jnp.floating) else load.astype(jnp.result_type(float))
     total = load.sum(axis=-1, keepdims=True)
     return load / jnp.where(total > 0, total, 1)
 
 
 def _first_with_load(*choices: Float[Array, "... E"]) -> Float[Array, "... E"]:
-    """Row by row the first of the choices that has load, else even shares."""
     first = jnp.full_like(choices[-1], 1 / choices[-1].shape[-1])
     for shares in reversed(choices):
         first = jnp.where((shares > 0).any(axis=-1, keepdims=True), shares, first)
@@ -185,7 +168,7 @@ def _first_with_load(*choices: Float[Array, "... E"]) -> Float[Array, "... E"]:
 
 
 def _recency(window: int, decay: float, dtype) -> Float[Array, "window"]:
-    """1 for the last iteration, `decay` for the one before."""
+    """Weights [window]: 1 for the last iteration, `decay` for the one before."""
     return jnp.asarray(decay, dtype) ** jnp.arange(window - 1, -1, -1).astype(dtype)
 
 
@@ -199,17 +182,16 @@ def _check_settings(window: int = WINDOW, decay: float = DECAY) -> None:
 
 ROUNDS = 60
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # of the gap, over the weighted squares of y
-INSIDE = 0.99  # of the way to the border that a step may go
+INSIDE = 0.99  # part of the way to the border that a step may take
 
 
 class _Moments(NamedTuple):
-    """X^T W X and Y^T W X [E E] over the weighted squares of y, or over 1 where these are 0."""
+    """X^T W X and Y^T W X [E E], over the weighted squares of y (or over 1 if these are 0)."""
 
     xx: Float[Array, "E E"]
     yx: Float[Array, "E E"]
 
     def slope(self, matrix: Float[Array, "E E"]) -> Float[Array, "E E"]:
-        """Half the derivative of the scaled objective."""
         return matrix @ self.xx - self.yx
 
     def gap(self, matrix: Float[Array, "E E"]) -> Float[Array, ""]:
@@ -224,17 +206,14 @@ class _Iterate(NamedTuple):
 
 
 def transition(x: Float[Array, "k E"], y: Float[Array, "k E"], weight: Float[Array, "k"]) -> Float[Array, "E E"]:
-    """P >= 0 with columns that sum to 1, of least sum_i weight_i |y_i - P x_i|^2.
+    """P >= 0 with columns that sum to 1 and least sum_i weight_i |y_i - P x_i|^2.
 
-    - `x`, `y` [k E]: shares of the experts in the previous layer and in this one, observation by observation.
-    - `weight` [k]: of each observation, 0 or more; 0 leaves it out.
-
-    A convex quadratic programme, solved by a primal-dual interior-point method (Mehrotra, SIAM J. Optim. 2(4), 1992).
-    The matrix starts and stays inside the simplices and every dual price is recomputed from it, so the Frank-Wolfe gap
-    says how far from the optimum it is: 1e-9 of the weighted squares of y in float64; in float32 1e-5, at worst 3e-4.
-    Where many matrices are optimal (fewer observations than experts, an expert without load) it is one well inside of
-    them; without any weight all entries are 1/E. At most 60 rounds of E systems of E equations, 10 to 25 as a rule.
-    Source: arXiv 2501.03905 (Copilot), which hands the programme to SciPy's SLSQP. Unbatched: callers `jax.vmap`.
+    `x` and `y` [k E] are shares of experts in the previous layer and in this one, per observation; `weight` [k] is at
+    least 0. Unbatched: callers use `jax.vmap`. Source of the problem: arXiv 2501.03905 (Copilot), which solves it with
+    SciPy's SLSQP. Here a primal-dual interior-point method (Mehrotra, SIAM J. Optim. 2(4), 1992) solves the convex
+    quadratic programme. The Frank-Wolfe gap bounds the error: 1e-9 of the weighted squares of y in float64, 1e-5 (at
+    worst 3e-4) in float32. If many matrices are optimal, the result lies well inside of them; without any weight all
+    entries are 1/E.
     """
     dtype = jnp.float32 if x.dtype == jnp.float32 else jnp.result_type(float)
     return _fitted(*(jnp.asarray(values, dtype) for values in (x, y, weight)))
@@ -258,7 +237,6 @@ def _moments(x, y, weight) -> _Moments:
 
 
 def _start(moments: _Moments) -> _Iterate:
-    """The middle of every simplex, and reduced slopes well above 0."""
     matrix = jnp.full_like(moments.xx, 1 / len(moments.xx))
     slope = moments.slope(matrix)
     steep = jnp.abs(slope).max()
@@ -267,7 +245,7 @@ def _start(moments: _Moments) -> _Iterate:
 
 
 def _round(moments: _Moments, state: _Iterate) -> _Iterate:
-    """A predictor step towards the optimum, corrected towards the central path; both keep the columns' sums."""
+    """A predictor-corrector step that keeps the sums of columns."""
     matrix, reduced, rounds = state
     ratio = jnp.maximum(reduced / matrix, jnp.finfo(matrix.dtype).eps * jnp.trace(moments.xx))
     identity = jnp.eye(len(matrix), dtype=matrix.dtype)
@@ -275,7 +253,6 @@ def _round(moments: _Moments, state: _Iterate) -> _Iterate:
     of_prices = inverse.sum(axis=0)
 
     def towards(product):
-        """Newton steps of matrix and reduced slopes to matrix * reduced = product."""
         alone = jnp.einsum("rij,rj->ri", inverse, product / matrix - reduced)
         price = -jnp.linalg.solve(of_prices, alone.sum(axis=0))
         step = alone + inverse @ price
@@ -300,6 +277,5 @@ def _stay_inside(matrix, step, reduced, rise, part: float):
 
 
 def _inverses(systems: Float[Array, "E E E"]) -> Float[Array, "E E E"]:
-    """Of symmetric positive definite matrices."""
     identity = jnp.broadcast_to(jnp.eye(systems.shape[-1], dtype=systems.dtype), systems.shape)
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(systems), True), identity)

@@ -1,7 +1,4 @@
-"""What a recording of routing holds, whatever its file, and how it is fitted to a workload.
-
-The package's own files, `.npz` that `save_tokens` writes, are read here; all other formats by the room `FORMATS`.
-"""
+"""Recorded routing, its fit to a workload, and `.npz` files of `save_tokens`; `FORMATS` reads all other formats."""
 
 import dataclasses
 import enum
@@ -47,16 +44,15 @@ class Targets(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """Selections as they were counted.
+    """Recorded selections.
 
-    - `count` [iteration, layer, micro_batch, source, target]; an axis that was not recorded has length 1.
-    - `number` [iteration]: the recorded iteration or step, or the index of the record.
-    - `path`, `format`: its file and what that is, in words; `name`: which of several in one file.
-    - `sources`, `targets`: what the last two axes are.
-    - `experts`: how many experts the targets stand for, None where the file does not say.
-    - `steady`: first and last record to use unless others are asked for.
-    - `origin`: what wrote the counts; `layout`: what the global ranks were; None or empty where the file does not say.
-    - `reached`: how many tokens reach groups of neighbouring experts, where the file has the choices of every token.
+    - `count` [iteration, layer, micro_batch, source, target]; an unrecorded axis has length 1.
+    - `number` [iteration]: the recorded iteration or step, or the record's index.
+    - `path`, `format`: file and its format in words; `name`: which recording of a file with several.
+    - `sources`, `targets`: the kind of the last two axes. `experts`: number of experts, None if not in the file.
+    - `steady`: default first and last record.
+    - `origin`: the program that wrote the counts; `layout`: of the global ranks. Empty or None if not in the file.
+    - `reached`: tokens that reach groups of neighbouring experts, if the file has every token's choices.
     """
 
     count: np.ndarray
@@ -74,12 +70,12 @@ class Recording:
 
     @property
     def axes(self) -> dict[str, int]:
-        """Names and lengths of the axes that were recorded."""
+        """Names and lengths of the recorded axes."""
         names = ("iteration", "layer", "micro-batch", self.sources.value, self.targets.value)
         return {n: size for n, size in zip(names, self.count.shape, strict=True) if n != Sources.UNKNOWN.value}
 
     def chosen(self, records: tuple[int, int] | None = None) -> "Recording":
-        """Only the records whose number lies in [first, last]. `InputError` where there is none."""
+        """Records whose number lies in [first, last]; `InputError` if there is none."""
         number = self.number
         asked = records if records is not None else self.steady or (number.min(), number.max())
         if len(tuple(asked)) != 2 or asked[0] > asked[1]:
@@ -93,17 +89,16 @@ class Recording:
         return self.some(index)
 
     def some(self, index: np.ndarray | slice) -> "Recording":
-        """The records at these indices."""
         reached = None if self.reached is None else {parts: tokens[index] for parts, tokens in self.reached.items()}
         return dataclasses.replace(self, count=self.count[index], number=self.number[index], reached=reached)
 
     def tokens(self) -> Tokens:
-        """The counts themselves, checked; sources and targets in the places of source ranks and experts."""
+        """Checked counts, with sources and targets on the axes of source ranks and experts."""
         return Tokens(self.count, self.words)
 
     @property
     def words(self) -> str:
-        """What this is, for the configuration that a result carries."""
+        """A description, for the configuration that a result carries."""
         where = f"{self.path} {self.name}".rstrip()
         origin = self.origin or (self.layout.words if self.layout is not None else "")
         return f"recorded {where}{f' ({origin})' if origin else ''}, {self._range}"
@@ -113,13 +108,13 @@ class Recording:
         return f"records {self.number[0]} to {self.number[-1]}"
 
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
-        """Selections for a workload, `iterations` of them (default: one per record), records read cyclically.
+        """Selections for a workload, for `iterations` iterations (default: one per record); records repeat cyclically.
 
-        Layer l reads recorded layer l mod L, or its block's where every block of the model has one. Neighbouring
-        experts and source ranks are added up to the model's number, every source rank is scaled to
-        `workload.selections`. What is not known is spread: loads without sources over source ranks, what a destination
-        rank receives over its experts; source rank r reads text domain r mod D. `source` tells all that, and axes that
-        look swapped. `InputError` for ranks or experts that do not fit, and for a recording of zeros.
+        Layer l reads recorded layer l mod L, or its block's layer if every block of the model was recorded.
+        Neighbouring experts and source ranks are summed to the model's numbers, and every source rank is scaled to
+        `workload.selections`. Loads without sources are spread over source ranks, loads of destination ranks over their
+        experts; source rank r reads text domain r mod D. The result's `source` describes all that, and axes that look
+        swapped. Raises `InputError` for ranks or experts that do not fit, and for a recording of zeros.
         """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
         used = self.some(slice(wanted))
@@ -140,14 +135,13 @@ class Recording:
         return Tokens(count, ", ".join(filter(None, notes)), reached=reached).scaled_to(workload)
 
     def _layers(self, workload: Workload) -> np.ndarray:
-        """Which recorded layer every MoE layer reads."""
         recorded, blocks = self.count.shape[1], workload.architecture.moe_blocks
         if recorded == workload.architecture.blocks:
             return np.asarray(blocks)
         return np.arange(len(blocks)) % recorded
 
     def _notes(self, iterations: int, layer: np.ndarray, together: int) -> Iterator[str]:
-        """What to say about experts, records and layers that are merged, read several times, not at all, or empty."""
+        """Notes on experts, records and layers that are merged, repeated, unused or empty."""
         recorded, layers = self.count.shape[1], len(layer)
         if self.targets is Targets.RANKS:
             yield "experts not recorded: what a rank receives is spread equally over its own"
@@ -172,7 +166,6 @@ class Recording:
             yield "experts receive alike and source ranks do not send alike: are these two axes swapped?"
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
-        """A row for each source rank [... ep targets], and what to say about it."""
         recorded = count.shape[3]
         if self.sources is Sources.UNKNOWN:
             return np.repeat(count, ep, axis=3), SPREAD
@@ -185,7 +178,7 @@ class Recording:
         return folded, "" if recorded == ep else f"{recorded // ep} neighbouring source ranks added up"
 
     def _columns(self, count: np.ndarray, experts: int) -> np.ndarray:
-        """Columns as experts: what a rank receives is spread equally over its experts, unknown ones get nothing."""
+        """Columns as experts: a destination rank's load is spread evenly over its experts."""
         targets = count.shape[-1]
         if self.targets is Targets.EXPERTS:
             missing = experts - targets if self.experts is None else 0
@@ -208,18 +201,18 @@ def recorded(
 ) -> Tokens:
     """Recorded selections, fitted to the workload (`Recording.fitted`).
 
-    - `path`: what `open_trace` reads, or a `Recording`. Of several recordings in one the one with the model's number of
-      experts is taken, else the one with a multiple of it; name it (PATH/NAME) where that leaves a choice.
-    - `records`: first and last record to use, both included. Default all; of the SmartMoE gate trace 2011 to 5001.
-    - `iterations`: how many to return, default one per record.   - `axes`: as in `open_trace`.
+    - `path`: as in `open_trace`, or a `Recording`. Of several, the one with the model's number of experts is used, else
+      one with a multiple of it; PATH/NAME selects one.
+    - `records`: first and last record, inclusive. Default all; for the SmartMoE gate trace 2011 to 5001.
+    - `iterations`: default one per record. `axes`: as in `open_trace`.
 
-    `InputError` for what cannot be read, an empty range of records, and ranks or experts that do not fit.
+    Raises `InputError` for an unreadable file, an empty range of records, and ranks or experts that do not fit.
     """
     return recording_of(workload, path, axes).chosen(records).fitted(workload, iterations)
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
-    """The recording of a path that is the model's, unfitted; arguments as in `recorded`."""
+    """The recording of a path that belongs to the model, unfitted; arguments as in `recorded`."""
     if isinstance(path, Recording):
         if axes is not None:
             raise InputError(f"axes are for a file that is one array; this recording has its own, got {axes!r}.")
@@ -238,14 +231,13 @@ def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes:
 def open_trace(
     path: str | pathlib.Path, layout: RankLayout | None = None, axes: str | None = None
 ) -> tuple[Recording, ...]:
-    """What a path holds, unfitted: mostly one recording.
+    """Recordings in a file or folder, unfitted; PATH/NAME selects one of several (OLMoE, LAER-MoE).
 
-    - `layout`: what the global ranks of a router trace are; default: one rank. Other formats tell themselves.
-    - `axes`: the axes of an array in their order, with commas between them: iteration, layer, micro-batch, source,
-      expert (or destination, a rank); an axis that is not named was not recorded.
+    - `layout`: of the global ranks of a router trace, default one rank; other formats contain it.
+    - `axes`: names of an array's axes in order, separated by commas: iteration, layer, micro-batch, source, expert (or
+      destination, a rank). Axes that are not named were not recorded.
 
-    Where a path holds several recordings (OLMoE, LAER-MoE), PATH/NAME is the one of that name. `InputError` for a
-    path that is missing or of no format that is read.
+    Raises `InputError` for a missing path or an unknown format.
     """
     path = pathlib.Path(path)
     saved = _saved(path) if axes is None and path.suffix == ".npz" and path.is_file() else None
@@ -253,10 +245,8 @@ def open_trace(
 
 
 def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of axes from words with commas between them, or a list; `_` is `-`, and `source-rank` is `source`.
-
-    `InputError` for a name that is unknown or there twice, and where neither experts nor destinations are named.
-    """
+    """Names of axes from a list or comma-separated text; `InputError` if unknown, repeated or without expert and
+    destination."""
     listed = words.split(",") if isinstance(words, str) else [str(word) for word in words]
     plain = [word.strip().lower().replace("_", "-").removesuffix("-rank") for word in listed]
     names = tuple(one_of("axis", word, (*AXES, DESTINATION)) for word in plain)
@@ -266,18 +256,17 @@ def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
-    """Counts of a file; half precision becomes single, which can hold their sums. `InputError` for other dtypes."""
+    """Counts of a file; half precision becomes single so that sums fit. Raises `InputError` for other dtypes."""
     if count.dtype.kind not in "iuf":
         raise InputError(f"tokens of trace {path} must be integers or reals, got dtype {count.dtype}.")
     return count.astype(np.float32) if count.dtype == np.float16 else count
 
 
 def _saved(path: pathlib.Path) -> Recording | None:
-    """What `save_tokens` wrote; None for any other file."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             count, meta = np.asarray(arrays[COUNTS]), str(arrays[META][()])
-    except Exception:  # whatever the bytes make of an archive: it is not ours
+    except Exception:  # any error of an archive reader: not a file of ours
         return None
     try:
         facts = parsed_json(meta)
@@ -299,12 +288,12 @@ def _saved(path: pathlib.Path) -> Recording | None:
 
 
 def save_tokens(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
-    """Write tokens or a recording as `.npz`, whole or not at all; returns the path.
+    """Writes tokens or a recording as `.npz`, atomically; returns the path.
 
-    Keys: `tokens` [iteration, layer, micro_batch, source_rank, expert], and `meta`, a JSON text: `schema_version`,
-    `source` (what this is), `records` (number of each iteration), `sources` and `targets` (what the last two axes
-    are), `experts`. `InputError` for another extension, for counts that are negative, not finite or no numbers, and
-    for what the operating system refuses.
+    Keys: `tokens` [iteration, layer, micro_batch, source_rank, expert], and `meta`, a JSON text with `schema_version`,
+    `source` (description), `records` (number of each iteration), `sources` and `targets` (kinds of the last two axes)
+    and `experts`. Raises `InputError` for another extension, for counts that are negative, not finite or not numeric,
+    and if the file cannot be written.
     """
     path = pathlib.Path(path)
     if path.suffix != ".npz":

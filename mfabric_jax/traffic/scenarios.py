@@ -1,9 +1,7 @@
-"""What the true demand may be where only a forecast is known: scenarios for policies that plan for many demands.
+"""Scenarios of the true demand, given a forecast with log-normal errors, for policies that plan for many demands.
 
-A forecast is taken to be the truth times log-normal errors. What pairs have beyond their rows and columns is believed
-as far as it is larger than such errors would make it: empirical Bayes, with row and column means of the logarithms as
-the prior, themselves known as well as so many pairs tell them. How large errors are is given, or estimated from past
-forecasts (`error_of`).
+Empirical Bayes: deviations of pairs from row and column means of the logarithms are believed as far as they exceed
+errors.
 """
 
 import functools
@@ -20,12 +18,8 @@ TURNS = 8  # between rows and columns until both means are those of what the oth
 
 
 class Belief(NamedTuple):
-    """Logarithms of a forecast as row + column + rest, and what is known of them.
-
-    - `level` [S S]: row + column.   - `rest` [S S]: 0 where the forecast is silent.   - `variance`: of the rest.
-    - `free`: its degrees of freedom.   - `senders` [S 1], `receivers` [1 S]: pairs in every row and column, at least 1.
-    - `error`: variance of errors.
-    """
+    """Logarithms of a forecast: `level` [S S] (row + column) and `rest` [S S] of `variance` with `free` degrees of
+    freedom; `senders` [S 1] and `receivers` [1 S] count pairs (at least 1); `error` is the variance of errors."""
 
     level: Float[Array, "S S"]
     rest: Float[Array, "S S"]
@@ -36,7 +30,7 @@ class Belief(NamedTuple):
     error: Float[Array, ""]
 
     def own(self, variance: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """If that is the variance of the rest: what of it is the pairs' own, and how far the rest is believed."""
+        """For a given variance of the rest: the pairs' own part of it, and the factor by which the rest is believed."""
         own = jnp.maximum(variance - self.error, 0)
         total = own + self.error
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
@@ -49,12 +43,10 @@ def likely_demands(
     sigma: Float[Array, ""] | float,
     count: int,
 ) -> Float[Array, "K S S"]:
-    """`count` demands that may be true, in the forecast's unit; pairs forecast as silent are silent.
+    """`count` plausible true demands, in the forecast's unit; pairs with a forecast of 0 stay 0.
 
-    - `sigma`: standard deviation of the logarithm of an error.
-
-    Row and column means and the variance of the rest are drawn too, for they are not exactly known. Scenarios come in
-    pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
+    `sigma` is the standard deviation of the logarithm of an error. Uncertain means and variances are drawn too.
+    Scenarios come in pairs of opposite noise. Takes one forecast; `vmap` over keys and forecasts.
     """
     whole("count", count)
     log, some = _logarithm(forecast)
@@ -79,7 +71,7 @@ def likely_demands(
 def expected(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """The mean truth and the standard deviation of its logarithm, as `believed`."""
+    """Mean of the truth and the standard deviation of its logarithm, as in `believed`."""
     largest = forecast.max(initial=0)
     relative = forecast / jnp.where(largest > 0, largest, 1)  # whatever the unit, the same numbers
     middle, spread = believed(relative, sigma)
@@ -91,11 +83,7 @@ def expected(
 def believed(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """Mean and standard deviation of the logarithm of the truth, given the forecast, if row and column means and the
-    variance of the rest are exact.
-
-    Logarithms are row + column + rest; of the variance of the rest, what is above `sigma`^2 is the pairs' own.
-    """
+    """Mean and standard deviation of the truth's logarithm, if row and column means and the variance are exact."""
     belief = _belief(forecast, sigma)
     _, part = belief.own(belief.variance)
     return belief.level + part * belief.rest, jnp.sqrt(part * belief.error)
@@ -122,7 +110,7 @@ def _logarithm(forecast):
 
 
 def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"]) -> float:
-    """The standard deviation of the logarithms of errors that past forecasts had, their common scale apart."""
+    """Standard deviation of the logarithm of past forecasts' errors, apart from their common scale."""
     past, true = np.asarray(past, float), np.asarray(true, float)
     if past.shape != true.shape or past.ndim != 3 or not len(past):
         raise InputError(f"past must be [H S S] as true is, got {list(past.shape)} and {list(true.shape)}.")

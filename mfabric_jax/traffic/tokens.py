@@ -1,4 +1,4 @@
-"""How many tokens each source rank sends to each expert, over iterations, layers and micro-batches."""
+"""Tokens that each source rank sends to each expert, over iterations, layers and micro-batches."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,17 +9,13 @@ import numpy as np
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.workload import Workload
 
-MOST = 1e100  # of all counts: squares of their sums are numbers, too
+MOST = 1e100  # largest sum of counts: its square is still finite
 AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 
 
 class Reached(NamedTuple):
-    """How many tokens reach groups of neighbouring experts, where a recording has the choices of every token.
-
-    - `of`: the counts that it goes with; changed counts no longer know it.
-    - `groups`: for each number n of groups, tokens with a selection in each [iteration, layer, micro_batch,
-      source_rank, n].
-    """
+    """Tokens [iteration, layer, micro_batch, source_rank, n] in each of n groups of experts, by n; `of`: matching
+    counts."""
 
     of: np.ndarray
     groups: dict[int, np.ndarray]
@@ -29,15 +25,15 @@ class Reached(NamedTuple):
 class Tokens:
     """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
 
-    - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals where they are expectations.
-      "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically.
-    - `source`: what this is, in words.
-    - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, where it is known.
-    - `slots` [iteration, layer, slot]: the expert in each physical slot, if the last axis of `count` is slots.
-    - `by_expert`: these tokens before they were placed in slots.
-    - `reached`: how many tokens reach groups of experts, where that is known exactly.
+    - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals if expectations. "layer" counts
+      only MoE blocks. A run with more micro-batches repeats them cyclically.
+    - `source`: description in words.
+    - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, if known.
+    - `slots` [iteration, layer, slot]: expert in each physical slot, if the last axis of `count` is slots; `by_expert`:
+      the same tokens before placement in slots.
+    - `reached`: tokens that reach groups of experts, if known exactly.
 
-    `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
+    Raises `InputError` unless `count` has five non-empty axes and finite values of at least 0.
     """
 
     count: np.ndarray
@@ -62,38 +58,36 @@ class Tokens:
             raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
 
     def scaled_to(self, workload: Workload) -> "Tokens":
-        """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""
+        """Scales every source rank's row to the workload's selections; an empty row stays empty."""
         total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
         factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
         return self.changed(lambda tokens: tokens * factor)
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
-        """The same change of counts and of what is known of groups, along axes before the last; `other` fields."""
+        """Applies `change` to counts and known groups, along axes before the last; `other` replaces fields."""
         count, reached = change(self.count), self.reached
         if reached is not None:
             reached = Reached(count, {parts: change(tokens) for parts, tokens in reached.groups.items()})
         return dataclasses.replace(self, count=count, reached=reached, **other)
 
     def reached_servers(self, servers: int) -> np.ndarray | None:
-        """Tokens for each server [iteration, layer, micro_batch, source_rank, S], where that is known."""
+        """Tokens for each server [iteration, layer, micro_batch, source_rank, S], or None if not known."""
         return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
 
     def after_the_first(self) -> "Tokens":
-        """All iterations but the first, which becomes the one `before`."""
+        """All iterations but the first, which becomes `before`."""
         if len(self.count) < 2:
             raise InputError(f"tokens ({self.source}) must have an iteration before the first that is timed, got 1.")
         first = {"source": f"{self.source}, the first not timed", "before": self.count[0]}
         return self.changed(lambda tokens: tokens[1:], **first)
 
     def fold_experts(self, experts: int) -> "Tokens":
-        """Neighbouring experts added up until `experts` are left: expert e becomes e // (E / experts)."""
+        """Sums neighbouring experts to `experts` experts: expert e becomes e // (E / experts)."""
         return dataclasses.replace(self, count=self._folded(experts, "experts"))
 
     def rank_load_over_mean(self, ep: int) -> np.ndarray:
-        """[iteration, layer, micro_batch] what the busiest of `ep` destination ranks receives, over the mean.
-
-        1 is balanced, `ep` is all on one rank; an all-to-all without tokens counts as balanced.
-        """
+        """Load of the busiest of `ep` destination ranks over the mean [iteration, layer, micro_batch]; 1 without
+        tokens."""
         return max_over_mean(self._folded(ep, "ep").sum(axis=-2, dtype=np.float64))
 
     def _folded(self, groups: int, field: str) -> np.ndarray:
@@ -106,6 +100,6 @@ class Tokens:
 
 
 def max_over_mean(load: np.ndarray) -> np.ndarray:
-    """The largest of the last axis over its mean; 1 is balanced, and so is nothing at all."""
+    """The largest value of the last axis over its mean; 1 if all are 0."""
     mean = load.mean(axis=-1)
     return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)

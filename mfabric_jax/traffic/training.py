@@ -1,10 +1,6 @@
-"""What the GPUs of a training job send each other in one iteration, as flows: expert, data and pipeline parallelism.
-
-Tensor-parallel traffic stays inside servers and is left out. Context-parallel rings are there where a job has them.
-An endpoint is a GPU, counted over the whole cluster. The steps of a collective follow each other in small chunks, so in
-a fluid model they run together: every member sends its total bytes from the start. Letters: G groups at once,
-n members of a group, S servers, m members per server.
-"""
+"""Flows between GPUs (by global number) of a training job in one iteration, without tensor parallelism inside servers.
+Steps of a collective are pipelined, so every member sends its total bytes from the start. Letters: G groups at once, n
+members of a group, S servers, m members per server."""
 
 import itertools
 
@@ -20,7 +16,7 @@ from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes,
 
 
 def together(*flows: Flows) -> Flows:
-    """All of these flows, concurrent, in the order given; equal labels become one."""
+    """Concatenates concurrent flows in order; equal labels become one."""
     labels = tuple(dict.fromkeys(label for part in flows for label in part.labels))
     task = [np.array([labels.index(label) for label in part.labels], np.int16)[part.task] for part in flows]
     columns = {name: np.concatenate([getattr(part, name) for part in flows]) for name in ("src", "dst", "size")}
@@ -28,7 +24,7 @@ def together(*flows: Flows) -> Flows:
 
 
 def point_to_point(src: ArrayLike, dst: ArrayLike, size: ArrayLike, *, label: str = "point-to-point") -> Flows:
-    """`size` bytes from each `src` to its `dst`, arrays that broadcast; flows to oneself and of 0 bytes are dropped."""
+    """`size` bytes from each `src` to its `dst` (broadcast); drops flows to oneself and of 0 bytes."""
     src, dst, size = (column.ravel() for column in np.broadcast_arrays(src, dst, size))
     kept = (src != dst) & (size > 0)
     src, dst = (ends[kept].astype(np.int64) for ends in (src, dst))
@@ -36,23 +32,19 @@ def point_to_point(src: ArrayLike, dst: ArrayLike, size: ArrayLike, *, label: st
 
 
 def all_to_all(members: np.ndarray, size: ArrayLike, *, label: str = "all-to-all") -> Flows:
-    """Every member of a group [G n] sends `size` bytes to every other one: a number or per ordered pair [G n n]."""
+    """Every member of a group [G n] sends `size` bytes to every other member: a number, or per ordered pair [G n n]."""
     return point_to_point(members[:, :, None], members[:, None, :], size, label=label)
 
 
 def ring_all_reduce(members: np.ndarray, size: ArrayLike, *, label: str = "all-reduce") -> Flows:
-    """A reduce-scatter and an all-gather of `size` bytes (a number, or one for each ring [G]) around rings [G n]."""
+    """A reduce-scatter and an all-gather of `size` bytes (a number, or per ring [G]) around rings [G n]."""
     sent = np.reshape(ring_bytes(size, members.shape[1]), (-1, 1))
     return point_to_point(members, onward(members, axis=1), sent, label=label)
 
 
 def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "all-reduce") -> Flows:
-    """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside; members [S m].
-
-    Inside, each member sends `size` / m directly (over the NVSwitch) to each other one, in the reduce-scatter and
-    again in the all-gather: one flow of 2 `size` / m per ordered pair. Between, the i-th members of all servers
-    all-reduce their `size` / m on a ring of their own, in the order of the rows: m rings, so all NICs work.
-    Labels: "`label` inside" and "`label` between".
+    """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside; members [S m]. Each
+    ordered pair inside has one flow of 2 `size` / m; i-th members of servers form a ring that all-reduces `size` / m.
     """
     part = size / members.shape[1]
     inside = all_to_all(members, 2 * part, label=f"{label} inside")
@@ -63,15 +55,13 @@ def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "a
 
 
 def training_flows(workload: Workload, tokens: np.ndarray) -> Flows:
-    """All bytes of one iteration, all from time 0 on; labels "EP", "DP inside", "DP between", "DP experts", "PP", and
-    "CP" of a context-parallel job.
+    """All flows of one iteration, starting at time 0, labelled "EP", "DP inside", "DP between", "DP experts", "PP" and
+    "CP".
 
-    - `tokens` [replica layer M R E]: selections per data-parallel replica and micro-batch (both read cyclically), MoE
-      layer, source rank and expert.
-
-    EP: dispatch and combine of every block and micro-batch, forward and backward, one flow for each ordered pair of
-    GPUs (a tensor-parallel rank sends its slice). DP: gradients, hierarchical, and parameters that are gathered. PP:
-    activations and their gradients. CP: keys and values around their rings.
+    `tokens` [replica layer M R E] are selections per data-parallel replica and micro-batch (both repeat cyclically),
+    MoE layer, source rank and expert. EP is dispatch and combine of every block and micro-batch, forward and backward,
+    one flow per ordered pair of GPUs (a tensor-parallel rank sends its slice). DP is the hierarchical all-reduce of
+    gradients, and gathered parameters; PP is activations and their gradients; CP is keys and values around rings.
     """
     rings = [context_flows(workload)] if workload.cp > 1 else []
     return together(expert_flows(workload, tokens), gradient_flows(workload), pipeline_flows(workload), *rings)
@@ -83,7 +73,7 @@ def gpu_grid(workload: Workload) -> np.ndarray:
 
 
 def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
-    """All-to-alls of every expert-parallel group: the bytes of one iteration between each ordered pair of its GPUs."""
+    """All-to-alls of every expert-parallel group: bytes of one iteration between ordered pairs of its GPUs."""
     demand = region_bytes(workload, tokens) / workload.tp
     grid = gpu_grid(workload).transpose(0, 1, 3, 2)  # [P D T R]
     size = np.repeat(demand[:, :, None], workload.tp, axis=2)
@@ -92,8 +82,11 @@ def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
 
 
 def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
-    """Bytes from rank to rank of every expert-parallel group in one iteration [PP DP R R], both passes; on the way to
-    another server, also those that its NVSwitch carries on (`dispatch`). Tokens as in `training_flows`."""
+    """Bytes from rank to rank of every expert-parallel group in one iteration [PP DP R R], both passes, with
+    forwarding.
+
+    `tokens` as in `training_flows`.
+    """
     tokens = np.asarray(tokens)
     layers, ranks = workload.moe_layers, workload.ep
     if tokens.ndim != 5 or tokens.shape[1] != layers or tokens.shape[3:] != (ranks, workload.architecture.experts):
@@ -119,8 +112,7 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
 
 
 def gradient_flows(workload: Workload) -> Flows:
-    """Gradient all-reduces of every stage (of two that hold the same, together): dense ones over all its servers, those
-    of an expert over its replicas."""
+    """Gradient all-reduces of all stages: dense gradients over a stage's servers, those of experts over replicas."""
     grid, per_server = gpu_grid(workload), workload.gpus_per_server
     parts = []
     for stages in workload.stages_alike:
@@ -134,7 +126,7 @@ def gradient_flows(workload: Workload) -> Flows:
 
 
 def pipeline_flows(workload: Workload) -> Flows:
-    """Activations to the next stage and their gradients back, all micro-batches."""
+    """Activations to the next stage and their gradients back, for all micro-batches."""
     grid = gpu_grid(workload)
     size = pp_bytes(workload) / workload.tp * workload.micro_batches / len(workload.paths)
     hops = [hop for path in workload.paths for hop in itertools.pairwise(path) if hop[0] != hop[1]]
@@ -144,7 +136,7 @@ def pipeline_flows(workload: Workload) -> Flows:
 
 
 def context_flows(workload: Workload) -> Flows:
-    """Keys and values, and their gradients, around the ring of every context-parallel group, all blocks."""
+    """Keys and values, and their gradients, around every context-parallel ring, for all blocks."""
     rings = gpu_grid(workload).reshape(workload.pp, -1, workload.cp, workload.tp)
     blocks = np.reshape(workload.stage_blocks, (-1, 1, 1, 1))
     each = workload.micro_batches / workload.order.copies

@@ -1,4 +1,4 @@
-"""How far off the simulator is: against runs of a packet-level simulator, and against the paper."""
+"""Comparison of the simulator with packet-level runs and with the paper."""
 
 from mfabric_jax.validation.packets import packet_groups, packet_rows, predict, read_runs
 

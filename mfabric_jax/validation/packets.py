@@ -1,13 +1,9 @@
-"""Flow level against packet level: predict the completion of recorded runs and say how far off that is.
+"""Predicts recorded packet-level runs with the flow-level model and reports the errors.
 
-A run is one JSON file of who sent how much to whom on which network, and when it arrived; docs/formats.md lists its
-fields. Prediction: the exact fluid completion of the run's flows. A link carries payload at line rate x payload /
-(payload + header). A flow crosses its two host ports; in a leaf-spine also the pooled uplinks and downlinks of its
-ToRs; and where the file tells the flow's path, every link of that path instead.
-
-The corrected prediction adds what the run's transport takes. Between two events (a flow starts or ends) rates are
-max-min fair on what acknowledgements leave of the ports; a flow regains a freed share step by step. Queues are in
-neither.
+A run is one JSON file; docs/formats.md lists its fields. A link carries payload at line rate x payload / (payload +
+header). A flow crosses the links of its recorded path; without one, its two host ports and, in a leaf-spine, the pooled
+uplinks and downlinks of its ToRs. The corrected prediction adds acknowledgements, start-up and recovery of the run's
+transport. Neither models queues.
 """
 
 import functools
@@ -33,13 +29,13 @@ from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.text_files import read_mapping
 
 MIB = 2**20
-LARGEST = 1 << 30  # bytes of a file: millions of flows
+LARGEST = 1 << 30  # bytes of a file, enough for millions of flows
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
-NAMED = "named"  # the transport that a run names; none where that is no transport of ours
+NAMED = "named"  # the transport in the run's file; NONE if the package does not model it
 QUANTILES = (5, 25, 50, 75, 95)
 LARGE = MIB  # smaller flows are bound by latency, which is not in the prediction
-ROUNDS = 4  # of the fixed point: acknowledgements are a hundredth of the data, so each finds two further digits
-DONE = 1e-9  # of a flow's bytes: flows that have no more left end together
+ROUNDS = 4  # fixed-point iterations; acknowledgements are 1 % of the data, so each adds two digits
+DONE = 1e-9  # fraction of a flow's bytes: a flow with less left has ended
 _FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are multiples of these, so that few programs are compiled
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
@@ -50,7 +46,7 @@ _completion = eqx.filter_jit(completion_times)
 
 
 class Leaves(NamedTuple):
-    """A leaf-spine whose leaves are oversubscribed: `hosts` below and `uplinks` above each of them."""
+    """An oversubscribed leaf-spine: `hosts` and `uplinks` per leaf."""
 
     hosts: int
     uplinks: int
@@ -58,7 +54,7 @@ class Leaves(NamedTuple):
 
 @dataclass(frozen=True)
 class PacketRun:
-    """One run: its network, its flows [F] and what was measured."""
+    """One run: its network, its flows [F] and the measurements."""
 
     name: str
     pattern: str
@@ -82,12 +78,10 @@ class PacketRun:
 
     @property
     def goodput_Bps(self) -> float:
-        """Payload that a link carries: headers take the rest."""
         return self.link_Bps * self.payload / (self.payload + self.header)
 
     @property
     def mean_pair_mib(self) -> float:
-        """Payload of an average flow in MiB."""
         return float(self.size.mean()) / MIB
 
     @property
@@ -100,14 +94,13 @@ class PacketRun:
 
     @property
     def _below(self) -> list[int]:
-        """Hosts below a switch of every tier but the last."""
         if self.leaves is not None:
             return [self.leaves.hosts]
         return [] if self.radix is None else [self.radix // 2, (self.radix // 2) ** 2]
 
     @property
     def group(self) -> str:
-        """What limits such a run: runs of one group are judged together."""
+        """The kind of bottleneck, by which errors are summarised."""
         if self.leaves is not None:
             return "leaf-spine"
         if len(self.dst) > 1 and np.all(self.dst == self.dst[0]):
@@ -118,7 +111,7 @@ class PacketRun:
 
 
 def read_runs(folder: str | Path) -> list[PacketRun]:
-    """Every run of a folder, in the order of the file names."""
+    """Read every run in a folder, in the order of file names. `InputError` for a missing or wrong field."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs must be a folder of packet-level runs (.json), got {str(folder)!r}.")
@@ -129,7 +122,7 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
 
 
 def read_run(file: Path) -> PacketRun:
-    """One run; `InputError` names the file and the field that is missing or wrong."""
+    """Read one run. `InputError` names the file and the missing or wrong field."""
     run = read_mapping(file, "a packet-level run", ".json", LARGEST)
     take = functools.partial(_take, file.name, run)
     topology = take("topology", str)
@@ -186,7 +179,6 @@ def read_run(file: Path) -> PacketRun:
 
 
 def _take(where: str, data: Any, field: str, check: Any) -> Any:
-    """A field of the JSON object at `where`: of a class, or a number that passes a check."""
     if not isinstance(data, dict):
         raise InputError(f"{where} must be a JSON object with named fields, got {_short(data)}.")
     if field not in data:
@@ -199,7 +191,6 @@ def _take(where: str, data: Any, field: str, check: Any) -> Any:
 
 
 def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
-    """The nodes from the source to the last switch."""
     nodes, first = tuple(_take(where, flow, "path", str).split(">")), f"SRC{flow['src']}"
     if len(nodes) < 2 or nodes[0] != first or not all(nodes) or len(set(nodes)) < len(nodes):
         wanted = f"different nodes joined by '>', the first of them {first}"
@@ -208,7 +199,6 @@ def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
-    """The number of hosts, and the leaves unless the tree is non-blocking."""
     hosts, leaves = _HOSTS.search(topology), _LEAVES.search(topology)
     if not hosts or not (leaves or _NON_BLOCKING.search(topology)):
         wanted = "'N hosts', and 'non-blocking' or 'N ToR with N host ports and N uplinks'"
@@ -222,7 +212,6 @@ def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
 
 
 def _radix(topology: str) -> int | None:
-    """Ports of the switches of a three-tier tree; None: not known."""
     found = _THREE_TIERS.search(topology)
     return max(2, int(found[1])) if found else None
 
@@ -234,7 +223,7 @@ def _short(value: Any) -> str:
 # --------------------------------------------------------------------------------------------------- prediction
 @dataclass(frozen=True)
 class Prediction:
-    """When the flows of a run end [F] seconds: plain fluid, and `corrected` by a transport."""
+    """Predicted end of a run's flows [F] seconds: plain fluid, and `corrected` for a transport."""
 
     run: PacketRun
     finish: np.ndarray
@@ -244,32 +233,29 @@ class Prediction:
 
     @property
     def collective_s(self) -> float:
-        """When the last flow ends."""
         return float(self.finish.max())
 
     @property
     def corrected_s(self) -> float:
-        """When the last flow ends with its transport."""
         return float(self.corrected.max())
 
     @property
     def error(self) -> float:
-        """Of the collective time: predicted / measured - 1."""
+        """Error of the collective time: predicted / measured - 1."""
         return self.collective_s / self.run.collective_s - 1
 
     @property
     def corrected_error(self) -> float:
-        """Of the collective time: corrected / measured - 1."""
+        """Error of the collective time: corrected / measured - 1."""
         return self.corrected_s / self.run.collective_s - 1
 
     @property
     def large_flow_errors(self) -> np.ndarray:
-        """Of the duration of every flow of at least 1 MiB: predicted / measured - 1."""
+        """Errors of the durations of flows of at least 1 MiB: predicted / measured - 1."""
         return _large_flow_errors(self.run, self.finish)
 
     @property
     def corrected_flow_errors(self) -> np.ndarray:
-        """Of the duration of every flow of at least 1 MiB: corrected / measured - 1."""
         return _large_flow_errors(self.run, self.corrected)
 
 
@@ -278,9 +264,10 @@ def _large_flow_errors(run: PacketRun, finish: np.ndarray) -> np.ndarray:
 
 
 def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport = NAMED) -> Prediction:
-    """The exact fluid completion of a run, and the same corrected by a transport.
+    """Exact fluid completion of a run, and the same corrected for a transport.
 
-    - `transport`: as of `get_transport`, or "named": the one that the run names. Bytes of a packet are the run's.
+    `dtype`: "float64" needs `jax_enable_x64`; or "float32". `transport`: as in `get_transport`, or "named": the one in
+    the run's file. Packet sizes are the run's.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
@@ -296,14 +283,12 @@ def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport =
 
 
 def transport_of(run: PacketRun, transport: str | Transport = NAMED) -> Transport:
-    """The transport that a run is corrected by."""
     if transport == NAMED:
         return TRANSPORTS.get(run.transport, NONE)
     return get_transport(transport)
 
 
 def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
-    """When the sender of each flow knows that it has arrived [F] s."""
     used = replace(transport, payload_bytes=run.payload, header_bytes=run.header)
     problem = network(run, dtype, used.pacing)
     padding = (0, len(problem.weight) - len(run.size))
@@ -314,10 +299,8 @@ def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
 
 
 def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
-    """The links that the flows of a run share, padded: links that nobody crosses, flows of weight 0.
-
-    The first link of a flow is its port up, the last its port down, which runs at the receiver's pace.
-    """
+    """The links that the flows of a run share, padded with unused links and flows of weight 0. A flow's first link is
+    its sender's port, its last its receiver's, slowed by `pacing`."""
     crossed = [_links(run, flow) for flow in range(len(run.size))]
     parallel = {link: count for links in crossed for link, count in links.items()}
     index = {link: number for number, link in enumerate(parallel)}
@@ -332,7 +315,7 @@ def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
 
 
 def ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
-    """The ports that acknowledgements of every flow cross [F 2]: up from its receiver, down to its sender."""
+    """The ports that the acknowledgements of every flow cross [F 2]: up from its receiver, down to its sender."""
     hops, nobody = np.asarray(problem.hops), problem.capacity.size
     last = (hops >= 0).sum(axis=1) - 1
     flows = range(len(run.size))
@@ -344,7 +327,6 @@ def ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
 
 
 def _links(run: PacketRun, flow: int) -> dict[tuple, int]:
-    """What a flow crosses, in order: every directed link or pool of links, and how many parallel links it pools."""
     src, dst = run.src[flow], run.dst[flow]
     if run.paths is not None:
         return dict.fromkeys(pairwise((*run.paths[flow], f"DST{dst}")), 1)
@@ -361,8 +343,6 @@ def _padded(count: int, multiple: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- correction
 class RateHistory(NamedTuple):
-    """Of every flow [F]."""
-
     finish: np.ndarray  # when its last byte is sent [s]
     risen: np.ndarray  # sum of the squares of all rises of its rate
     last: np.ndarray  # the rate it ends with [bytes/s]
@@ -371,10 +351,10 @@ class RateHistory(NamedTuple):
 def rate_history(
     problem: FlowProblem, size: np.ndarray, start: np.ndarray, back: Int[np.ndarray, "F 2"], acks: float
 ) -> RateHistory:
-    """Rates of a few hundred flows from event to event; a flow starts at its full rate.
+    """Rates from event to event of flows of `size` [F] bytes from `start` [F] s; a flow starts at its full rate.
 
-    - `size` [F] bytes, `start` [F] s.   - `acks`: bytes of acknowledgements per byte of data.
-    - `back`: the two ports that the acknowledgements of a flow cross, L where nothing else does.
+    `acks`: bytes of acknowledgements per byte of data. `back`: the two ports that a flow's acknowledgements cross, L
+    for none.
     """
     flows = len(size)
     left, finish = np.array(size, float), np.array(start, float)
@@ -398,7 +378,6 @@ def rate_history(
 
 @eqx.filter_jit
 def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array, "F"]:
-    """Rates of the active flows on the ports that their own acknowledgements leave."""
     running = eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
     def again(_, rate):
@@ -412,10 +391,8 @@ def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array
 def corrected(
     transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
 ) -> np.ndarray:
-    """When the sender knows that each flow has arrived [F] s: with the way there and back, start-up, and lost bytes.
-
-    A rate that rises by x at `regain` payloads per round trip squared falls x^2 / (2 x slope) bytes behind.
-    """
+    """When each sender knows that its flow has arrived [F] s: round trip, start-up and lost bytes included. A rate that
+    rises by x, at `regain` payloads per round trip squared, falls x^2 / (2 x slope) bytes behind."""
     finish = history.finish + transport.path_s(links, link_delay_s, line_Bps) + links * link_delay_s
     if transport.regain is None:
         return finish
@@ -425,7 +402,7 @@ def corrected(
 
 # --------------------------------------------------------------------------------------------------------- rows
 def packet_rows(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
-    """A row for every run, by group: its facts, predicted and measured times, and errors of its flows."""
+    """One row per run, by group: its facts, predicted and measured times, and errors of its flows."""
     ordered = sorted(predictions, key=lambda p: (GROUPS.index(p.run.group), p.run.topology))
     return [_row(prediction) for prediction in ordered]
 
@@ -461,15 +438,14 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 
 
 def _sizes(name: str, errors: np.ndarray) -> dict[str, float | None]:
-    """Median and 90th percentile of the size of errors of large flows, None without any."""
     median, p90 = np.percentile(np.abs(errors), (50, 90)).tolist() if errors.size else (None, None)
     return {f"{name}_median": median, f"{name}_p90": p90}
 
 
 def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """A line for every group and transport: errors of the collective time over runs, and of all their large flows.
+    """One row per group and transport: errors of the collective time over runs, and of all their large flows.
 
-    `worst_pattern` is that of the run with the largest error.
+    `worst_pattern` is the pattern of the run with the largest error.
     """
     lines = []
     for group in GROUPS:
@@ -487,7 +463,6 @@ def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
 
 
 def _over_runs(name: str, members: Sequence[Prediction], errors: Sequence[float]) -> dict[str, Any]:
-    """Mean, median and 90th percentile of the size of errors, and the worst with its pattern."""
     sizes = np.abs(errors)
     worst = int(np.argmax(sizes))
     line: dict[str, Any] = {"error_mean": float(sizes.mean()), "error_median": float(np.median(sizes))}

@@ -1,7 +1,6 @@
-"""The figures of the paper: keep what is done, run the rest, and put what was published beside what came out.
+"""Reproduces the paper's figures: reuses finished ones, runs the others, and compares results with published numbers.
 
-Each figure is an experiment in a process of its own, which has its own precision and memory, and takes no other with it
-when it fails.
+Each figure runs in its own process, because precision and memory differ and a failure must not stop the others.
 """
 
 import ast
@@ -51,11 +50,10 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parent
 _SCRIPT = re.compile(r"^SCRIPT\b", re.MULTILINE)
 JOBS = 2
 PAUSE_S = 0.05
-PATIENCE_S = 10.0  # with a process that was asked to end
+PATIENCE_S = 10.0  # before an interrupted process is killed
 
 
 def package() -> ModuleType:
-    """The experiments: in a wheel inside this package, in a checkout in the folder beside it."""
     if PACKAGE in sys.modules:
         return sys.modules[PACKAGE]
     inside, beside = (place / "experiments" / "__init__.py" for place in (ROOT, ROOT.parent))
@@ -69,7 +67,7 @@ def package() -> ModuleType:
 
 
 def questions() -> dict[str, str]:
-    """The question of each script, by the name of its module, read without running it."""
+    """The question of each script by module name, read without running it."""
     found = {}
     for file in sorted(pathlib.Path(*package().__path__).glob("*.py")):
         if _SCRIPT.search(text := file.read_text(encoding="utf-8")):
@@ -81,7 +79,6 @@ def questions() -> dict[str, str]:
 
 
 def load(module: str) -> Any:
-    """The `Script` of a module of the experiments."""
     if module not in questions():
         raise InputError(f"there is no script {module}.py among the experiments.")
     with extra(ALL, "reproducing figures"):
@@ -89,13 +86,12 @@ def load(module: str) -> Any:
 
 
 def known() -> dict[str, str]:
-    """Modules of scripts by name: the figures of the paper, then the others."""
     others = (module for module in questions() if module not in FIGURES.values())
     return FIGURES | {module.replace("_", "-"): module for module in others}
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
-    """Modules of the figures asked for, in their order; without a word all of the paper's."""
+    """Modules of the requested figures; without a word, all of the paper's."""
     names = known()
     of_module = {module: name for name, module in names.items()}  # a script may be named by its module as well
     asked = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
@@ -104,7 +100,6 @@ def chosen(words: Sequence[str]) -> dict[str, str]:
 
 
 def listing() -> str:
-    """Every figure with what it asks, then the scripts that `all` leaves out."""
     asked, names = questions(), known()
     wide = max(map(len, names))
     lines = {name: f"  {name:<{wide}}  {asked.get(module, '(missing)')}" for name, module in names.items()}
@@ -116,15 +111,13 @@ def listing() -> str:
 
 # ---------------------------------------------------------------------------------------------------- processes
 class Ended(NamedTuple):
-    """A process that has ended."""
-
     name: str  # of its command
     status: int  # negative: the signal
     seconds: float
 
 
 def checked_jobs(jobs: int | None) -> int:
-    """Processes to run at once; None: two, or one on a single core."""
+    """Number of parallel processes; None: two, or one on a single core."""
     if jobs is None:
         return min(JOBS, cores())
     if whole("jobs", jobs) > cores():
@@ -135,8 +128,8 @@ def checked_jobs(jobs: int | None) -> int:
 def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run the commands, `jobs` at once; yields each as it ends.
 
-    A command writes its output to its stem with .txt and its errors to .log, which is deleted after success. Commands
-    that still run when the caller stops are interrupted and leave neither file.
+    A command writes its output to its stem with .txt and errors to .log, which is deleted after success. If the caller
+    stops early, running commands are interrupted and leave neither file.
     """
     waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
     before = signal.signal(signal.SIGTERM, _leave)
@@ -162,7 +155,7 @@ def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Pa
 
 
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
-    """Start a process group, so that an interrupt from the keyboard reaches it through this process alone."""
+    """Start a process group, so that a keyboard interrupt reaches it only through this process."""
     with stem.with_suffix(".txt").open("wb") as out, stem.with_suffix(".log").open("wb") as log, _interruptible():
         streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
         return subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
@@ -170,7 +163,7 @@ def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subproces
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Processes started inside heed an interrupt, even if this one ignores it as a job in the background."""
+    """Child processes heed an interrupt even if this one, as a background job, ignores it."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -181,18 +174,17 @@ def _interruptible() -> Iterator[None]:
 
 
 def _share(jobs: int) -> dict[str, str]:
-    """Settings of XLA by which processes share cores and an accelerator's memory, unless the user has set them."""
+    """XLA settings that share cores and GPU memory between processes, where the user has set none."""
     threads = str(max(1, cores() // jobs))  # two processes with a thread for every core are four times slower
     return {"PJRT_NPROC": threads, "NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if jobs > 1 else {}
 
 
 def _leave(number: int, frame: Any) -> None:
-    """SIGTERM, as job schedulers send it: end the other processes, too."""
+    """Handle SIGTERM, as job schedulers send it: end the other processes, too."""
     raise SystemExit(128 + number)
 
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:
-    """Interrupt, so that they end their own processes; kill after `PATIENCE_S`."""
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
@@ -204,8 +196,6 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
 
 # -------------------------------------------------------------------------------------------------- reproduction
 class Reproduction:
-    """The figures of one run: their scripts, verdicts so far, and which failed."""
-
     def __init__(self, modules: Mapping[str, str], options):
         self.modules, self.options, self.folder = modules, options, pathlib.Path(options.out)
         self.scripts: dict[str, Any] = {}
@@ -213,7 +203,7 @@ class Reproduction:
         self.failed: list[str] = []
 
     def all(self, jobs: int) -> None:
-        """Keep or run every figure; a line for each as it is done."""
+        """Reuse or run every figure; prints one line for each."""
         with extra("cli", "reproducing figures"):
             from tqdm import tqdm
 
@@ -221,7 +211,7 @@ class Reproduction:
         with tqdm(total=len(self.modules), desc="reproduce", unit="figure", file=sys.stderr, disable=None) as bar:
 
             def attempt(name: str, step: Callable[[], str | None]) -> bool:
-                """A step of one figure: whether there is more to do; an error fails this figure alone."""
+                """Run one step of a figure; True if more remains to do. An error fails only this figure."""
                 try:
                     outcome = step()
                 except Exception as mistake:
@@ -242,11 +232,10 @@ class Reproduction:
                 raise
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each claim, in the order of the figures."""
         return [row for name in self.modules for row in self.verdicts.get(name, [])]
 
     def _keep(self, name: str) -> str | None:
-        """Judge the rows that the folder has; None: it has to be run."""
+        """Judge the rows already in the folder; None if there are none to use."""
         script = self.scripts[name] = load(self.modules[name])
         if self.options.again:
             return None
@@ -254,7 +243,6 @@ class Reproduction:
         return None if rows is None else self._judged(name, rows, "kept")
 
     def _finish(self, ended: Ended) -> str:
-        """Judge the rows that a process has left in the folder."""
         if ended.status:
             raise InputError(self._why(ended))
         rows, _ = report.read_rows(self.scripts[ended.name].files(self.folder)[0])
@@ -276,16 +264,13 @@ class Reproduction:
         return [sys.executable, "-m", "mfabric_jax.commands.experiment", self.modules[name], *words]
 
     def _trace_of(self, script: Any) -> dict[str, str]:
-        """The recording, for a script that reads one."""
         trace = self.options.trace
         return {} if trace is None or "trace" not in script.config.__dataclass_fields__ else {"trace": trace}
 
     def _stem(self, name: str) -> pathlib.Path:
-        """Path of a figure's files without their suffix."""
         return self.folder / self.scripts[name].name
 
     def _why(self, ended: Ended) -> str:
-        """The last line of a process's errors, or how it ended."""
         if ended.status < 0:
             return f"its process ended by {signal.Signals(-ended.status).name}."
         log = self._stem(ended.name).with_suffix(".log")
@@ -297,7 +282,7 @@ class Reproduction:
 
 
 def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
-    """The verdicts, and those of the file on figures that were not asked for, in the order of the list."""
+    """The verdicts, plus the file's verdicts on figures that were not requested, in the order of the list."""
     try:
         earlier: list[dict[str, Any]] = [*read_texts(file)]
     except InputError:

@@ -1,4 +1,4 @@
-"""What is trained, on how many GPUs, and what that computes and sends: model facts, placement, seconds, bytes."""
+"""What is trained, on how many GPUs, and what that costs: model dimensions, placement of ranks, seconds and bytes."""
 
 from mfabric_jax.workload.catalog import NAMES as NAMES
 from mfabric_jax.workload.catalog import get as get

@@ -1,8 +1,6 @@
-"""The named workloads: which model runs on how many GPUs with which parallelism.
-
-As simulated in arXiv 2501.03905. Inferred where it is silent: the DP degrees of Mixtral 8x7B, LLaMA-MoE and
-Qwen-MoE, the top-k of LLaMA-MoE, and one micro-batch per pipeline stage.
-"""
+"""The named workloads of arXiv 2501.03905: model, number of GPUs and degrees of parallelism. Inferred where the paper
+does not say: DP degrees of Mixtral 8x7B, LLaMA-MoE and Qwen-MoE, top-k of LLaMA-MoE, one micro-batch per pipeline
+stage."""
 
 import dataclasses
 import math
@@ -32,13 +30,12 @@ NAMES = tuple(_FACTS)
 
 
 def get(model: str, **overrides: Any) -> Workload:
-    """A job as the paper simulates it, by the name of its model, with fields replaced.
+    """The workload that the paper simulates for a model name; `overrides` replace fields of `Workload` or
+    `Architecture`.
 
-    - `overrides`: fields of `Workload` or `Architecture`. `gpus` follows from the degrees unless it is stated; `dp`
-      from `gpus` and the other degrees.
-
-    Files of models, and set-ups that are found: `resolve(Case().with_({"model.name": FILE})).job`. `InputError` for an
-    unknown name or field, `Misfit` for values that do not fit together.
+    Unless stated, `gpus` follows from the degrees, and `dp` from `gpus` and the other degrees. For a model from a file,
+    use `resolve(Case().with_({"model.name": FILE})).job`. Raises `InputError` for an unknown name or field, and
+    `Misfit` for values that do not fit together.
     """
     facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model}
     of_job = [field.name for field in dataclasses.fields(Workload) if field.name not in ("model", "architecture")]
@@ -54,7 +51,6 @@ def get(model: str, **overrides: Any) -> Workload:
 
 
 def _spread(facts: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """`gpus` from the degrees, or `dp` from `gpus` and the others, where they are not stated."""
     for name in (*DEGREES, "gpus"):
         checks.whole(name, facts[name])
     ranks = math.prod(facts[name] for name in DEGREES if name != "dp")
@@ -68,8 +64,8 @@ def _spread(facts: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Model(NamedTuple):
-    """A model as it is named: `label` in rows, its dimensions, what its file says of `job` (by path below it), and the
-    name under which figures for it are published; empty: none are."""
+    """A named model: label in rows, dimensions, `job` settings of its file, and name of published figures ("" for
+    none)."""
 
     label: str
     architecture: models.Architecture
@@ -78,12 +74,8 @@ class Model(NamedTuple):
 
 
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
-    """A model by its name, from a `.toml` or `.json` file, or the `config.json` of a released one.
-
-    - `changed`: fields of its `Architecture`, replaced.
-
-    `InputError` for an unknown name, a file that cannot be read, and dimensions that no model has.
-    """
+    """A model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`; `changed` replaces
+    `Architecture` fields. `InputError` for unknown names, unreadable files and impossible dimensions."""
     if is_model_file(name):
         architecture, set_up = read_model(name)
         model = Model(architecture.name, architecture, set_up)

@@ -1,7 +1,4 @@
-"""How long one block computes, FLOPs over what a GPU achieves, and about how long an iteration takes, in closed form.
-
-The output head is a part of a block's attention in the same FLOPs over the same rate; an embedding looks words up.
-"""
+"""Compute time of one block (FLOPs over achieved FLOP/s), and a closed-form estimate of an iteration's time."""
 
 import math
 from typing import Any, NamedTuple
@@ -20,26 +17,22 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-BACKWARD_OVER_FORWARD = 2.0  # gradients of inputs and of weights: two products for each one of the forward pass
-WEIGHTS_OVER_FORWARD = 1.0  # of it, those of weights; what has none (attention scores) computes both for its inputs
+BACKWARD_OVER_FORWARD = 2.0  # two products (gradients of inputs and of weights) per forward product
+WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have none and need both products for inputs
 
 
 class BackwardTimes(NamedTuple):
-    """What a backward pass computes over the forward pass, what runs again included, by part of a block."""
-
     attention: float
     inner: float
 
 
 def backward_times(recompute: str) -> BackwardTimes:
-    """Those of `Workload.recompute`."""
     attention, inner = (recompute in again for again in (("attention", "block"), ("block",)))
     return BackwardTimes(BACKWARD_OVER_FORWARD + attention, BACKWARD_OVER_FORWARD + inner)
 
 
 class BlockFlops(NamedTuple):
-    """Forward FLOPs of one micro-batch of one EP rank, its whole TP group together; `expert`: of `moe`, what routed
-    experts compute."""
+    """Forward FLOPs of one micro-batch of one EP rank, whole TP group; `expert` (routed experts) is part of `moe`."""
 
     attention: float
     moe: float
@@ -48,11 +41,8 @@ class BlockFlops(NamedTuple):
 
 
 class BlockSeconds(NamedTuple):
-    """Forward seconds of one micro-batch on every GPU of an EP rank; backward takes `BACKWARD_OVER_FORWARD` times it.
-
-    An MoE block takes `attention_s + moe_s`, a dense one `attention_s + dense_s`. `expert_s`: of `moe_s`, what routed
-    experts take under balanced load.
-    """
+    """Forward seconds of one micro-batch on every GPU of an EP rank; backward takes `BACKWARD_OVER_FORWARD` times as
+    long. Blocks take `attention_s` plus `moe_s` (`expert_s` of it in routed experts) or `dense_s`."""
 
     attention_s: Any
     moe_s: Any
@@ -61,8 +51,8 @@ class BlockSeconds(NamedTuple):
 
 
 def block_flops(workload: Workload) -> BlockFlops:
-    """Two FLOPs per parameter and token, and causal attention scores. The MoE part counts the gate, top-k routed
-    experts (`expert`) and the shared experts, under balanced load. `dense` is 0 for a model without dense blocks."""
+    """FLOPs of each part of a block under balanced load: two per parameter and token, plus causal attention scores. The
+    MoE part counts the gate, top-k routed experts and shared experts. `dense` is 0 for a model without dense blocks."""
     model, tokens = workload.architecture, workload.tokens
     scores = model.attention.score_flops(workload.sequence)
     routed = model.gate_params + model.top_k * model.expert_params + model.shared_params
@@ -75,10 +65,8 @@ def block_flops(workload: Workload) -> BlockFlops:
 
 
 def iteration_flops(workload: Workload) -> float:
-    """Model FLOPs of one iteration of the whole cluster, those of MFU: three times the forward ones of every block and
-    token (`block_flops`: active parameters and causal scores), and of the output head where its time is counted. What
-    is computed again, uneven loads and padding do not count.
-    """
+    """Model FLOPs of one iteration of the cluster, as MFU counts them: three times the forward FLOPs of every block and
+    token and of a counted output head, without recomputation, uneven load and padding."""
     model, block = workload.architecture, block_flops(workload)
     moe = workload.moe_layers
     forward = model.blocks * block.attention + moe * block.moe + (model.blocks - moe) * block.dense
@@ -89,22 +77,21 @@ def iteration_flops(workload: Workload) -> float:
 
 
 def scores_over_attention(workload: Workload) -> float:
-    """Part of attention's computation that is scores and weighted values, not projections."""
+    """Scores and weighted values as a fraction of attention's FLOPs."""
     scores = workload.architecture.attention.score_flops(workload.sequence)
     return workload.tokens * scores / block_flops(workload).attention
 
 
 def head_over_attention(workload: Workload) -> float:
-    """Forward FLOPs of the output head, two per parameter and token, over those of a block's attention."""
+    """Forward FLOPs of the output head over those of one block's attention."""
     return workload.tokens * 2 * workload.architecture.head_params / block_flops(workload).attention
 
 
 def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision: str = "bf16") -> BlockSeconds:
-    """Forward seconds of the parts of a block, the TP group sharing the work evenly.
+    """Forward seconds of the parts of a block; the TP group shares the work evenly.
 
-    - `efficiency`: achieved over peak FLOP/s, a number or a traced scalar. Above 1 is allowed: calibration
-      against published iteration times asks for it.
-    - `precision`: of the peak, bf16 or fp8.
+    `efficiency` is achieved over peak FLOP/s, a number or a traced scalar; calibration against published iteration
+    times needs values above 1. `precision` ("bf16" or "fp8") selects the peak.
     """
     checks.positive("efficiency", efficiency)
     rate = workload.tp * gpu.peak(precision) * efficiency
@@ -115,11 +102,7 @@ def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision
 
 
 class Speeds(NamedTuple):
-    """What a set-up is estimated for.
-
-    - `efficiency`: achieved over peak FLOP/s of `precision`.   - `nic_gbps`: of one NIC.
-    - `overlap_gradients`: gradients are all-reduced beside the last backward pass.
-    """
+    """Assumed rates: achieved over peak FLOP/s, Gbit/s of a NIC, whether gradients overlap the last backward pass."""
 
     efficiency: float = 0.5
     nic_gbps: float = 400.0
@@ -131,7 +114,7 @@ USUAL = Speeds()
 
 
 class IterationSeconds(NamedTuple):
-    """Where an iteration's seconds go on its busiest stage."""
+    """Seconds of an iteration on its busiest stage, by part."""
 
     computation: float
     tensor_parallel: float
@@ -141,24 +124,18 @@ class IterationSeconds(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All parts [s]."""
         return sum(self)
 
 
 class _Rates(NamedTuple):
-    """Bytes/s: of a GPU's NVLink, and of all NICs of a server."""
-
     nvlink: float
     server: float
 
 
 def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -> IterationSeconds:
-    """An iteration of a workload on such servers: to compare set-ups of one model, not to replace a simulation.
-
-    Experts are loaded evenly, links are never shared, no switch waits. Of the busiest stage: what its passes compute,
-    its tensor-parallel all-reduces over NVLink and its all-to-alls, the part that leaves a server over its NICs and the
-    rest over NVLink, beside each other; then the bubble of its schedule, and gradients and the optimizer's step.
-    """
+    """Estimated seconds of one iteration by part, for comparing set-ups of a model. Experts are evenly loaded, links
+    are not shared, and switches add no delay. The busiest stage's compute, TP all-reduces over NVLink and all-to-alls
+    count (traffic between and inside servers at once), then the bubble, gradients and the optimizer step."""
     nics = workload.gpus_per_server if server.nics is None else server.nics
     rates = _Rates(server.nvlink, nics * float(units.gbps(speeds.nic_gbps)))
     block = block_seconds(workload, server, speeds.efficiency, speeds.precision)
@@ -178,12 +155,11 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
 
 
 def _rounds(workload: Workload) -> int:
-    """How often a micro-batch goes through a block, its all-to-alls with it."""
     return PASSES + (workload.recompute == "block")
 
 
 def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
-    """Of one micro-batch, forward and backward: on the stage that computes longest, and on the others, the mean."""
+    """Seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean of the other stages."""
     usual = 1 + BACKWARD_OVER_FORWARD
     attention = (usual + (workload.recompute != "none")) * part.attention_s
     moe, dense = ((usual + (workload.recompute == "block")) * each for each in (part.moe_s, part.dense_s))
@@ -198,14 +174,13 @@ def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
 
 
 def _blocks(workload: Workload, moe_only: bool = False) -> float:
-    """Blocks that a micro-batch crosses on the stage that has most."""
+    """Number of blocks that a micro-batch passes on the fullest stage."""
     most = max(sum(held.moe) + (0 if moe_only else sum(held.dense)) for held in workload.holdings)
     return most / workload.order.copies
 
 
 def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> float:
-    """All-reduces of one micro-batch on a stage, and what attention's scores do not hide of keys and values going
-    around context-parallel rings."""
+    """Seconds of one micro-batch's TP all-reduces, and of context-parallel transfers not hidden by scores."""
     reduces = _rounds(workload) + (PASSES if workload.tp_reduces == "all" else 0)
     seconds = _blocks(workload) * reduces * tp_bytes_per_gpu(workload) / rates.nvlink
     if workload.cp == 1:
@@ -218,7 +193,6 @@ def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> f
 
 
 def _exchanged(workload: Workload, rates: _Rates) -> float:
-    """All-to-alls of one micro-batch on a stage: between servers and inside them, beside each other."""
     both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     each = both * _blocks(workload, moe_only=True) * _rounds(workload)  # of one selection
     remote, itself = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
@@ -232,7 +206,7 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
 
 
 def _reached(workload: Workload) -> float:
-    """Other servers that a token is sent to, if all experts are as likely."""
+    """Expected number of other servers that a token is sent to, if all experts are equally likely."""
     experts, chosen = workload.architecture.experts, workload.architecture.top_k
     servers = workload.ep // workload.ranks_per_server
     missed = math.comb(experts - experts // servers, chosen) / math.comb(experts, chosen)
@@ -244,13 +218,11 @@ def _reached(workload: Workload) -> float:
 
 
 def _sent(workload: Workload, rates: _Rates) -> float:
-    """Activations to the next stage and their gradients back, of one micro-batch."""
     return PASSES * pp_bytes(workload) * workload.gpus_per_server / (workload.tp * rates.server)
 
 
 def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: bool) -> tuple[float, float]:
-    """Seconds for gradients, and for weights that are shared out: of every micro-batch, beyond what its passes hide,
-    and at the end."""
+    """Seconds for gradients and sharded weights: per micro-batch beyond what its passes hide, and at the end."""
 
     def reduced(*, last: bool) -> float:
         sizes = [replica_bytes(workload, stage, last=last) for stage in {0, workload.pp - 1}]

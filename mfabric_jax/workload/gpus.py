@@ -1,4 +1,4 @@
-"""GPUs: those of the catalogue by name (`gpus.toml`), and those of one's own."""
+"""GPUs: the catalogue (`gpus.toml`) and files of the user."""
 
 import dataclasses
 import tomllib
@@ -17,14 +17,14 @@ PRECISIONS = ("bf16", "fp8")
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU and the server it sits in. What is None is not known.
+    """A GPU and its server; None means not known.
 
-    - `bf16_flops`, `fp8_flops`: peaks, dense FLOP/s.   - `nvlink`: bytes/s per direction inside a server.
-    - `memory_bytes`, `memory_Bps`: of its HBM.   - `watts`: of the GPU.   - `usd`: its price.
-    - `gpus_per_server`, `nics`: of a server; None: one NIC for each GPU.
-    - `scale_up_gpus`: of an NVLink domain, where it spans servers (nvl72, mfabric-cpo); None: that of the fabric.
+    - `bf16_flops`, `fp8_flops`: peak dense FLOP/s; `nvlink`: bytes/s per direction inside a server.
+    - `memory_bytes`, `memory_Bps`: size and bytes/s of HBM; `watts`, `usd`: of one GPU.
+    - `gpus_per_server`, `nics`: of a server; `nics` None: one per GPU.
+    - `scale_up_gpus`: size of an NVLink domain that spans servers (nvl72, mfabric-cpo); None: the fabric's size.
 
-    Raises `InputError` for a number that no GPU has.
+    Raises `InputError` for an impossible number.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Gpu:
                 checks.whole(field, getattr(self, field))
 
     def peak(self, precision: str = "bf16") -> float:
-        """Dense FLOP/s at a precision of `PRECISIONS`; `InputError` where none is known."""
+        """Dense FLOP/s at "bf16" or "fp8"; `InputError` if not known."""
         peaks = {"bf16": self.bf16_flops, "fp8": self.fp8_flops}
         known = peaks[checks.one_of("compute_precision", precision, PRECISIONS)]
         if known is None:
@@ -67,7 +67,6 @@ def _text(field: str, value: Any) -> str:
 
 
 def _amount(unit: Callable[[float], float]) -> Callable[[str, Any], float]:
-    """A finite number above 0, in units of a data sheet."""
     return lambda field, value: unit(float(checks.positive(field, checks.number(field, value))))
 
 
@@ -89,7 +88,6 @@ REQUIRED = ("bf16_tflops", "nvlink_gigabytes_per_s")
 
 
 def _gpu(values: dict[str, Any], known: dict[str, Gpu], **unnamed: Any) -> Gpu:
-    """A GPU from a table in units of data sheets; `known`: those that it may be `like`."""
     for field in values:
         checks.one_of("field of a GPU", field, ("like", *FIELDS))
     missing = [field for field in REQUIRED if field not in values]
@@ -113,14 +111,13 @@ GPUS = _catalogue()
 
 
 def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
-    """A GPU by its name in the catalogue, from a `.toml` or `.json` file, or as it is.
+    """A GPU by catalogue name, from a `.toml` or `.json` file, or unchanged if it is a `Gpu`.
 
-    - A file holds `name`, `source`, `bf16_tflops`, `fp8_tflops` (dense peaks), `nvlink_gigabytes_per_s` (one way),
-      `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`, `scale_up_gpus`, `nics` (of a server), `watts`
-      and `usd`; `like = "H100-SXM"` takes what it leaves out from one of the catalogue. Without a name it has the
-      file's.
+    A file may hold `name` (default: the file's name), `source`, `bf16_tflops`, `fp8_tflops` (dense peaks),
+    `nvlink_gigabytes_per_s` (one way), `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`,
+    `scale_up_gpus`, `nics` (per server), `watts` and `usd`. `like = "H100-SXM"` takes missing fields from that GPU.
 
-    Raises `InputError` for an unknown name or field, and for a number that no GPU has.
+    Raises `InputError` for an unknown name or field, and for an impossible number.
     """
     if isinstance(gpu, Gpu):
         return gpu

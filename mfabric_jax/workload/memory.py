@@ -1,10 +1,6 @@
-"""Memory of a GPU in training: weights, gradients, optimizer state and what the backward pass needs of the forward one.
-
-Weights in bf16, Adam with a master copy and two moments in float32 (arXiv 1910.02054), activations in bf16 (the count
-of arXiv 2205.05198, for the blocks of today: gated FFNs, no dropout, a fused attention kernel; docs/models.md has the
-formula). Loads are balanced. Buffers of communication, fragmentation and what libraries take are not counted: what is
-counted must leave `HEADROOM` for them.
-"""
+"""Memory of a GPU in training. Weights and activations are bf16; Adam keeps a master copy and two moments in float32
+(arXiv 1910.02054); activations follow arXiv 2205.05198 for gated FFNs, no dropout and fused attention (formula:
+docs/models.md). Loads are balanced. `HEADROOM` covers communication buffers, fragmentation and libraries."""
 
 from typing import NamedTuple
 
@@ -23,22 +19,22 @@ from mfabric_jax.workload.volume import (
     word_params,
 )
 
-GATHERED = 2  # blocks whose parameters a GPU holds whole where these are shared out: the one at work and the next
+GATHERED = 2  # blocks held whole under sharded parameters: the current one and the next
 LOGIT_BYTES = 4  # float32: routers and output head
 KEPT_PER_FFN = 3  # gate, up and their product
 # Three communicators of NCCL took 6 GB (github.com/NVIDIA/nccl, issue 864), and groups of TP, EP, DP and PP are more
 # than three; that is 7.5 % of 80 GB before the allocator loses any to fragments. Estimators of memory leave both out.
 HEADROOM = 0.08
-UNKNOWN_BYTES = float(units.gigabytes(80))  # taken of a GPU whose memory is not known
+UNKNOWN_BYTES = float(units.gigabytes(80))  # assumed if the memory of a GPU is not known
 
 
 def usable_bytes(memory_bytes: float | None) -> float:
-    """What of a GPU's memory a set-up may fill; None: not known."""
+    """Bytes of a GPU's memory that a set-up may fill; None stands for an unknown size."""
     return (1 - HEADROOM) * (UNKNOWN_BYTES if memory_bytes is None else memory_bytes)
 
 
 class Memory(NamedTuple):
-    """Bytes that one GPU of a pipeline stage holds at most; `logits`: of the output head, where the model ends."""
+    """Peak bytes on one GPU of a pipeline stage; `logits` belong to the output head on the last stage."""
 
     weights: float
     gradients: float
@@ -48,17 +44,16 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All parts [bytes]."""
         return sum(self)
 
 
 def memory_of(workload: Workload, stage: int) -> Memory:
-    """What a GPU of one pipeline stage holds; `InputError` for a stage that does not exist."""
+    """Memory of one GPU of a pipeline stage [B]; `InputError` for a stage that does not exist."""
     return _OnGpus(workload).of(workload.check_stage(stage))
 
 
 def _updated(workload: Workload, dense: float, expert: float) -> float:
-    """Parameters whose optimizer state a GPU has: of what it holds its share among replicas, unless none share."""
+    """Parameters whose optimizer state one GPU holds: a share, where replicas share it."""
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies
@@ -66,15 +61,14 @@ def _updated(workload: Workload, dense: float, expert: float) -> float:
 
 
 def step_bytes(workload: Workload, stage: int) -> float:
-    """Bytes of its memory that a GPU of a stage reads and writes in the optimizer's step: gradient and state read,
-    state and weight written, of every parameter that it updates."""
+    """Bytes of HBM that a GPU of a stage reads and writes in the optimizer step."""
     params, each = stage_params(workload, stage), workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
     dense = (params.dense + word_params(workload, stage)) / workload.tp
     return each * _updated(workload, dense, params.expert / workload.tp)
 
 
 def fullest_stage(workload: Workload) -> tuple[int, Memory]:
-    """The pipeline stage whose GPUs hold most, and what that is."""
+    """The pipeline stage whose GPUs need the most memory, and that memory [B]."""
     gpus = _OnGpus(workload)
     every = [gpus.of(stage) for stage in range(workload.pp)]
     stage = max(range(workload.pp), key=lambda at: every[at].total)
@@ -82,8 +76,6 @@ def fullest_stage(workload: Workload) -> tuple[int, Memory]:
 
 
 class _OnGpus:
-    """What GPUs of a workload hold, stage by stage; what all stages have in common is worked out once."""
-
     def __init__(self, workload: Workload):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
         model, tokens = workload.architecture, workload.tokens
@@ -94,7 +86,6 @@ class _OnGpus:
         self.logits = (model.vocab > 0) * tokens * head / workload.tp
 
     def of(self, stage: int) -> Memory:
-        """What a GPU of a stage holds."""
         workload, held = self.workload, self.workload.holdings[stage]
         params = held_params(held, *self.kinds)
         dense, expert = (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp
@@ -109,7 +100,6 @@ class _OnGpus:
         )
 
     def _in_flight(self, stage: int, held: Holding) -> float:
-        """Elements per token of all passes in flight, the TP group together."""
         workload = self.workload
         in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
         passes = zip(in_flight, held.moe, held.dense, strict=True)
@@ -117,13 +107,11 @@ class _OnGpus:
 
 
 def _largest_block(held: Holding, kinds: tuple[StageParams, StageParams]) -> float:
-    """Parameters of the largest block of a stage, all TP slices together."""
     return max(sum(params) for params, count in zip(kinds, (sum(held.moe), sum(held.dense)), strict=True) if count)
 
 
 def _kept(workload: Workload) -> tuple[dict[bool, float], float]:
-    """Elements per token that an MoE block and a dense one keep for the backward pass, and what is computed again of
-    one block."""
+    """Elements per token kept by an MoE block and by a dense block, and elements recomputed for one block."""
     model = workload.architecture
     inner = {True: _moe_kept(workload), False: 2 * model.hidden + KEPT_PER_FFN * model.dense_hidden}
     attention = model.attention.kept(model.hidden)
@@ -135,8 +123,6 @@ def _kept(workload: Workload) -> tuple[dict[bool, float], float]:
 
 
 def _moe_kept(workload: Workload) -> float:
-    """Elements per token of an MoE FFN: its input before and after the norm, the router's logits, and for every choice
-    what is sent, what its expert computes and what comes back."""
     model = workload.architecture
     router = model.experts * LOGIT_BYTES / ACTIVATION_BYTES
     chosen = model.top_k * (2 * model.hidden + KEPT_PER_FFN * model.expert_hidden)

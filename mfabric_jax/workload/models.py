@@ -1,11 +1,9 @@
-"""Architectures of Mixture-of-Experts models: dimensions, and what follows from them.
+"""Architectures of Mixture-of-Experts models, without norms, biases and gates of shared experts, which cost next to
+nothing.
 
-Norms, biases and the gates of shared experts are left out: they move next to no bytes and take next to no time.
-Every kind of attention has `params(hidden)`; `score_flops(sequence)`: forward FLOPs per token beside those of its
-projections, causal; `kept(hidden)`: elements per token that its backward pass needs, namely its input before and after
-the norm, what its projections give, and its output (arXiv 2205.05198, with a fused kernel that does not store scores);
-and `passed_on(tokens, sequences)`: elements that a context-parallel rank passes on (arXiv 2310.01889) of its part of so
-many sequences, so many tokens together.
+Attention classes have `params(hidden)`; `score_flops(sequence)`, causal forward FLOPs per token beyond projections;
+`kept(hidden)`, elements per token for the backward pass (arXiv 2205.05198, with a fused kernel that stores no scores);
+and `passed_on(tokens, sequences)`, elements that a context-parallel rank sends on (arXiv 2310.01889).
 """
 
 import dataclasses
@@ -19,11 +17,10 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 
 @dataclasses.dataclass(frozen=True)
 class GroupedQuery:
-    """Grouped-query attention; multi-head attention is the case `kv_heads == heads`.
+    """Grouped-query attention; multi-head attention has `kv_heads == heads`, and `window` 0 means that a query sees all
+    tokens.
 
-    - `window`: tokens that a query sees at most, 0: all before it.
-
-    `InputError` for a dimension that is no whole number, and for query heads that key-value heads do not divide.
+    Raises `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
     """
 
     heads: int
@@ -37,29 +34,26 @@ class GroupedQuery:
             raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
 
     def params(self, hidden: int) -> int:
-        """Of the query, key, value and output projections."""
         return 2 * hidden * self.head_dim * (self.heads + self.kv_heads)
 
     def score_flops(self, sequence: int) -> float:
-        """Scores and weighted values of one token, the mean over a sequence."""
         return 2 * _keys(sequence, self.window) * self.heads * 2 * self.head_dim
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """Keys and values, all of them under a window, too."""
+        """Elements of keys and values; a window does not reduce them."""
         return 2 * tokens * self.kv_heads * self.head_dim
 
     def kept(self, hidden: int) -> int:
-        """Input and its norm, queries, keys, values, output."""
+        """Elements of input, normed input, queries, keys, values and output."""
         return 2 * hidden + 2 * self.head_dim * (self.heads + self.kv_heads)
 
 
 @dataclasses.dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention: queries, keys and values come out of low-rank projections (arXiv 2405.04434).
+    """Multi-head latent attention with low-rank projections (arXiv 2405.04434); `query_rank` 0: queries are projected
+    directly.
 
-    - `query_rank`: 0 where queries are projected directly.
-
-    `InputError` for a dimension that is no whole number.
+    Raises `InputError` for a dimension that is no whole number.
     """
 
     heads: int
@@ -77,30 +71,28 @@ class Latent:
         return self.heads * (self.nope_dim + self.rope_dim)
 
     def params(self, hidden: int) -> int:
-        """Of all projections; the rotary part of the key is shared by the heads."""
         query = self.query_rank * (hidden + self._query_width) if self.query_rank else hidden * self._query_width
         key_value = hidden * (self.kv_rank + self.rope_dim)
         key_value += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
         return query + key_value + self.heads * self.value_dim * hidden
 
     def score_flops(self, sequence: int) -> float:
-        """Scores and weighted values of one token, the mean over a sequence."""
         return 2 * _keys(sequence, 0) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """The latent of keys and values, and the rotary part of the key."""
+        """Elements of the key-value latent and of the key's rotary part."""
         return tokens * (self.kv_rank + self.rope_dim)
 
     def kept(self, hidden: int) -> int:
-        """Input and its norm, both latents before and after theirs, queries, keys, values, output."""
+        """Elements of input, latents (each before and after its norm), queries, keys, values and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
         return 2 * hidden + latents + 2 * self._query_width + 2 * self.heads * self.value_dim
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """Gated linear attention, as lightning attention is (arXiv 2401.04658, 2501.08313): its cost per token does not
-    grow with the sequence. `InputError` for a dimension that is no whole number."""
+    """Gated linear (lightning) attention: cost per token does not grow with the sequence (arXiv 2401.04658,
+    2501.08313)."""
 
     heads: int
     head_dim: int
@@ -109,25 +101,23 @@ class Linear:
         _check_dimensions(self)
 
     def params(self, hidden: int) -> int:
-        """Of the query, key, value, gate and output projections."""
         return 5 * hidden * self.heads * self.head_dim
 
     def score_flops(self, sequence: int) -> float:
-        """Keys times values into the state of every head, and queries times that."""
+        """FLOPs per token to update each head's state with keys and values, and to read it with queries."""
         return 4 * self.heads * self.head_dim**2
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """The state of every head and sequence."""
+        """Elements of the state of every head and sequence."""
         return sequences * self.heads * self.head_dim**2
 
     def kept(self, hidden: int) -> int:
-        """Input and its norm, queries, keys, values, gate, output."""
         return 2 * hidden + 5 * self.heads * self.head_dim
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Attention of several kinds, (kind, so many blocks of it): every block counts as the mean of them."""
+    """Attention of several kinds with their numbers of blocks; every block counts as the mean."""
 
     parts: tuple[tuple["GroupedQuery | Latent | Linear", int], ...]
 
@@ -156,25 +146,24 @@ def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
 
 
 def _keys(sequence: int, window: int) -> float:
-    """Keys that a query sees, the mean over a sequence."""
     seen = min(window or sequence, sequence)
     return seen - seen * seen / (2 * sequence)
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Dimensions of one model. Every block is attention and an FFN, with experts or dense.
+    """Dimensions of one model, whose blocks are attention and an FFN with experts or a dense FFN.
 
     - `hidden`: width of a token; `expert_hidden`: inner width of one routed expert.
-    - `shared_hidden`: inner width of all shared experts together, 0 without any.
-    - `dense_blocks`: how many FFNs have no experts, the first ones, or which (a tuple of places from 0).
-    - `dense_hidden`: inner width of the FFN of a dense block, 0 without any.
-    - `vocab`: words of the embedding and of the output head, which are the same matrix where `tied`; 0: not counted.
-    - `expert_groups`, `top_groups`: experts are chosen from so many groups (traffic depends on it where a workload's
-      `node_limit` is "model").
-    - `next_tokens`: further blocks that predict more than the next word (a fact: they are not simulated).
+    - `shared_hidden`: inner width of all shared experts together; 0: none.
+    - `dense_blocks`: number of leading dense blocks, or a tuple of the dense blocks' places from 0.
+    - `dense_hidden`: inner width of a dense FFN; 0: none.
+    - `vocab`: words of embedding and output head, one matrix if `tied`; 0: not counted.
+    - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups; affects traffic if
+      the workload's `node_limit` is "model".
+    - `next_tokens`: number of multi-token prediction blocks; not simulated.
 
-    Raises `InputError` for a dimension that is no whole number, more choices than experts, blocks that are not there.
+    Raises `InputError` for a dimension that is no whole number, more choices than experts, or blocks that do not exist.
     """
 
     name: str
@@ -229,17 +218,15 @@ class Architecture:
 
     @property
     def attention_params(self) -> float:
-        """Parameters of one block's attention; the mean where blocks differ."""
+        """Parameters of one block's attention, mean over blocks."""
         return self.attention.params(self.hidden)
 
     @property
     def gate_params(self) -> int:
-        """Parameters of one MoE block's gate."""
         return self.hidden * self.experts
 
     @property
     def expert_params(self) -> int:
-        """Parameters of one routed expert."""
         return MATRICES_PER_FFN * self.hidden * self.expert_hidden
 
     @property
@@ -249,26 +236,24 @@ class Architecture:
 
     @property
     def dense_params(self) -> int:
-        """Parameters of the FFN of one dense block."""
         return MATRICES_PER_FFN * self.hidden * self.dense_hidden
 
     @property
     def head_params(self) -> int:
-        """Parameters of the output head; as many again in the embedding, unless they are the same matrix."""
+        """Parameters of the output head; the embedding has as many, unless tied."""
         return self.vocab * self.hidden
 
     @property
     def prediction_params(self) -> float:
-        """Parameters of the `next_tokens` blocks that predict further words: an MoE block, and a projection of the
-        hidden state beside the word (arXiv 2412.19437)."""
+        """Parameters of the `next_tokens` blocks: an MoE block and a projection each (arXiv 2412.19437)."""
         block = self.attention_params + self.gate_params + self.experts * self.expert_params + self.shared_params
         return self.next_tokens * (block + 2 * self.hidden**2)
 
     def params(self, *, active: bool = False, embedding: bool = True, head: bool = True) -> float:
-        """Parameters of the whole model, without those of `next_tokens`.
+        """Parameters of the whole model, without the `next_tokens` blocks.
 
-        - `active`: those that one token uses: of the routed experts `top_k`.
-        - `embedding`, `head`: counted or not; publishers differ in that. A tied matrix counts once for either.
+        - `active`: count only parameters that one token uses (`top_k` routed experts).
+        - `embedding`, `head`: whether to count them; publishers differ. A tied matrix counts once for either.
         """
         routed = (self.top_k if active else self.experts) * self.expert_params
         moe = len(self.moe_blocks)

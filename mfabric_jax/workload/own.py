@@ -1,10 +1,5 @@
-"""Models of one's own: the fields of an architecture and of its job in a `.toml` or `.json` file, or the `config.json`
-of a released model.
-
-Of `config.json` there is one function for each layout, by its `model_type`. Field names are those of the configuration
-classes of huggingface/transformers and, for MiniMax and Kimi, of the code beside their weights. Vision parts are not
-read.
-"""
+"""Models from a user's `.toml` or `.json` file, or from a released `config.json`. Fields are those of
+huggingface/transformers and, for MiniMax and Kimi, of the code beside their weights. Vision parts are not read."""
 
 import dataclasses
 import re
@@ -36,15 +31,13 @@ OF_JOB = {  # fields of a model file that say how it is run, and where they stan
 
 
 def is_model_file(text: str) -> bool:
-    """Whether a text names a file of a model, or a folder with one, and not one of the catalogue."""
+    """Whether a text names a model file, or a folder with one, rather than a catalogue model."""
     return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
 
 
 def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:
-    """The model of a file, or of the `config.json` in a folder, and what the file says of its job, by path below `job`.
-
-    `InputError` for a file that cannot be read, an unknown field, one that is missing or wrong.
-    """
+    """The model in a file or in a folder's `config.json`, and the file's `job` settings by path. Raises `InputError`
+    for an unreadable file and for an unknown, missing or wrong field."""
     path = Path(path)
     path = path / CONFIG if path.is_dir() else path
     values, named = read_mapping(path, "facts of a model"), repr(str(path))
@@ -62,7 +55,6 @@ def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:
 
 
 def _name(path: Path, values: Mapping[str, Any]) -> str:
-    """What a model is called after its file, or its folder where that is a `config.json`."""
     if path.name != CONFIG:
         return path.stem
     folder = path.resolve().parent
@@ -75,7 +67,6 @@ def _name(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the architecture."""
     for field in values:
         checks.one_of("field of a model", field, ("name", "source", *OF_MODEL, *OF_JOB))
     _check_needed("a model", OF_MODEL, values)
@@ -89,7 +80,6 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says of the job."""
     for name in OF_JOB:
         if not isinstance(values.get(name, 0), str | float | int):
             raise InputError(f"{name} must be one number or word, got {values[name]!r:.80}.")
@@ -103,7 +93,6 @@ def _check_needed(what: str, fields: Mapping[str, dataclasses.Field], values: Ma
 
 
 def _attention(value: Any) -> Attention:
-    """One kind of attention from a table, or several from a list of tables with `blocks`."""
     if not isinstance(value, list):
         return _kind(value)
     parts = []
@@ -115,7 +104,7 @@ def _attention(value: Any) -> Attention:
 
 
 def _kind(table: Any) -> Any:
-    """`kind` may be left out: "latent" has a `kv_rank`, else it is "grouped-query"."""
+    """Fills in a missing `kind`: "latent" if there is a `kv_rank`, else "grouped-query"."""
     if not isinstance(table, Mapping):
         form = "{ heads = 32, kv_heads = 8, head_dim = 128 }"
         raise InputError(f"attention must be a table such as {form}, got {table!r:.80}.")
@@ -136,7 +125,7 @@ NEEDED = object()
 
 
 class Config:
-    """What a file says, field by field; a mistake names the field and the file."""
+    """Typed access to the fields of a file; errors name the field and the file."""
 
     def __init__(self, values: Mapping[str, Any], named: str):
         self.values, self.named = values, named
@@ -148,18 +137,17 @@ class Config:
         return default if value is None else value
 
     def whole(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
-        """A whole number; `default` where the file has none, or null."""
+        """A whole number; `default` where the field is missing or null."""
         return checks.whole(f"{field} of {self.named}", self._value(field, default), at_least=at_least)
 
     def flag(self, field: str) -> bool:
-        """True or false; without it false."""
         value = self._value(field, False)
         if not isinstance(value, bool):
             raise InputError(f"{field} of {self.named} must be true or false, got {value!r}.")
         return value
 
     def each(self, field: str, allowed: tuple | None = None) -> list:
-        """A list, empty without it: a value for every block where `allowed` ones are named, else places of blocks."""
+        """A list, empty if missing: one of `allowed` per block, or places of blocks."""
         value, blocks = self._value(field, []), self.whole("num_hidden_layers", at_least=1)
         if not isinstance(value, list):
             raise InputError(f"{field} of {self.named} must be a list, got {value!r:.80}.")
@@ -170,7 +158,6 @@ class Config:
         return value
 
     def inside(self, field: str) -> "Config":
-        """A table in it."""
         value = self._value(field, NEEDED)
         if not isinstance(value, dict):
             raise InputError(f"{field} of {self.named} must be a table, got {value!r:.80}.")
@@ -182,7 +169,6 @@ def _is_place(value: Any, blocks: int) -> bool:
 
 
 def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, **more: Any) -> Facts:
-    """What every layout has; `experts`, `expert_hidden`: the names of these fields."""
     return {
         "blocks": config.whole("num_hidden_layers", at_least=1),
         "hidden": config.whole("hidden_size", at_least=1),
@@ -203,7 +189,7 @@ def _grouped(config: Config, window: int = 0) -> GroupedQuery:
 
 
 def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> Facts:
-    """Which blocks are dense: how many, where they are the first, and the width of their FFN, the field `hidden`."""
+    """The dense blocks, as a count if they come first, and the width of their FFN from the field `hidden`."""
     dense = tuple(block for block in range(config.whole("num_hidden_layers", at_least=1)) if not has_experts(block))
     first = dense == tuple(range(len(dense)))
     return {
@@ -221,7 +207,7 @@ def _olmoe(config: Config) -> Facts:
 
 
 def _qwen(config: Config) -> Facts:
-    """Every `decoder_sparse_step`-th block has experts, but for those of `mlp_only_layers`."""
+    """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
     step, without = config.whole("decoder_sparse_step", 1, at_least=1), config.each("mlp_only_layers")
     dense = _dense(config, lambda block: (block + 1) % step == 0 and block not in without, "intermediate_size")
     more = dense | {"shared_hidden": config.whole("shared_expert_intermediate_size", 0)}
@@ -229,7 +215,7 @@ def _qwen(config: Config) -> Facts:
 
 
 def _after_dense(config: Config, attention: Attention) -> Facts:
-    """The first blocks are dense, of the others every `moe_layer_freq`-th has experts; experts in groups."""
+    """The first blocks are dense; every `moe_layer_freq`-th later block has experts, in groups."""
     first, step = config.whole("first_k_dense_replace", 0), config.whole("moe_layer_freq", 1, at_least=1)
     width = config.whole("moe_intermediate_size", at_least=1)
     more = _dense(config, lambda block: block >= first and block % step == 0, "intermediate_size")
@@ -256,7 +242,7 @@ def _glm(config: Config) -> Facts:
 
 
 def _gpt_oss(config: Config) -> Facts:
-    """Blocks with a sliding window, and full ones."""
+    """Some blocks have a sliding window, the others full attention."""
     kinds = config.each("layer_types", ("sliding_attention", "full_attention"))
     window = config.whole("sliding_window", at_least=1) if "sliding_attention" in kinds else 0
     some = {"sliding_attention": _grouped(config, window), "full_attention": _grouped(config)}
@@ -264,7 +250,7 @@ def _gpt_oss(config: Config) -> Facts:
 
 
 def _llama4(config: Config) -> Facts:
-    """Every `interleave_moe_layer_step`-th block has experts, and a shared one beside them; text alone."""
+    """Every `interleave_moe_layer_step`-th block has experts and one shared expert; text part only."""
     step, named = config.whole("interleave_moe_layer_step", 1, at_least=1), config.each("moe_layers")
 
     def has_experts(block: int) -> bool:
@@ -276,7 +262,7 @@ def _llama4(config: Config) -> Facts:
 
 
 def _minimax(config: Config) -> Facts:
-    """Lightning attention (0, linear_attention) in most blocks of Text-01 and M1; M2 has full attention alone."""
+    """Text-01 and M1 mostly use lightning attention (0, linear_attention); M2 uses full attention."""
     kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", ("linear_attention", "full_attention"))
     full = _grouped(config)
     linear = Linear(full.heads, full.head_dim)
@@ -287,7 +273,6 @@ def _minimax(config: Config) -> Facts:
 
 
 def _mixed(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
-    """The attention of all blocks; `alone` where the file names no kinds."""
     blocks = {some[kind]: 0 for kind in kinds} or {alone: 1}
     for kind in kinds:
         blocks[some[kind]] += 1
@@ -314,7 +299,6 @@ LAYOUTS: dict[str, Callable[[Config], Facts]] = {
 
 
 def _released(values: Mapping[str, Any], named: str) -> Facts:
-    """Fields of the architecture.   - `named`: the file, for sentences."""
     kind = values.get(KEY)
     if not isinstance(kind, str):
         raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")

@@ -1,7 +1,6 @@
-"""How one training job is spread over GPUs: parallel degrees, micro-batches, and where every rank sits.
+"""How a training job is spread over GPUs: parallel degrees, micro-batches, and the server of every rank.
 
-TP ranks fill a server first, then EP ranks, then DP, then PP. A region is the servers of one EP group.
-Source: arXiv 2501.03905.
+TP ranks fill a server first, then EP, DP and PP ranks. A region is the servers of one EP group (arXiv 2501.03905).
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from mfabric_jax.workload.schedules import (
     model_parts,
 )
 
-SCALED = 128  # elements of a token that share a scale of 4 bytes
+SCALED = 128  # elements of a token per 4-byte scale
 FP8 = 1 + 4 / SCALED
 PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     "bf16": {"dispatch_bytes": 2, "combine_bytes": 2, "grad_bytes": 2},
@@ -43,7 +42,7 @@ INSIDE = "fits into one server: no all-to-all leaves it, and circuits carry noth
 
 
 def region_remark(servers: int, what: str = "A region") -> str | None:
-    """A sentence on regions of one or two servers; None for larger ones, where circuits can differ."""
+    """A sentence for regions of one or two servers; None for larger ones, where circuits can differ."""
     remark = {1: INSIDE, 2: PAIR}.get(servers)
     return None if remark is None else f"{what} {remark}."
 
@@ -58,13 +57,13 @@ TP_REDUCES = ("attention", "all")
 
 @dataclasses.dataclass(frozen=True)
 class RankLayout:
-    """Which tensor-, expert-, data- and pipeline-parallel rank every global rank of a job is.
+    """Maps global ranks of a job to tensor-, expert-, data- and pipeline-parallel ranks.
 
-    - `order`: the four names, "-" between them; ranks of the first are neighbours. Megatron's tp-cp-ep-dp-pp is read
-      too: context-parallel ranks count in `ep` and `dp`.
-    - `chunks`: model chunks of a pipeline stage.   - `experts`: of the model; None: not known.
+    - `order`: the four names joined by "-", fastest-varying first. Megatron's tp-cp-ep-dp-pp is accepted too;
+      context-parallel ranks then count in `ep` and `dp`.
+    - `chunks`: model chunks per pipeline stage. `experts`: of the model; None: not known.
 
-    `InputError` for a degree below 1, another order, experts that `ep` does not divide.
+    Raises `InputError` for a degree below 1, another order, or experts that `ep` does not divide.
     """
 
     tp: int = 1
@@ -91,23 +90,20 @@ class RankLayout:
 
     @property
     def ranks(self) -> int:
-        """How many global ranks there are."""
         return self.tp * self.ep * self.dp * self.pp
 
     @property
     def words(self) -> str:
-        """The degrees, in words."""
         return ", ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
 
     def index(self, rank: np.ndarray) -> dict[str, np.ndarray]:
-        """The tp, ep, dp and pp rank of global ranks, by name."""
         index = {}
         for name in self._names:
             rank, index[name] = np.divmod(rank, getattr(self, name))
         return index
 
     def ranks_per_server(self, gpus: int) -> int:
-        """How many EP ranks share a server of so many GPUs."""
+        """Number of EP ranks that share a server of `gpus` GPUs."""
         return len(np.unique(self.index(np.arange(min(gpus, self.ranks)))["ep"]))
 
 
@@ -115,26 +111,25 @@ class RankLayout:
 class Workload:
     """One model on one cluster.
 
-    - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
+    - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism, with product `gpus`.
+    - `cp`: neighbouring EP ranks that split the tokens of a sequence (context parallelism); 1: none.
     - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
-    - `schedule`: how stages order their passes, one of `schedules.SCHEDULES`.   - `chunks`: of blocks on every stage,
-      under interleaved.
-    - `overlap_passes`: a stage runs a forward and a backward pass together, the all-to-alls of one beside the
-      computation of the other.
-    - `recompute`: what the backward pass computes again: "none", "attention", or "block" (its all-to-alls, too).
-    - `cp`: EP ranks in a row that share sequences, each with its part of their tokens (context parallel); 1: none do.
-    - `tp_reduces`: whose outputs TP ranks all-reduce: of attention, or of all, experts and dense FFNs, too.
-    - `sharding`: what replicas of a parameter share out: none, its optimizer state (ZeRO-1), its gradients, too
-      (ZeRO-2), itself, too (parameters: ZeRO-3, FSDP).
-    - `head`, `optimizer_step`: whether embedding and output head, and the optimizer's step, take time (counted; known:
-      where the model's `vocab`, the GPU's memory bandwidth is known); memory has them in any case.
-    - `redundant_experts`: slots of a group beyond one for each expert, in which placement puts copies.
-    - `dispatch`: a token travels once for every expert ("per-expert"), or once to every server of its experts and from
-      there over the NVSwitch ("per-server").   - `node_limit`: servers that a token may reach at most, or "model": as
-      its groups say; None: not modelled.   - `capacity_factor`: what an expert takes at most, over the mean of the
-      all-to-all; the rest is dropped. None: nothing is.
-    - `known_as`: the name under which figures for it are published; empty: none are.
+    - `schedule`: a name in `schedules.SCHEDULES`; `chunks`: model chunks per stage, for interleaved.
+    - `overlap_passes`: a stage runs forward and backward passes together, with one's all-to-alls beside the other's
+      compute.
+    - `recompute`: what backward passes recompute: "none", "attention", or "block" (with its all-to-alls).
+    - `tp_reduces`: outputs that TP ranks all-reduce: "attention", or "all" (experts and dense FFNs too).
+    - `sharding`: what replicas share: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
+    - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (if `vocab`, or the GPU's
+      memory bandwidth, is known). Memory always includes them.
+    - `redundant_experts`: slots of a group beyond one per expert, for copies.
+    - `dispatch`: "per-expert" sends a token once per expert; "per-server" sends it once per server, then over the
+      NVSwitch.
+    - `node_limit`: most servers that a token may reach; "model": by the model's expert groups; None: not modelled.
+    - `capacity_factor`: most selections of an expert over the mean of the all-to-all, the rest is dropped; None: no
+      limit.
+    - `known_as`: the name under which figures for it are published; empty: none.
 
     Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
     """
@@ -172,8 +167,8 @@ class Workload:
     def of(
         cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **rest: Any
     ) -> "Workload":
-        """A workload; what `rest` leaves open or None of micro_batches, chunks and overlap_passes is as its schedule
-        needs it: as many micro-batches as stages (dualpipe: twice as many), its chunks, passes beside each other under
+        """A workload whose open or None `micro_batches`, `chunks` and `overlap_passes` follow from its schedule: as
+        many micro-batches as stages (dualpipe: twice as many), the schedule's chunks, and overlapping passes under
         dualpipe."""
         order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
@@ -268,7 +263,6 @@ class Workload:
 
     @property
     def layout(self) -> RankLayout:
-        """Which rank every GPU is: TP ranks are neighbours, then EP, DP and PP ranks."""
         degrees = {name: getattr(self, name) for name in DEGREES}
         return RankLayout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
 
@@ -279,7 +273,7 @@ class Workload:
 
     @property
     def iteration_tokens(self) -> int:
-        """Tokens of an iteration, all replicas together."""
+        """Tokens of an iteration over all replicas."""
         return self.dp * self.ep * self.micro_batches * self.tokens
 
     @property
@@ -294,22 +288,22 @@ class Workload:
 
     @property
     def dispatch_bytes_per_selection(self) -> float:
-        """Bytes of one token on its way to one expert."""
+        """Bytes of one token sent to one expert."""
         return self.architecture.hidden * self.dispatch_bytes
 
     @property
     def combine_bytes_per_selection(self) -> float:
-        """Bytes of one expert's answer for one token."""
+        """Bytes of one expert's output for one token."""
         return self.architecture.hidden * self.combine_bytes
 
     @property
     def experts_per_rank(self) -> int:
-        """Routed experts that one EP rank holds in every MoE block, copies counted."""
+        """Routed experts on one EP rank in every MoE block, copies included."""
         return self.expert_slots // self.ep
 
     @property
     def expert_slots(self) -> int:
-        """Routed experts that all ranks of a group hold together in every MoE block, copies counted."""
+        """Routed experts of a group in every MoE block, copies included."""
         return self.architecture.experts + self.redundant_experts
 
     @property
@@ -319,7 +313,7 @@ class Workload:
 
     @property
     def servers_per_region(self) -> int:
-        """Servers of one EP group; a group smaller than a server has the server as its region."""
+        """Servers of one EP group, at least 1."""
         return max(1, self.tp * self.ep // self.gpus_per_server)
 
     @property
@@ -329,27 +323,25 @@ class Workload:
 
     @property
     def moe_layers(self) -> int:
-        """Blocks with experts, all stages together."""
+        """Number of blocks with experts."""
         return len(self.architecture.moe_blocks)
 
     @property
     def order(self) -> Schedule:
-        """Its schedule."""
         return SCHEDULES[self.schedule]
 
     @property
     def shape(self) -> PipelineShape:
-        """What the order of its passes depends on, beside the schedule."""
         return PipelineShape(self.pp, self.micro_batches, self.chunks, self.overlap_passes)
 
     def held_places(self, stage: int) -> tuple[int, ...]:
-        """The places of the model that a stage holds, one for each of its chunks."""
+        """Model parts that a stage holds, one per chunk."""
         return tuple(self.order.place(stage, chunk, self.pp) for chunk in range(self.chunks * self.order.copies))
 
     @functools.cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The stages that hold the places of the model one after the other, for each of its copies; an equal part of
-        the micro-batches, the first of them first, goes through each."""
+        """The stages that each copy of the model passes in order; copies take equal parts of the micro-batches, in
+        order."""
         paths = []
         for copy in range(self.order.copies):
             chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)
@@ -359,7 +351,7 @@ class Workload:
 
     @functools.cached_property
     def stages_alike(self) -> tuple[tuple[int, ...], ...]:
-        """Stages that hold the same places, together."""
+        """Groups of stages that hold the same model parts."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for stage in range(self.pp):
             alike.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
@@ -367,47 +359,44 @@ class Workload:
 
     @property
     def places(self) -> tuple[ModelPart, ...]:
-        """What each place of the model holds, pp x chunks of them."""
         return model_parts(self.architecture, self.pp * self.chunks)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        """What each pipeline stage holds."""
         return holdings(self.architecture, self.schedule, self.pp, self.chunks)
 
     @property
     def place_blocks(self) -> tuple[int, ...]:
-        """Blocks of each place."""
+        """Number of blocks of each part."""
         return tuple(place.blocks for place in self.places)
 
     def place_layers(self, place: int) -> range:
-        """MoE blocks of a place, counted among MoE blocks only."""
+        """MoE blocks of a part, numbered among MoE blocks."""
         return self.places[place].layers
 
     def place_positions(self, place: int) -> tuple[int, ...]:
-        """Where its MoE blocks stand among the blocks of a place, from 0."""
+        """Positions of a part's MoE blocks among its blocks, from 0."""
         first, _, layers = self.places[place]
         return tuple(self.architecture.moe_blocks[layer] - first for layer in layers)
 
     @functools.cached_property
     def stage_blocks(self) -> tuple[int, ...]:
-        """Blocks of each pipeline stage, all its chunks together."""
+        """Number of blocks of each pipeline stage."""
         return tuple(sum(held.moe) + sum(held.dense) for held in self.holdings)
 
     def stage_layers(self, stage: int) -> list[int]:
-        """MoE blocks of a pipeline stage, counted among MoE blocks only."""
+        """MoE blocks of a pipeline stage, numbered among MoE blocks."""
         self.check_stage(stage)
         return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
 
     def check_stage(self, stage: int) -> int:
-        """The stage; `InputError` for one that does not exist."""
         if not 0 <= stage < self.pp:
             raise checks.InputError(f"stage must be from 0 to {self.pp - 1}, got {stage!r}.")
         return stage
 
 
 class Placement(NamedTuple):
-    """Who sits where: six arrays [GPUs], indexed by global GPU number; servers and regions are global numbers too."""
+    """Six arrays [GPUs] by global GPU number; servers and regions have global numbers too."""
 
     tp: np.ndarray
     ep: np.ndarray
@@ -418,7 +407,7 @@ class Placement(NamedTuple):
 
 
 def place(workload: Workload) -> Placement:
-    """The indices, server and region of every GPU of the cluster."""
+    """The rank indices, server and region of every GPU of the cluster."""
     gpu = np.arange(workload.gpus)
     server = gpu // workload.gpus_per_server
     return Placement(**workload.layout.index(gpu), server=server, region=server // workload.servers_per_region)

@@ -1,4 +1,4 @@
-"""Schedules of a pipeline: what a stage runs, which blocks it holds, what bubble that leaves (sources: `_passes`)."""
+"""Pipeline schedules: the passes of each stage, the blocks it holds and the resulting bubble."""
 
 import bisect
 import functools
@@ -21,7 +21,7 @@ Unit = tuple[Step, ...]  # one pass, or a forward and a backward one that run to
 
 
 class PipelineShape(NamedTuple):
-    """What the passes of a stage depend on; `overlap`: all-to-alls of a pass run beside the computation of another."""
+    """What a stage's passes depend on; `overlap`: all-to-alls of a pass run beside another pass's compute."""
 
     stages: int
     micro_batches: int
@@ -31,13 +31,13 @@ class PipelineShape(NamedTuple):
 
 # ---------------------------------------------------------------------- forwards and backwards in alternation
 def one_f_one_b(stage: int, shape: PipelineShape) -> int:
-    """Warm-up forwards, then one forward, one backward, then the backwards that remain."""
+    """1F1B: warm-up forwards, then one forward and one backward in turn, then the remaining backwards."""
     behind = shape.stages - stage - 1
     return 2 * behind + 1 if shape.overlap else behind  # pairs never wait for their neighbours' pairs
 
 
 def interleaved(stage: int, shape: PipelineShape) -> int:
-    """As many micro-batches as there are stages go through one chunk after the other; warm-up is that much longer."""
+    """Groups of as many micro-batches as stages go through one chunk after another, with a longer warm-up."""
     return 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + shape.overlap
 
 
@@ -47,7 +47,7 @@ def gpipe(stage: int, shape: PipelineShape) -> int:
 
 
 def alternating(warm_up: Callable[[int, PipelineShape], int], *, youngest_first: bool = False):
-    """What a stage runs after so many warm-up forwards."""
+    """Passes of a stage that alternate after `warm_up` forwards."""
 
     def units(stage: int, shape: PipelineShape) -> list[Unit]:
         stages, micro_batches, chunks, overlap = shape
@@ -69,7 +69,7 @@ def _alone(steps: Iterable[Step]) -> list[Unit]:
 
 # ------------------------------------------------------------------ gradients of weights in passes of theirs
 class _Walk:
-    """Passes one after the other, those of a kind and chunk by micro-batch; gradients of weights in that order, too."""
+    """Builds a sequence of passes, numbering the micro-batches of each kind and chunk."""
 
     def __init__(self, first: tuple[int, int] = (0, 0)):
         self.units: list[Unit] = []
@@ -77,7 +77,7 @@ class _Walk:
         self.waiting: list[tuple[int, int]] = []
 
     def step(self, kind: int, chunk: int) -> Step:
-        """The next pass of a kind and chunk; that of an INPUT leaves its WEIGHT waiting."""
+        """The next pass of a kind and chunk; an INPUT pass queues its WEIGHT pass."""
         of = FORWARD if kind == FORWARD else BACKWARD, chunk
         micro_batch = self.next[of]
         self.next[of] += 1
@@ -86,17 +86,15 @@ class _Walk:
         return kind, micro_batch, chunk
 
     def run(self, *passes: tuple[int, int]) -> None:
-        """Passes (kind, chunk) that run together, or one alone."""
         self.units.append(tuple(self.step(*one) for one in passes))
 
     def weigh(self, chunk: int | None = None) -> None:
-        """The gradients of weights that wait longest (of a chunk)."""
         at = next(n for n, (_, c) in enumerate(self.waiting) if chunk in (None, c))
         self.units.append(((WEIGHT, *self.waiting.pop(at)),))
 
 
 def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
-    """1F1B whose gradients of weights come later by as many micro-batches as there are stages before, at most."""
+    """1F1B that delays gradients of weights by at most as many micro-batches as there are earlier stages."""
     walk, warm_up = _Walk(), min(shape.stages - stage - 1, shape.micro_batches)
     for _ in range(warm_up):
         walk.run((FORWARD, 0))
@@ -114,7 +112,7 @@ def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
 
 
 def zb_v(stage: int, shape: PipelineShape) -> list[Unit]:
-    """Down the stages and back up: the first chunk of a stage is as far from the start as the other from the end."""
+    """Down the stages and back up: a stage holds the parts at equal distance from the model's start and end."""
     stages, walk = shape.stages, _Walk()
     micro_batches = max(2 * stages - 1, shape.micro_batches)  # those there are not are left out
 
@@ -148,7 +146,7 @@ def zb_v(stage: int, shape: PipelineShape) -> list[Unit]:
 
 
 def dualpipe(stage: int, shape: PipelineShape) -> list[Unit]:
-    """Half of the micro-batches from either end: a stage holds the parts of the model of two stages."""
+    """Half of the micro-batches enter from each end; a stage holds the model parts of two stages."""
     stages, half = shape.stages, shape.stages // 2
     rank, later = min(stage, stages - 1 - stage), shape.micro_batches // 2
     near, far = (0, 1) if stage < half else (1, 0)  # chunks, by the end that their micro-batches come from
@@ -189,16 +187,14 @@ ROUNDING = 1e-9  # of a division
 
 
 class Schedule(NamedTuple):
-    """One schedule.
+    """One pipeline schedule: `units` (passes of a stage), `place` (the model part of a stage's chunk) and limits.
 
-    - `units`: what a stage runs, in order.   - `bubble`: of the busiest stage where gradients of inputs and of weights
-      take as long as a forward pass, over the computation of one micro-batch on a stage.
-    - `place`: which part of the model chunk c of a stage is; parts run one after the other.
-    - `copies`: how many stages hold each part.   - `chunks`: that it needs; None: any number.
-    - `least`, `multiple`: of micro-batches, over the number of stages; `even`: stages and micro-batches come in pairs.
-    - `splits`: gradients of weights have passes of their own.
-    - `warm_up`: forward passes of a stage before one backward and one forward pass alternate; None: they do not.
-    - `overlaps`: whether a stage may run a forward and a backward pass together; `overlap`: and does, by default.
+    - `bubble`: of the busiest stage over its compute for one micro-batch, if INPUT, WEIGHT and forward take equally
+      long.
+    - `copies`: stages that hold each part; `chunks`: required number, or None; `splits`: WEIGHT passes are separate.
+    - `least`, `multiple`: of micro-batches over stages; `even`: whether both numbers must be even.
+    - `warm_up`: forward passes of a stage before passes alternate; None: they do not alternate.
+    - `overlaps`, `overlap`: whether a stage can run a forward and a backward pass together, and does so by default.
     """
 
     units: Callable[[int, PipelineShape], Iterable[Unit]]
@@ -215,7 +211,7 @@ class Schedule(NamedTuple):
     overlap: bool = False
 
     def step(self, stages: int) -> int:
-        """Micro-batches come in multiples of it."""
+        """The number that micro-batches must be a multiple of."""
         return 2 if self.even else max(1, self.multiple * stages)
 
 
@@ -252,7 +248,7 @@ SCHEDULES = {
 
 
 class ModelPart(NamedTuple):
-    """A part of the model: its first block, how many there are, and its MoE blocks, counted among MoE blocks only."""
+    """A part of the model: first block, number of blocks, and its MoE blocks numbered among MoE blocks."""
 
     first: int
     blocks: int
@@ -260,8 +256,7 @@ class ModelPart(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What a pipeline stage holds: MoE and dense blocks of each of its chunks; whether the model begins or ends
-    there."""
+    """MoE and dense blocks of each chunk of a stage, and whether the stage holds the model's start or end."""
 
     moe: tuple[int, ...]
     dense: tuple[int, ...]
@@ -271,7 +266,7 @@ class Holding(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]:
-    """A model in so many parts; the first ones take one block more where the division leaves a rest."""
+    """Splits a model into `count` parts; the first parts take the remaining blocks."""
     least, more = divmod(architecture.blocks, count)
     moe, parts, first = architecture.moe_blocks, [], 0
     for part in range(count):
@@ -284,7 +279,6 @@ def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]
 
 @functools.lru_cache(maxsize=1024)
 def holdings(architecture: Architecture, schedule: str, pp: int, chunks: int) -> tuple[Holding, ...]:
-    """What each stage of a pipeline holds."""
     order, places, stages = SCHEDULES[schedule], model_parts(architecture, pp * chunks), []
     for stage in range(pp):
         held = [order.place(stage, chunk, pp) for chunk in range(chunks * order.copies)]
@@ -295,7 +289,7 @@ def holdings(architecture: Architecture, schedule: str, pp: int, chunks: int) ->
 
 
 def check_shape(schedule: str, shape: PipelineShape) -> None:
-    """`InputError` for a shape that a schedule cannot have."""
+    """Raises `InputError` for a shape that the schedule cannot have."""
     order, (stages, micro_batches, chunks, overlap) = SCHEDULES[schedule], shape
     if order.chunks not in (None, chunks):
         raise checks.InputError(f"chunks must be {order.chunks} under schedule {schedule!r}, got {chunks}.")
@@ -318,12 +312,11 @@ def check_shape(schedule: str, shape: PipelineShape) -> None:
 def micro_batches_for(
     bubble: float, pp: int, chunks: int | None = None, schedule: str = "1f1b", overlap: bool | None = None
 ) -> int:
-    """The fewest micro-batches m with a pipeline bubble b / (m + b) of at most `bubble` that a schedule can have.
+    """The fewest micro-batches m that a schedule can have with a pipeline bubble b / (m + b) of at most `bubble`.
 
-    b: what its busiest stage waits where all blocks take equally long and gradients of weights as long as those of
-    inputs, over its computation for one micro-batch: (pp - 1) / chunks under 1f1b, interleaved and gpipe
-    (arXiv 2104.04473), less under others (`schedules.SCHEDULES`). `chunks`, `overlap`: None: the schedule's own.
-    `InputError` for a bubble that is not between 0 and 1.
+    b is the busiest stage's wait over its compute for one micro-batch, if all blocks take equally long and gradients of
+    weights as long as gradients of inputs: (pp - 1) / chunks under 1f1b, interleaved and gpipe (arXiv 2104.04473), less
+    under others. `chunks` and `overlap` default to the schedule's. Raises `InputError` unless 0 < `bubble` < 1.
     """
     order = SCHEDULES[checks.one_of("schedule", schedule, SCHEDULES)]
     chunks = order.chunks or 1 if chunks is None else chunks
@@ -339,14 +332,12 @@ def micro_batches_for(
 
 @functools.lru_cache(maxsize=4096)
 def units_of(schedule: str, stage: int, shape: PipelineShape) -> tuple[Unit, ...]:
-    """What a stage runs, in order."""
     return tuple(SCHEDULES[schedule].units(stage, shape))
 
 
 @functools.lru_cache(maxsize=4096)
 def held(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
-    """Passes of every chunk that a stage has run forward and still needs, where these are most; one is needed until
-    its gradients of weights are there."""
+    """Largest number of passes of each chunk whose activations a stage holds; WEIGHT passes release them."""
     if (warm_up := SCHEDULES[schedule].warm_up) is not None:
         most = min(warm_up(stage, shape) + 1, shape.micro_batches * chunks)
         of = [at % (shape.stages * chunks) // shape.stages for at in range(most)]

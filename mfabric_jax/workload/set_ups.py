@@ -1,4 +1,4 @@
-"""Set-ups that a model can have: the quickest that fits the memory of a GPU, and changes that make one fit."""
+"""Set-ups of a model: the fastest that fits the memory of a GPU, and changes that make a set-up fit."""
 
 import dataclasses
 import heapq
@@ -16,20 +16,16 @@ from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload
 from mfabric_jax.workload.schedules import SCHEDULES
 
 COUNTED = (*DEGREES, "gpus", "chunks", "micro_batch", "micro_batches", "sequence")
-SEQUENCES = 4096  # of an iteration, all replicas together, about, where no batch is stated
-GPUS = 1024  # of a cluster that nobody names
-MOST_STAGES = 64  # that are tried
-NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # more, where no set-up has the GPUs that are asked for
+SEQUENCES = 4096  # per iteration, approximately, if no batch is stated
+GPUS = 1024  # if no number is stated
+MOST_STAGES = 64  # tried
+NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # added servers to try, if no set-up has the requested GPUs
 OWN_MICRO_BATCH = 1
 
 
 class Candidate(NamedTuple):
-    """A set-up of a model.
-
-    - `micro_batches`: of an iteration.   - `memory_bytes`: of a GPU of the fullest stage.
-    - `seconds_per_token`: of all GPUs together, by estimate.   - `fits`: whether the memory leaves its headroom.
-    - `why`: of one that is chosen, a sentence.
-    """
+    """A set-up of a model, with bytes per GPU on the fullest stage and estimated seconds per token of the whole
+    cluster."""
 
     tp: int
     pp: int
@@ -52,16 +48,13 @@ def quickest(
     speeds: Speeds = USUAL,
     **stated: Any,
 ) -> Candidate:
-    """Of all set-ups that fit the memory of a GPU the one that takes least time a token, by estimate.
+    """The set-up with the least estimated time per token that fits the memory of a GPU of `server`.
 
-    - `server`: the GPU and the server it sits in.   - `recompute`: None: the least that fits.
-    - `stated`: `global_batch` (sequences of an iteration, all replicas together) and fields of a `Workload`; None is
-      open. `gpus` open: about 1,024; `ep` open: as many ranks as a server has GPUs or more, if any such set-up fits, as
-      in nearly all published ones: experts that see few tokens reach no usual efficiency. `global_batch` and
-      `micro_batches` open: as many as make about 4,096 sequences.
-
-    Where nothing fits, the one that needs least memory, with `fits` false. `InputError` where no set-up has what is
-    stated, with what would do.
+    `stated` holds `global_batch` (sequences per iteration) and `Workload` fields; None is open. Open `gpus` become
+    about 1,024, an open batch about 4,096 sequences, an open `recompute` the least that fits. An open `ep` spans a
+    server or more if such a set-up fits: nearly all published set-ups do, and experts with few tokens reach no usual
+    efficiency. If nothing fits, returns the set-up with least memory and `fits` false. Raises `InputError` if no set-up
+    has the stated values, and names values that work.
     """
     stated = {name: value for name, value in stated.items() if value is not None}
     stated["gpus_per_server"] = server.gpus_per_server
@@ -89,7 +82,7 @@ def _is_wide(ep: int, stated: Mapping[str, Any]) -> bool:
 
 
 def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu) -> Candidate:
-    """The one that needs least memory, of rows that begin with what a GPU needs at least, ascending."""
+    """The set-up that needs least memory, of `rows` sorted by a lower bound of it."""
     _, _, seconds, job = rows[0]
     best = _candidate(job, server, seconds)
     for at_least, _, seconds, job in rows[1:]:
@@ -102,10 +95,7 @@ def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu) -> C
 def _by_time(
     jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
 ) -> Iterator[tuple[float, Workload]]:
-    """Seconds a token and set-ups, the quickest first, each with every recomputation unless one is stated.
-
-    Recomputing more never makes a set-up quicker, so it is looked at after less.
-    """
+    """Yields seconds per token and set-up, fastest first; more recomputation never makes a set-up faster."""
 
     def per_token(job: Workload) -> float:
         return iteration_seconds(job, server, speeds).total / job.iteration_tokens
@@ -130,7 +120,6 @@ def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
 def _workloads(
     architecture: Architecture, stated: Mapping[str, Any], some: Callable[[int], bool] = lambda ep: True
 ) -> list[Workload]:
-    """Those that can be, by degrees; only of `some` expert-parallel degrees."""
     for name in COUNTED:
         if name in stated:
             whole(name, stated[name])
@@ -143,7 +132,6 @@ def _workloads(
 
 
 def _facts(stated: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any] | None:
-    """Fields of a workload of these degrees; None where its micro-batches do not come out even."""
     facts = {"micro_batch": OWN_MICRO_BATCH} | dict(stated) | dict(degrees)
     batch, together = facts.pop("global_batch", None), _sequences(facts)
     if "micro_batches" not in facts and batch is not None:
@@ -158,7 +146,6 @@ def _facts(stated: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, A
 
 
 def _sequences(facts: Mapping[str, Any]) -> int:
-    """Sequences of one micro-batch, all replicas together."""
     together = facts["dp"] * facts["ep"] * facts.get("micro_batch", OWN_MICRO_BATCH)
     return max(1, together // facts.get("cp", 1))
 
@@ -171,7 +158,6 @@ def _tried(make: Callable[[], Workload]) -> Workload | None:
 
 
 def _degrees(architecture: Architecture, stated: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Degrees on the GPUs that are stated, or else on 1,024, or as many as are nearest to that."""
     every = list(_candidates(architecture, {"gpus": GPUS} | dict(stated)))
     if every or "gpus" in stated:
         return every
@@ -181,7 +167,6 @@ def _degrees(architecture: Architecture, stated: Mapping[str, Any]) -> list[dict
 
 
 def _candidates(architecture: Architecture, stated: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    """Degrees, and the GPUs they take, with groups and stages of whole servers and the degrees that are stated."""
     per_server, gpus = stated["gpus_per_server"], stated.get("gpus")
 
     def some(name: str, allowed: Sequence[int]) -> list[int]:
@@ -206,7 +191,6 @@ def _divisors(number: int) -> list[int]:
 
 
 def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
-    """Why no set-up has what is stated."""
     words = ", ".join(f"{name} {stated[name]}" for name in (*DEGREES, "gpus") if name in stated) or "such degrees"
     degrees = _degrees(architecture, stated)
     batch, steps = stated.get("global_batch"), {_sequences({**stated, **each}) for each in degrees}
@@ -231,7 +215,6 @@ def gigabytes_in_words(size: float) -> str:
 
 
 def _room(server: Gpu) -> str:
-    """What of a GPU's memory a set-up may fill, in words."""
     size = UNKNOWN_BYTES if server.memory_bytes is None else server.memory_bytes
     return f"{gigabytes_in_words(usable_bytes(server.memory_bytes))} of {gigabytes_in_words(size)} GB a GPU"
 
@@ -248,18 +231,17 @@ def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> st
 
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
-    """Degrees, and the GPUs that they take, in words."""
     return ", ".join(f"{name} {degrees[name]}" for name in DEGREES) + f" on {degrees['gpus']:,} GPUs"
 
 
 # What would make a set-up fit the memory of a GPU: other set-ups, each as a whole, as a run with it is.
 
-MORE_GPUS = (1, 2, 4, 8)  # times as many, where no single change of a set-up fits
+MORE_GPUS = (1, 2, 4, 8)  # factors to try if no single change fits
 Rerun = Callable[[Mapping[str, Any]], Workload]
 
 
 class Remedy(NamedTuple):
-    """A change of settings after which a set-up fits, what then runs, and what a GPU of it needs."""
+    """Changed settings with which a set-up fits, the resulting workload, and its memory per GPU."""
 
     changed: dict[str, Any]
     workload: Workload
@@ -267,11 +249,8 @@ class Remedy(NamedTuple):
 
 
 def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
-    """Changes of a set-up after which a GPU holds it, each on as many GPUs: of every setting the smallest that does.
-    Where none does, the quickest other set-up on as many GPUs, or on 2, 4 or 8 times as many.
-
-    - `rerun`: the workload of this run with settings changed; whatever follows from them is as it says.
-    """
+    """Changes with which a set-up fits memory on as many GPUs: for every setting the smallest sufficient one, else the
+    fastest other set-up on 1, 2, 4 or 8 times as many GPUs. `rerun` is the workload with settings changed."""
     smallest: dict[str, Remedy] = {}
     for changed in _single_changes(workload):
         setting = next(iter(changed))
@@ -286,7 +265,6 @@ def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
 
 
 def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
-    """The setting that is changed first, then the degree that makes room for it."""
     if workload.sharding == "none":
         yield {"sharding": "optimizer"}
     for kind in RECOMPUTE[RECOMPUTE.index(workload.recompute) + 1 :]:
@@ -302,7 +280,6 @@ def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu) -> Remedy | None:
-    """What a run with these changes needs, where that fits."""
     job = _tried(lambda: rerun(changed))
     if job is None:
         return None
@@ -323,8 +300,7 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
-    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are named: those that are not
-    stated would be found anew."""
+    """The changes with all degrees (unstated ones would be chosen again), their consequences and the memory per GPU."""
     spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
     changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"

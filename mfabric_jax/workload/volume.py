@@ -1,9 +1,8 @@
-"""Bytes that each kind of parallelism moves in one iteration.
+"""Bytes that each kind of parallelism moves in one iteration, with ring collectives.
 
-Collectives are rings. TP all-reduces belong to attention alone, one forward and one backward a block; in the MoE
-part each TP rank carries its slice of the sequence and of every expert, so neither EP bytes nor expert gradients
-grow with TP. This reading of arXiv 2501.03905 gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; with
-all-reduces behind experts, too (`tp_reduces` all), 77 : 23. An all-reduce is a reduce-scatter and an all-gather.
+Only attention has TP all-reduces, one forward and one backward per block; neither EP bytes nor expert gradients grow
+with TP, for each TP rank carries its slice of the sequence and of every expert. This reading of arXiv 2501.03905 gives
+TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; all-reduces behind experts too (`tp_reduces` all) give 77 : 23.
 """
 
 import itertools
@@ -20,13 +19,8 @@ OPTIMIZER_BYTES = 12  # float32: master copy, mean and variance of the gradient
 
 
 class GradientBytes(NamedTuple):
-    """Gradients of one pipeline stage [B], all TP slices together.
-
-    - `dense`: attention, gates, shared experts and dense FFNs, the same on all DP x EP ranks; where they are counted,
-      embedding and output head.
-    - `expert`: the routed experts of one EP rank, the same on its DP replicas.
-    - `copies`: of `expert`, what belongs to redundant experts, on average; it is all-reduced in its group, too.
-    """
+    """Gradients of one stage [B], whole TP group: `dense`, equal on all DP x EP ranks (with counted embedding and
+    head), `expert`, routed experts of one EP rank, and `copies`, the mean part of `expert` in redundant experts."""
 
     dense: float
     expert: float
@@ -34,7 +28,7 @@ class GradientBytes(NamedTuple):
 
 
 class MeasuredShare(NamedTuple):
-    """A published share of all bytes sent in an iteration: bounds, as fractions, and text for a table."""
+    """A published share of all bytes of an iteration: bounds as fractions, and text for a table."""
 
     low: float
     high: float
@@ -56,7 +50,7 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
 
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
-    """Bytes that one GPU sends in the all-reduce of one block's forward pass of one micro-batch."""
+    """Bytes that one GPU sends in the TP all-reduce of one block's forward pass of one micro-batch."""
     return ring_bytes(pp_bytes(workload), workload.tp)
 
 
@@ -66,41 +60,34 @@ def pp_bytes(workload: Workload) -> float:
 
 
 class StageParams(NamedTuple):
-    """Parameters of one pipeline stage, as `GradientBytes` has them."""
+    """Parameters of one pipeline stage, split as in `GradientBytes`."""
 
     dense: float
     expert: float
 
 
 def stage_params(workload: Workload, stage: int) -> StageParams:
-    """Parameters of one pipeline stage, all TP slices together, without embedding and output head.
-
-    `InputError` for a stage that does not exist.
-    """
+    """Parameters of one stage, whole TP group, without embedding and output head; `InputError` if it does not exist."""
     return held_params(workload.holdings[workload.check_stage(stage)], *kinds_of_block(workload))
 
 
 def held_params(held: Holding, moe: StageParams, dense: StageParams) -> StageParams:
-    """Parameters of what a stage holds, from those of one MoE block and of one dense block."""
     blocks = sum(held.moe), sum(held.dense)
     return StageParams(*(blocks[0] * each + blocks[1] * plain for each, plain in zip(moe, dense, strict=True)))
 
 
 def kinds_of_block(workload: Workload) -> tuple[StageParams, StageParams]:
-    """Parameters of an MoE block and of a dense one."""
     return block_params(workload, True), block_params(workload, False)
 
 
 def word_params(workload: Workload, stage: int) -> int:
-    """Parameters of the embedding where the model begins and of the head where it ends: one copy, where both are on a
-    stage and tied."""
+    """Parameters of embedding and head on this stage; a tied matrix counts once if both are on it."""
     model, held = workload.architecture, workload.holdings[stage]
     ends = held.begins + held.ends
     return model.head_params * (min(ends, 1) if model.tied else ends)
 
 
 def block_params(workload: Workload, moe: bool) -> StageParams:
-    """Parameters of one block with experts or a dense one."""
     model = workload.architecture
     if not moe:
         return StageParams(model.attention_params + model.dense_params, 0)
@@ -109,21 +96,18 @@ def block_params(workload: Workload, moe: bool) -> StageParams:
 
 
 def copy_part(workload: Workload, expert: float) -> float:
-    """Of what an EP rank has of its experts, what belongs to redundant ones, on average."""
+    """Mean part of an EP rank's expert parameters that belongs to redundant experts."""
     return expert * workload.redundant_experts / workload.expert_slots
 
 
 def copy_ring_bytes(copies: Any, members: int) -> Any:
-    """Bytes that a rank sends more, on average, where `copies` bytes of gradients are of redundant experts.
-
-    An expert in c slots of each of d groups is all-reduced by c d members instead of d: every one of them sends
-    2 (1 - 1/(c d)) of its bytes instead of 2 (1 - 1/d), all of its group together 2 (c - 1)/d more.
-    """
+    """Mean extra bytes that a rank sends if `copies` bytes of its gradients are of redundant experts: c slots in each
+    of d groups make a ring of c d members, whose group sends 2 (c - 1)/d more."""
     return 2 * copies / members
 
 
 def expert_state_bytes(workload: Workload) -> float:
-    """Bytes of one expert that move with it: what its group holds of its weights and of its optimizer state."""
+    """Bytes that move with one expert: its group's part of its weights and optimizer state."""
     replicas = workload.dp * workload.order.copies
     weights = WEIGHT_BYTES / (replicas if workload.sharding == "parameters" else 1)
     state = OPTIMIZER_BYTES / (1 if workload.sharding == "none" else replicas)
@@ -131,13 +115,10 @@ def expert_state_bytes(workload: Workload) -> float:
 
 
 def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> GradientBytes:
-    """What the replicas of a stage send each other in an iteration, as the size of one all-reduce of as many bytes: a
-    reduce-scatter or an all-gather is half of one.   - `last`: only what is left for the end.
-
-    Sharding optimizer: gradients are reduce-scattered and updated weights all-gathered. Sharding gradients: the former
-    for every micro-batch. Sharding parameters: weights are all-gathered forward and backward instead of at the end.
-    Embedding and head are reduced and gathered once.
-    """
+    """Bytes that replicas of a stage exchange in an iteration, as the equivalent size of one all-reduce (a
+    reduce-scatter or all-gather counts half); `last` counts only what runs at the end. A sharded optimizer all-gathers
+    updated weights; sharded gradients are reduce-scattered per micro-batch; sharded parameters are all-gathered forward
+    and backward."""
     gradients, weights = workload.grad_bytes / 2, WEIGHT_BYTES / 2
     once = 2 * gradients if workload.sharding == "none" else gradients + weights
     passes, end = {"gradients": (gradients, weights), "parameters": (gradients + 2 * weights, 0.0)}.get(
@@ -151,7 +132,7 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
 
 
 class ReplicaRing(NamedTuple):
-    """An all-reduce: bytes that leave a server, that a GPU moves inside its server, and steps between servers."""
+    """An all-reduce: bytes that leave a server, bytes that a GPU moves inside its server, and steps between servers."""
 
     between: float
     inside: float
@@ -159,9 +140,8 @@ class ReplicaRing(NamedTuple):
 
 
 def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing:
-    """The hierarchical all-reduce of so many bytes of a stage: reduced inside each server, a ring between servers,
-    broadcast inside. `dense` goes over all servers of the stage (and one that holds the same), `expert` of an EP rank
-    over its DP replicas, and over copies in its group, which are taken to be on different servers."""
+    """Hierarchical all-reduce of a stage's bytes: reduce inside each server, ring between servers, broadcast inside.
+    `dense` covers the stage's servers, `expert` the replicas and copies of an EP rank, assumed on different servers."""
     holders = workload.order.copies  # stages that hold the same
     servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
     spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
@@ -175,29 +155,24 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
 
 
 def context_bytes(workload: Workload) -> float:
-    """Keys and values that one EP rank (its TP group together) passes on around its context-parallel ring in one
-    block's forward pass of one micro-batch."""
+    """Bytes that one EP rank (whole TP group) sends around its ring in a block's forward pass of one micro-batch."""
     elements = workload.architecture.attention.passed_on(workload.tokens, workload.micro_batch)
     return (workload.cp - 1) * ACTIVATION_BYTES * elements
 
 
 def context_rounds(workload: Workload) -> int:
-    """How often a micro-batch goes around that ring in a block: forward once, backward twice (keys and values again,
-    and the gradients of both), once more where attention is computed again."""
+    """Times that keys and values circle the ring per block: 1 forward, 2 backward (with gradients), 1 if recomputed."""
     return 3 + (workload.recompute != "none")
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
-    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP", and "CP" with any.
+    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP" and, if present, "CP".
 
-    - EP: four all-to-alls per MoE block and micro-batch (six where a block is computed again), balanced, without what
-      a rank sends to itself.
-    - PP: activations forward and their gradients backward over each boundary between stages (pp x chunks - 1; under
-      zb-v one less, which stays on its stage).
-    - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP and their copies
-      (under dualpipe over twice as many, on the two stages that hold them), or what `sharding` makes of it
-      (`replica_bytes`).
-    - CP: keys and values around every context-parallel ring, and their gradients.
+    - EP: four balanced all-to-alls per MoE block and micro-batch (six if blocks are recomputed), without self-traffic.
+    - PP: activations and their gradients over each of the pp x chunks - 1 boundaries (zb-v: one less).
+    - DP: ring all-reduces of dense gradients over DP x EP ranks and of expert gradients over DP ranks and copies
+      (dualpipe: over twice as many ranks), changed by `sharding` as in `replica_bytes`.
+    - CP: keys and values, and their gradients, around every context-parallel ring.
     """
     model, replicas = workload.architecture, workload.dp * workload.ep
     rounds = PASSES + (workload.recompute == "block")  # how often a micro-batch goes through a block
@@ -223,7 +198,7 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
 
 
 def share_table(workload: Workload) -> list[dict[str, Any]]:
-    """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, None where nothing is published."""
+    """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, or None if nothing is published."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
     published = MEASURED_SHARES.get(workload.known_as, {})

@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 
 from mfabric_jax.fabric import Circuits, Prices, Region, cluster, cluster_cost, degraded, get, get_transport
+from mfabric_jax.fabric.direct_links import Mesh
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.graph import graph_of, graph_text
 from mfabric_jax.fabric.network import Network
@@ -159,6 +160,12 @@ TREES = [
         ({"hosts": 18, "radix": 4, "parts": 2, "tiers": 2}, "has room for 8 hosts, got 9; choose 3 tiers or a larger"),
     )
 ]
+HALF_A_NIC = [
+    (
+        lambda: Mesh(np.array([0]), np.array([1]), np.array([0.5]), (("server", 2),), (("link", 1),)),
+        "a link must be a whole number of NICs wide, got 0.5.",
+    )
+]
 REFUSED = [
     *(*PRICES, *TREES, *TRANSPORTS, *GROUPS, *FAILURES),
     *((functools.partial(graph_with, place, value), sentence) for place, value, sentence in GRAPHS),
@@ -166,3 +173,4 @@ REFUSED = [
     (lambda: text_of(names=("a", "a")), "two nodes are called 'a'"),
     (lambda: text_of(capacity=np.inf), "capacity must be finite"),
 ]
+REFUSED += HALF_A_NIC

@@ -1,4 +1,4 @@
-"""One picture a file; each takes rows or arrays and a path, and returns the path it wrote."""
+"""Pictures: each function takes rows or arrays and a path, writes one picture and returns the path."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,8 @@ def save_all(
 ) -> list[Path]:
     """Every picture of a comparison, into one folder.
 
-    - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}`, and `"servers"` if named.
+    - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}`, and optionally `"servers"`:
+      names.
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
@@ -53,5 +54,4 @@ def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
 
 
 def _slug(title: str) -> str:
-    """A title as part of a file name."""
     return "_".join("".join(c if c.isalnum() or c in "-." else " " for c in title.lower()).split())

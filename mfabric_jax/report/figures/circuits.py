@@ -1,4 +1,4 @@
-"""Circuits as a graph, servers on a circle; and one OCS region: what its servers send beside the circuits they have."""
+"""Circuits as a graph with servers on a circle, and the demand and circuits of one OCS region."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ring(
     names: Sequence[str],
     colour: Callable[[int, int], str] = lambda i, j: CIRCUIT,
 ) -> None:
-    """Draw circuits [S S] among named servers on a circle, in axes of inches; a number: that many in parallel."""
+    """Draw circuits [S S] between named servers on a circle, in axes of inches; a number marks parallel circuits."""
     size, detailed = len(count), len(count) <= DETAILED
     disc = min(0.15, 0.16 * radius, 0.8 * math.pi * radius / size) if size > 2 else 0.15
     angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
@@ -58,7 +58,6 @@ def ring(
 
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
-    """The number of parallel circuits on a line, if not one, wherever it covers nothing."""
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
         text, (middle, *places) = f"{count:.3g}", places_on(path)  # many lines cross in their middle
         wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02

@@ -1,7 +1,7 @@
-"""A whole cluster as a picture: servers in a row, switches above them, circuits of regions below, counts at the right.
+"""Picture of a whole cluster: servers in a row, switches above, circuits of regions below, counts at the right.
 
-Of each row the first nodes and the last are shown, around an ellipsis. The cluster is read by its attributes alone
-(`mfabric_jax.fabric.Cluster` or one like it). All lengths are inches.
+Long rows show their first and last nodes around an ellipsis. Only attributes of the cluster
+(`mfabric_jax.fabric.Cluster` or alike) are read. Lengths are inches.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
 def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
     """Draw a cluster (`mfabric_jax.fabric.Cluster`, or what has its attributes); returns the path written.
 
-    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers with links of their own from one
-    to the other, on no switch, are drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] where it has these.
+    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers that link directly to each other,
+    without switches, are drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] if these exist.
     """
     return style.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
 
 
 def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
-    """The figure of `draw_fabric`."""
     label = style.fabric(cluster.name).label
     title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
     if cluster.tree is None and cluster.regions is None:
@@ -68,10 +67,7 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
-    """The links between servers and routers as a network of these, and which links of the cluster's these are.
-
-    GPUs, NVSwitches and optical NICs are taken as the server they are in.
-    """
+    """The network between servers (with GPUs, NVSwitches, optical NICs) and routers, and the numbers of its links."""
     network, server, others = cluster.sprayed, [], []
     for kind, count in network.nodes:
         own = np.arange(count) + (0 if kind in INSIDE else cluster.servers + sum(n for _, n in others))
@@ -91,7 +87,7 @@ def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
 
 @dataclass
 class Row:
-    """Where the nodes of one kind stand, where ellipses are, and how wide a node is drawn."""
+    """Positions of the nodes of one kind and of ellipses, and the width of a node."""
 
     at: dict[int, float] = field(default_factory=dict)
     dots: list[float] = field(default_factory=list)
@@ -99,13 +95,12 @@ class Row:
 
 
 def few(items: Iterable[int], most: int) -> Tokens:
-    """All, or the first ones and the last around an ellipsis."""
     every: Tokens = list(items)
     return every if len(every) <= most + 1 else [*every[: most - 1], None, every[-1]]
 
 
 def climbed(tree: Any) -> int:
-    """Tiers of switches that some path reaches: 1, 2 or 3; none without a tree."""
+    """Number of tiers of switches that paths reach: 1, 2 or 3; none without a tree."""
     return 0 if tree is None else 1 + (tree.edges_per_part > 1) + (tree.pods_per_part > 1)
 
 
@@ -145,7 +140,6 @@ def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float
 
 
 def _gapped(items: Iterable[int]) -> Tokens:
-    """Numbers in order, with an ellipsis wherever some are missing."""
     every = [item for item in few(sorted(set(items)), _MOST) if item is not None]
     tokens: Tokens = [every[0]]
     for item, following in pairwise(every):
@@ -154,7 +148,6 @@ def _gapped(items: Iterable[int]) -> Tokens:
 
 
 def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, float]]]:
-    """Nodes spread over a width, and the interval of every section."""
     slots = [sum(_DOTS if token is None else 1.0 for token in tokens) + _GAP for tokens in sections]
     unit = width / sum(slots)
     row, spans, x = Row(width=min(0.6, 0.8 * unit)), [], 0.0
@@ -172,12 +165,10 @@ def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, f
     return row, spans
 
 
-# -- how it is drawn
+# -- drawing
 
 
 class _Picture:
-    """Where everything is, from the bottom up, and how it is drawn."""
-
     def __init__(self, cluster: Any, busy: LinkHeat | None):
         self.cluster, self.busy = cluster, busy
         self.width, self.rows, self.regions = layout(cluster)
@@ -193,7 +184,6 @@ class _Picture:
         return min(widest, {1: 0.5, 2: 0.5, 3: 1.6, 4: 1.8}.get(size, large)) + 0.2
 
     def level(self, row: int) -> float:
-        """Bottom of the nodes of a row."""
         return self.bottom + self.panel + (_PLUG if self.panel else 0.0) + row * (_NODE + _RISE)
 
     def draw(self, title: str) -> Figure:
@@ -218,7 +208,6 @@ class _Picture:
         return figure
 
     def _note(self, y: float, head: str, lines: Sequence[str]) -> None:
-        """Words at the right, centred around a height."""
         y += (0.17 * bool(head) + 0.145 * len(lines)) / 2
         self.axes.text(self.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
         for number, line in enumerate(lines):
@@ -226,7 +215,6 @@ class _Picture:
             self.axes.text(*place, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
 
     def _nodes(self, number: int, row: Row) -> None:
-        """The boxes of a row, and three dots for each run of nodes that is left out."""
         base, font = self.level(number), min(8.0, 72 * 0.88 * row.width / (0.62 * len(f"{max(row.at)}")))
         colour = _PACKET if number else style.FAINT
         for node, x in row.at.items():
@@ -238,7 +226,6 @@ class _Picture:
             self.axes.plot(x, [base + _NODE / 2] * 3, "o", color=style.INK, markersize=2.4, markeredgewidth=0, zorder=5)
 
     def _links(self, tier: int, pairs: np.ndarray, count: np.ndarray) -> None:
-        """A line from node to node, the wider the more links it stands for."""
         below, above, lines, colours, widths = self.rows[tier].at, self.rows[tier + 1].at, [], [], []
         for (low, high), links in zip(pairs.tolist(), count.tolist(), strict=True):
             if low in below and high in above:
@@ -248,7 +235,6 @@ class _Picture:
         draw_segments(self.axes, lines, colours, widths)
 
     def _colour(self, tier: int, low: int, high: int) -> str:
-        """Of the busiest link between two nodes, where loads are shown; else of its rail."""
         tree = self.cluster.tree
         if self.busy is None:
             rail = high // tree.edges_per_part if tree.parts > 1 else high
@@ -280,10 +266,9 @@ class _Picture:
         rows = self.cluster.circuits.find(np.array([src, dst]), np.array([dst, src]))
         return self.busy.of(self.busy.network.run("circuit").start + rows)
 
-    # -- words: how many of each thing, of which bandwidth, and the oversubscription
+    # -- texts: counts, bandwidths and oversubscription
 
     def _notes(self) -> list[tuple[float, str, list[str]]]:
-        """(height, bold line, plain lines) of each thing, at the height where it is drawn."""
         cluster = self.cluster
         notes = [(self.level(0) + _NODE / 2, *self._of_servers())]
         if cluster.regions is not None:
@@ -341,5 +326,4 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
-    """What a reader calls the GPUs around one NVSwitch."""
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

@@ -1,4 +1,4 @@
-"""Any network as a picture: boxes with the names of its nodes, a line for every joined pair, capacities on lines.
+"""Picture of any network: boxes with the names of its nodes, a line for every joined pair, capacities on lines.
 
 networkx lays it out. Lengths of boxes are inches.
 """
@@ -59,7 +59,7 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
 
 @dataclass
 class _Pair:
-    """Two joined nodes, the lower number first; `gbps` there and back, in which `ways` links lead, and which links."""
+    """Two joined nodes, the lower number first: `gbps` in both directions, `ways` with links, numbers of links."""
 
     ends: tuple[int, int]
     kind: str
@@ -69,7 +69,6 @@ class _Pair:
 
     @property
     def label(self) -> str:
-        """ "400", or "400/100" where the directions differ."""
         there, back = self.gbps
         return f"{there:.4g}/{back:.4g}" if len(self.ways) == 2 and there != back else f"{max(there, back):.4g}"
 
@@ -89,12 +88,10 @@ def _joined(network: Any) -> list[_Pair]:
 
 
 def _rates(pairs: Sequence[_Pair]) -> list[float]:
-    """What rates there are, each once, the largest first."""
     return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)
 
 
 def build_graph(network: Any, *, utilisation: Any = None, title: str = "", places: Any = None) -> Figure:
-    """The figure itself; `places` [N, 2 or 3] where the nodes have places of their own."""
     if not 1 <= network.size <= MOST_NODES:
         raise InputError(f"network must have 1 to {MOST_NODES} nodes to be drawn, got {network.size:,}.")
     busy = None if utilisation is None else LinkHeat(network, utilisation)
@@ -136,10 +133,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
 
 
 def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:
-    """[points 2] of a line: straight, or a bow where it would run through other boxes of its row.
-
-    In layers it leads from the top of one box to the bottom of the other. `bends`: rows run in any direction.
-    """
+    """[points 2] of a line: straight, or curved where it would cross other boxes of its row."""
     start, end = placed.place[one], placed.place[other]
     run = end - start
     if (layered and start[1] == end[1]) or bends:
@@ -156,12 +150,10 @@ def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> n
 
 
 def _line_colours(pairs: Sequence[_Pair]) -> dict[str, str]:
-    """A colour for each kind of link."""
     return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
 
 
 def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], busy: LinkHeat | None) -> None:
-    """A line for each pair, thicker for more Gbps, dashed for none; an arrow where links lead one way."""
     rates, crowd, look_of = _rates(pairs), min(1.0, math.sqrt(120 / max(len(paths), 1))), _line_colours(pairs)
     colours = [busy.of(pair.links) if busy else look_of[pair.kind] for pair in pairs]
     thick = [0.7 + 2.0 * math.sqrt(max(pair.gbps) / rates[0]) if len(rates) > 1 else 1.0 for pair in pairs]
@@ -178,7 +170,6 @@ def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], bus
 
 
 def _draw_rates(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], placed: Placed) -> None:
-    """Gbps on each line, where it covers nothing."""
     taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
     for pair, path in zip(pairs, paths, strict=True):
         width, height = (0.62 * len(pair.label) * 7 + 3) / 72, 0.14
@@ -187,12 +178,12 @@ def _draw_rates(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], pla
             write(axes, *free, pair.label, 7, zorder=2.5, bbox=box, color="#444444")
 
 
-# -- where nodes stand: in layers if the graph is a hierarchy, else as far apart as their links say
+# -- positions of nodes: in layers if the graph is a hierarchy, else by their links
 
 
 @dataclass
 class Placed:
-    """Centres [N 2] and widths [N] of the boxes; no font: dots without names; `upright`: names run upwards."""
+    """Centres [N 2] and widths [N] of the boxes; without a font, dots without names; `upright`: vertical names."""
 
     place: np.ndarray
     width: np.ndarray
@@ -201,7 +192,7 @@ class Placed:
     upright: bool = False
 
     def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Lower left and upper right of all boxes and lines, with a margin, and wide enough for words."""
+        """Lower left and upper right of all boxes and lines, with a margin, and wide enough for texts."""
         half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
         every = np.concatenate([self.place - half, self.place + half, *paths])
         low, high = every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
@@ -212,9 +203,8 @@ class Placed:
 def placed_boxes(
     kinds: list[str], names: list[str], pairs: list[tuple[int, int]], places: np.ndarray | None = None
 ) -> tuple[Placed, bool]:
-    """Boxes with the largest font with which they fit, and whether they stand in layers.
-
-    `places` [N, 2 or 3]: where nodes stand, the third dimension going into the depth; else their links decide.
+    """Boxes with the largest font that fits, and whether they stand in layers. `places` [N, 2 or 3]: given positions,
+    the third dimension as depth; else links decide.
     """
     with extra("plot", "drawing figures"):
         import networkx as nx
@@ -239,10 +229,7 @@ def placed_boxes(
 
 
 def layers(graph: Any, kinds: Sequence[str]) -> list[list[int]] | None:
-    """The nodes of each layer from below, by their distance from the endpoints; None for a graph that is no hierarchy.
-
-    Within a layer each node stands over the mean of its neighbours, so that few links cross.
-    """
+    """Nodes of each layer from below, ordered to cross few links; None if the graph is no hierarchy."""
     import networkx as nx
 
     ends = [node for node in graph if kinds[node] in ENDPOINTS]
@@ -265,12 +252,10 @@ def layers(graph: Any, kinds: Sequence[str]) -> list[list[int]] | None:
 
 
 def _boxes(names: Sequence[str], font: float) -> tuple[np.ndarray, float]:
-    """Widths and height of boxes around names."""
     return np.array([max(0.26, (0.62 * len(name) * font + 7) / 72) for name in names]), (1.3 * font + 5) / 72
 
 
 def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
-    """A row for each layer, with the largest font, upright if need be, with which the longest fits; else dots."""
     longest = max(map(len, rows))
     for upright, font in product((False, True), _FONTS):
         width, height = _boxes(names, font)
@@ -293,7 +278,6 @@ def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
 
 
 def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
-    """Links about an inch long, with the largest font with which boxes are off each other; else dots."""
     along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
     most = float((np.array([_WIDEST, _HIGHEST]) / np.maximum(np.ptp(free, axis=0), 0.001)).min())
     between = np.abs(free[:, None] - free[None])
@@ -309,7 +293,7 @@ def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float =
     return Placed(free * most, width, _DOT, 0.0)
 
 
-# -- nodes and words
+# -- keys and texts
 
 
 def _colour(kind: str, kinds: list[str]) -> str:
@@ -329,7 +313,6 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
 
 
 def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat | None) -> list[Any]:
-    """What the colours of boxes and lines mean, where there are several kinds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -342,7 +325,6 @@ def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat
 
 
 def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> list[str]:
-    """What the boxes and lines do not say by themselves."""
     rates, words = _rates(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
         words += f"; {rates[0]:g} Gbps between joined nodes"
@@ -354,11 +336,10 @@ def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> l
     return wrap(words if named else words + "; names have no room", int((broad - 0.2) / 0.065))
 
 
-# -- lines and boxes, and how busy links are, as colours and words
+# -- lines and boxes, and utilisation of links as colours and words
 
 
 def draw_box(axes: Axes, corner: tuple[float, float], size: tuple[float, float], fill: str, edge: str, z: float = 3):
-    """A box with rounded corners, from its lower left one."""
     from matplotlib.patches import FancyBboxPatch
 
     shape = f"round,pad=0,rounding_size={min(0.05, size[0] / 4):.4f}"
@@ -367,31 +348,28 @@ def draw_box(axes: Axes, corner: tuple[float, float], size: tuple[float, float],
 
 
 def write(axes: Axes, x: float, y: float, text: str, size: float, **more: Any) -> None:
-    """A text around a point."""
     axes.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", "zorder": 5, **more})
 
 
 def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
-    """Lines along paths."""
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, **{"zorder": 2, **line}))
 
 
 def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """[25 2] a curve from start to end, drawn towards `bend`."""
     t = np.linspace(0, 1, 25)[:, None]
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
 
 
 def places_on(path: np.ndarray) -> list[tuple[float, float]]:
-    """Where on a line its number may stand: in the middle, or towards an end."""
+    """Possible positions of a line's number: the middle, or towards an end."""
     x, y = (np.interp(_ALONG, np.linspace(0, 1, len(path)), values) for values in path.T)
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 class LinkHeat:
-    """How busy each link of a network is, 0 to 1."""
+    """Utilisation of each link of a network, 0 to 1, as colours and words."""
 
     def __init__(self, network: Any, utilisation: Any):
         self.network, self.value = network, np.asarray(utilisation, dtype=float)
@@ -403,24 +381,20 @@ class LinkHeat:
         self.colours = colours()
 
     def of(self, links: Any) -> str:
-        """The colour of the busiest of some links."""
         from matplotlib.colors import to_hex
 
         return to_hex(self.colours(float(np.max(self.value[links], initial=0.0))))
 
     def pair(self, kind: str, numbers: Any) -> str:
-        """The colour of the busiest of some links of a kind, up or down."""
         starts = [self.network.run(f"{kind} {way}").start for way in ("up", "down")]
         return self.of(np.concatenate([start + np.asarray(numbers) for start in starts]))
 
     def words(self, *kinds: str) -> str:
-        """Mean and maximum over links of some kinds."""
         values = np.concatenate([self.value[self.network.run(kind)] for kind in kinds])
         return f"mean {values.mean():.0%}, max {values.max():.0%}"
 
 
 def colours() -> Colormap:
-    """From pale (idle) to dark (full)."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("utilisation", _STEPS)

@@ -1,4 +1,4 @@
-"""What studies found: slow-downs by failure, time over the degree bound, jobs on a link."""
+"""Pictures of studies: slow-downs by failure, time over the degree bound, jobs on a link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """A panel per model, a bar per kind, a diamond where a figure is published."""
+    """A panel per model, a bar per kind, a diamond for each published figure."""
     needs_values(rows, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
@@ -41,7 +41,6 @@ def failures_chart(rows: Rows) -> Chart:
 
 
 def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
-    """The text of a bar and where it stands: behind the bar, and behind a diamond that it would cover."""
     value, published = row["slow_down"], row.get("published")
     end = max(0.0, value)
     if published is not None and 0 <= published - end < 0.25 * span:
@@ -50,7 +49,7 @@ def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
 
 
 def training_chart(lines: Rows) -> Chart:
-    """A line of the batches seen, and one for each number of servers held out."""
+    """A line for the batches of training, and one for each number of servers held out."""
     timed = [line for line in lines if line.get("time") is not None]
     if not timed:
         raise InputError("the figure of a training needs lines of metrics with a time, got none.")
@@ -63,7 +62,7 @@ def training_chart(lines: Rows) -> Chart:
 
 
 def forecasts_chart(rows: Rows) -> Chart:
-    """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
+    """A panel for each workload, number of servers and routing; predicted demand stands apart at the right."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))
@@ -83,7 +82,7 @@ def forecasts_chart(rows: Rows) -> Chart:
     return Chart("Policies under forecasts", "Lines reach over 95 % intervals.", list(looks.values()), panels)
 
 
-# -- what several jobs have of a link over time, stacked
+# -- parts of a link that several jobs have over time, stacked
 
 WAYS = {
     "fair": "fair sharing",
@@ -96,10 +95,7 @@ _LINK_WIDE, _LINK_HIGH = 5.6, 1.35
 
 
 def build_interleaving(rows: Rows, title: str = "") -> Figure:
-    """Draw who has a link when: a row of panels for each way, the beginning beside the end.
-
-    A row is an interval: `way`, `job`, `begin_s`, `end_s`, `use` (a part of the link), and `when`, a column of panels.
-    """
+    """Draw each job's part of a link over time, a row of panels for each way; rows as in `jobs.compared.both_ends`."""
     from matplotlib.patches import Patch
 
     if not rows:
@@ -127,7 +123,6 @@ def build_interleaving(rows: Rows, title: str = "") -> Figure:
 
 
 def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
-    """The jobs on top of each other, constant between two edges."""
     axes.set(ylim=(0, 1.02), yticks=[0, 0.5, 1], yticklabels=["0", "50 %", "100 %"])
     axes.grid(axis="y")
     if not rows:

@@ -1,7 +1,7 @@
 """Timelines: the lanes of one block and of a whole iteration, stage by stage, with a close-up.
 
-A segment is a dict: `track`, `kind`, `label`, `start_s`, `end_s`; `direction` ("forward" or "backward") where it has
-one, which a block also reads from the label; and `stage` and `place` in an iteration. Heights are inches.
+A segment is a dict: `track`, `kind`, `label`, `start_s`, `end_s`; optionally `direction` ("forward" or "backward"),
+which a block also reads from the label; and `stage` and `place` in an iteration. Heights are inches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _WIDE = 13.0
 
 
 def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[Figure, list[Axes]]:
-    """A figure with a title and axes of about so many inches over each other, in which inches count downwards."""
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
     figure = style.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
@@ -51,7 +50,7 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
-# -- one block: a bar has its name inside if there is room, else above if that covers no other name
+# -- one block: names stand inside bars if they fit, else above where they cover no other name
 
 _BAR, _LINE, _GAP, _HEAD = 0.46, 0.22, 0.2, 0.45
 _FONT = style.FONT - 1
@@ -60,8 +59,6 @@ _ORDER = ("compute", "network", "reconfiguration")
 
 
 class DrawnBar(NamedTuple):
-    """A segment of a block, in milliseconds."""
-
     kind: str
     text: str
     direction: str | None
@@ -122,7 +119,6 @@ def _draw_lane(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float) 
 
 
 def _names_above(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float) -> None:
-    """Names that their bars have no room for, from the left end of the bar on."""
     right = axes.get_xlim()[1]
     reached = axes.get_xlim()[0] - letter
     for bar in sorted(bars, key=lambda bar: bar.begin_s):
@@ -134,7 +130,6 @@ def _names_above(axes: Axes, bars: Sequence[DrawnBar], top: float, letter: float
 
 
 def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float, letter: float) -> None:
-    """A heading over the forward and the backward pass, the latter on a tinted ground."""
     directed = sorted((bar for bar in bars if bar.direction), key=lambda bar: bar.begin_s)
     for direction, group in itertools.groupby(directed, key=lambda bar: str(bar.direction)):
         run = list(group)
@@ -167,7 +162,7 @@ _COMPUTED = ("forward", "backward", "weights")
 
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """Draw an iteration over seconds, a group of lanes per stage; below it some blocks of one stage closer."""
+    """Draw an iteration over seconds, a group of lanes per stage, and a close-up of some blocks of one stage."""
     from matplotlib.patches import Rectangle
 
     stages = sorted({segment["stage"] for segment in segments})
@@ -190,7 +185,7 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
 
 
 def close_up(segments: Segments) -> tuple[float, float]:
-    """From when to when one stage is shown closer: around the start of the backward pass in the middle."""
+    """Begin and end of the close-up of one stage: around the start of the backward pass in the middle."""
     work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
     pairs = enumerate(itertools.pairwise(work), 1)
     turns = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
@@ -199,7 +194,6 @@ def close_up(segments: Segments) -> tuple[float, float]:
 
 
 def look_of(segment: Mapping[str, Any]) -> str:
-    """What a segment is drawn as: a key of the colours."""
     what = segment["label"] if segment["kind"] == "waiting" else segment["kind"]
     return what if what in _LOOKS else segment["direction"]
 
@@ -210,7 +204,6 @@ def _lane(segment: Mapping[str, Any]) -> str:
 
 
 def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str], top: float) -> None:
-    """The lanes of one stage with their names, each kind of bar in one collection."""
     beside = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
     middle = top + sum(_HEIGHT[lane] for lane in lanes) / 2
     axes.text(-0.064, middle, f"stage {stage}", fontsize=style.FONT, **beside)
@@ -228,7 +221,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
         top += _HEIGHT[lane]
 
 
-# -- a replayed graph of tasks: what ranks do when, the critical path through them, and what holds the makespan
+# -- a replayed graph of tasks: ranks over time, the critical path, and what holds the makespan
 
 MOST_RANKS = 24
 _LANE = 0.24
@@ -240,12 +233,9 @@ _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#66
 
 
 def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
-    """Draw a replay.
-
-    - `spans`: as `write_task_trace` takes them; of many ranks some are shown, those of the critical path first.
-    - `held`: `what` and `holds_s`, parts of the makespan; those below 0 are left of 0. Empty: not drawn.
-
-    `InputError` where no span is of a rank.
+    """Draw a replay. `spans`: as in `write_task_trace`; if there are many ranks some are shown, those on the critical
+    path first. `held`: rows of `what` and `holds_s`, parts of the makespan; empty: not drawn. `InputError` where no
+    span has a rank.
     """
     ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
     if not ranks:
@@ -267,7 +257,7 @@ def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
 
 
 def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
-    """All ranks; of many those that the critical path is longest on, and others evenly chosen."""
+    """All ranks; if many, those on which the critical path is longest and others evenly chosen."""
     if len(ranks) <= MOST_RANKS:
         return [*ranks]
     spent: dict[int, float] = {}
@@ -310,7 +300,6 @@ def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
 
 
 def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: float) -> None:
-    """A line through the ranks on which the critical path runs, where these are shown."""
     x: list[float] = []
     y: list[float] = []
     for one in sorted(steps, key=lambda one: one["begin_s"]):
@@ -321,7 +310,6 @@ def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: floa
 
 
 def _held_panel(held: Segments) -> charts.Panel:
-    """A bar for each part of the makespan, the longest first; those below 0 to the left."""
     total, others = sum(part["holds_s"] for part in held), itertools.cycle(_LINKS)
     unit, factor = time_unit(total)
     ranked = sorted(held, key=lambda part: -abs(part["holds_s"]))

@@ -1,4 +1,4 @@
-"""Recorded routing: loads of experts and who sends to whom as heat maps of some layers, and how both change."""
+"""Recorded routing: loads of experts and traffic between ranks as heat maps of some layers, and how both change."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ _MANY = 12  # more ticks than this on an axis cannot be read
 
 
 def spread(layers: int) -> list[int]:
-    """At most four of so many layers, the first and the last among them."""
+    """Numbers of at most four layers, including the first and the last."""
     return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
 
 
 def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
-    """Draw the load of every target over the mean.
-
-    - `load` [iteration, layer, target] selections.   - `number` [iteration]: what the iterations are called.
-
-    A panel for each of at most four layers, spread evenly; of one iteration, one panel of all layers.
+    """Draw the load of every target over the mean: a panel for each of at most four layers; for one iteration, one
+    panel of all layers. `load` [iteration, layer, target] selections. `number` [iteration]: labels of the iterations.
     """
     load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
     if len(number) != len(load):
@@ -43,10 +40,7 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
-    """Draw who sends to whom, over the mean of a layer.
-
-    - `matrix` [layer, source, target] selections. A panel for each of at most four layers, spread evenly.
-    """
+    """Draw selections [layer, source, target] over the mean of a layer, a panel for each of at most four layers."""
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
@@ -67,7 +61,6 @@ def _over_mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def _figure(
     pictures: dict[str, np.ndarray], title: str, meaning: str, labels: tuple[str, str], columns: Sequence[str] | None
 ) -> Figure:
-    """Heat maps with one scale of colours, whose square root is even: few are hot, and the cold ones differ too."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
 
@@ -95,13 +88,12 @@ def _figure(
 
 
 def _ticks(axis: Any, size: int, names: Sequence[str] | None) -> None:
-    """At most a dozen ticks on an axis, at equal steps."""
     most = _MANY if names is None or max(map(len, names)) < 3 else _MANY // 2
     places = range(0, size, -(-size // most))
     axis.set_ticks(list(places), [str(place) if names is None else names[place] for place in places])
 
 
-# -- over time: how alike loads are some records apart, and how wrong predictors are
+# -- over time: similarity of loads some records apart, and errors of predictors
 
 PREDICTORS = {
     "transition": style.Look("Transition", "#D55E00", "D"),
@@ -114,7 +106,7 @@ _LOADS = style.Look("mean of the layers; bar: 10 % to 90 % of them", "#0072B2", 
 
 
 def drift_chart(rows: Rows, title: str = "") -> Chart:
-    """How alike loads are against the records between them (rows of `survey.drift_rows`)."""
+    """Similarity of loads against the number of records between them (rows of `survey.drift_rows`)."""
     known = [row for row in rows if row["correlation"] is not None]
     points = [(row["records"], row["correlation"]) for row in known]
     spread = [(row["correlation_p10"], row["correlation_p90"]) for row in known]
@@ -123,7 +115,7 @@ def drift_chart(rows: Rows, title: str = "") -> Chart:
 
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
-    """The error of every predictor against its horizon (rows of `recordings.foresight`)."""
+    """Error of every predictor against its horizon (rows of `recordings.foresight`)."""
     looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in grouped(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])

@@ -1,4 +1,4 @@
-"""One HTML page of rows: words, a table and charts, with everything inside the file and nothing fetched."""
+"""One self-contained HTML page of rows: texts, a table and charts."""
 
 from mfabric_jax.report.html.page import check_page as check_page
 from mfabric_jax.report.html.page import html_report as html_report

@@ -43,8 +43,8 @@ def html_report(
 ) -> Path:
     """Write a page of any rows and their effective configuration, whole or not at all; returns the path.
 
-    The same rows give the same bytes. `pictures` is a folder whose .png and .svg files go into the page. `answers`:
-    sentences under headings, which stand before everything else.
+    The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the page. `answers`:
+    sentences under headings, at the top of the page.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
@@ -55,14 +55,13 @@ def html_report(
 
 
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
-    """Say before rows are read that a page could not be written there or that there are no such pictures."""
+    """Raise early if a page could not be written there, or if there are no such pictures."""
     if pictures is not None:
         _found_in(pictures)
     check_file("report", path, EXTENSIONS)
 
 
 def _complete(rows: Rows) -> Rows:
-    """Rows with the same columns each, of plain scalars."""
     if not rows:
         raise InputError("rows must hold at least one row, got none.")
     names = dict.fromkeys(name for row in rows for name in row)
@@ -77,7 +76,6 @@ def _scalar(value: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    """What has no encoding, as a name from a shell may be, by its numbers."""
     return value.encode(errors="backslashreplace").decode()
 
 
@@ -130,14 +128,13 @@ def _file(name: str) -> str:
 
 
 def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
-    """What was run and what came out: rankings of each model, what rows hold, remarks, where they were computed."""
+    """What ran and the results: rankings of each model, contents of rows, remarks, the machine."""
     ranked = "".join(_ranking(model, ranking) for model, ranking in rankings(rows, effective).items())
     told = [*not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
     return ranked + _held(rows) + bullets(told) + _provenance(rows, effective)
 
 
 def _ranking(model: str, ranking: Ranking) -> str:
-    """A table of the best designs of a model, the best one first, and remarks on them."""
     columns = ranking_cells(ranking)
     number = {name: any(isinstance(line[name], float) for line in ranking.lines) for name in ranking.lines[0]}
     kinds = ["number" if number[name] or name == "over best" else None for name in ranking.lines[0]]
@@ -153,7 +150,6 @@ def _ranking(model: str, ranking: Ranking) -> str:
 
 
 def _held(rows: Rows) -> str:
-    """How many rows there are, the names in them, and of which job those of every model are."""
     lines = []
     if "model" in rows[0]:
         jobs = {str(model): ", ".join(job_words(own)) for (model,), own in grouped(rows, "model").items() if model}
@@ -183,7 +179,6 @@ def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Rows) -> str:
-    """The rows as a table that a reader sorts and filters; what is alike in all rows stands above it."""
     alike = [name for name in rows[0] if len(rows) > 1 and len({_key(row[name]) for row in rows}) == 1]
     shown = [name for name in rows[0] if name not in alike]
     if not shown:
@@ -212,7 +207,6 @@ def _heading(name: str, number: bool) -> str:
 
 
 def _column(rows: Rows, name: str) -> tuple[list[Any], list[str]]:
-    """The values of a column, and how they are written."""
     values = [row[name] for row in rows]
     if unround(rows, name):
         return values, numerals.column(values)
@@ -235,7 +229,6 @@ def _key(value: Any) -> tuple[type, Any]:
 
 
 def _found_in(folder: str | Path) -> list[Path]:
-    """The pictures of a folder by name; none at all is an `InputError`."""
     folder = Path(folder)
     if not os.path.isdir(folder):
         raise InputError(f"pictures {str(folder)!r} is not a folder; give one that holds .png or .svg files.")
@@ -249,7 +242,6 @@ def _found_in(folder: str | Path) -> list[Path]:
 
 
 def _picture(path: Path) -> str:
-    """A picture with its file name below it."""
     try:
         data = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:

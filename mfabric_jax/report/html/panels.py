@@ -1,4 +1,4 @@
-"""The charts of a page: matplotlib's SVG of each panel, in the colours of both themes, with what each mark says."""
+"""The charts of a page: matplotlib's SVG of each panel, in the colours of both themes, with hover texts."""
 
 import contextlib
 import io
@@ -43,7 +43,6 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _markup(chart: Chart) -> str:
-    """The chart as a section of the page."""
     bars = any(panel.bars for panel in chart.panels)
     key = tag("ul", *(_entry(look, bars) for look in chart.key), class_="key") if chart.key else ""
     head = tag("h3", words(chart.title)) + tag("p", words(chart.note), class_="note")
@@ -52,7 +51,6 @@ def _markup(chart: Chart) -> str:
 
 
 def _entry(look: style.Look, bars: bool) -> str:
-    """A line of the key."""
     glyph = "■" if bars else _GLYPHS[look.marker][look.hollow]
     if look.colour.lower() == style.PAPER:
         glyph = "□"
@@ -61,7 +59,6 @@ def _entry(look: style.Look, bars: bool) -> str:
 
 
 def _panels(panels: Sequence[Panel]) -> str:
-    """As many beside each other as fill their lines."""
     wide = len(panels) in (2, 4) or any(panel.bars for panel in panels)
     columns = 1 if len(panels) == 1 else 2 if wide else 3
     return tag("div", *(_svg(panel, _WIDTHS[columns]) for panel in panels), class_=f"panels of{columns}")
@@ -89,7 +86,6 @@ def _svg(panel: Panel, width: int) -> str:
 
 
 def _themed(svg: str) -> str:
-    """What is inside of matplotlib's SVG, in the page's font and colours; what nobody refers to has no id."""
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
     inside = re.sub(r"<!--.*?-->|<style.*?</style>|font-family: [^;\"]*;? ?", "", inside, flags=re.S)
     inside = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", inside)
@@ -97,12 +93,12 @@ def _themed(svg: str) -> str:
     return re.sub(r"\s*\n\s*", " ", inside).replace("> <", "><")
 
 
-# -- colours: as they are on white, and no darker than can be seen on a dark page
+# -- colours: as they are on white, and light enough on a dark page
 
 
 @cache
 def hue(colour: str) -> str:
-    """A colour of CSS for both themes."""
+    """A CSS colour for both themes."""
     colour = colour.lower()
     if colour == style.INK_ON_COLOUR:
         return f"light-dark({style.INK}, {PAPER['dark']})"
@@ -110,7 +106,7 @@ def hue(colour: str) -> str:
 
 
 def on_dark(colour: str) -> str:
-    """The colour itself, or with as much white as it needs to be seen on the dark page."""
+    """The colour, with as much white as it needs to be visible on the dark page."""
     white, seen = 0.0, colour
     while contrast(seen, PAPER["dark"]) < _SEEN:
         white += 0.05
@@ -129,12 +125,11 @@ def _luminance(colour: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-# -------------------------------------------------------------------------------------------------------------- markup
+# -- markup
 _MOST_NAMES = 12
 
 
 def words(*values: Any) -> str:
-    """Values as text of a page."""
     return escape("".join(map(str, values)))
 
 
@@ -150,12 +145,11 @@ def tag(name: str, *inside: str, **attributes: Any) -> str:
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """Sentences as a list; nothing of none."""
     return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
 
 
 def enumerated(names: Sequence[Any], last: str = "and") -> str:
-    """a, b and c; many are cut short."""
+    """a, b and c; long lists are cut short."""
     every = [str(name) for name in names]
     if len(every) > _MOST_NAMES:
         every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]

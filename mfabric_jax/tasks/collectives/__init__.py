@@ -1,1 +1,1 @@
-"""One file an algorithm."""
+"""Algorithms of collectives."""

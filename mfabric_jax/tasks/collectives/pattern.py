@@ -1,6 +1,6 @@
-"""One collective among n members as messages that wait for each other, and the ways in which patterns are put together.
+"""Patterns: the messages of one collective among n members, which messages wait for which, and how to combine patterns.
 
-Members are counted by their places 0..n-1 in the group; of a rooted collective the root is at place 0. Letters: n
+A member is numbered by its place 0..n-1 in the group; the root of a rooted collective is at place 0. Array sizes: n
 members, F messages, D waits, K steps.
 """
 
@@ -14,13 +14,11 @@ from mfabric_jax.tasks.graph import Op
 
 
 class Pattern(NamedTuple):
-    """F messages between members.
+    """F messages between members. It leaves out that a member sends nothing before it has entered the collective.
 
-    - `src`, `dst` [F]: places; `dst` -1 is a marker of `src`, which ends when everything that it waits for has ended.
-    - `part` [F]: what is sent, as a part of the collective's bytes.
+    - `src`, `dst` [F]: places. `dst` -1 is a marker of `src`, which ends when everything it waits for has ended.
+    - `part` [F]: bytes of the message as a part of the collective's bytes.
     - `after` [D 2]: message `after[d, 1]` waits for the end of message `after[d, 0]`.
-
-    A member sends nothing before it has entered the collective: that is no part of the pattern.
     """
 
     src: np.ndarray
@@ -34,18 +32,15 @@ Builds = dict[Op, Build]  # a pattern from the servers [n] of the members
 
 
 def of_messages(src: ArrayLike, dst: ArrayLike, part: ArrayLike, after: ArrayLike = ()) -> Pattern:
-    """Broadcast and flattened; messages that wait for nothing have no line in `after`."""
+    """Make a pattern of arrays, broadcast and flattened; `after` has no row for a message that waits for nothing."""
     src, dst, part = (array.ravel() for array in np.broadcast_arrays(src, dst, part))
     waits = np.asarray(after, np.int64).reshape(-1, 2)
     return Pattern(src.astype(np.int64), dst.astype(np.int64), part.astype(float), waits)
 
 
 def rounds(to: np.ndarray, part: ArrayLike) -> Pattern:
-    """K steps in each of which every member sends one message and receives one.
-
-    - `to` [K n]: each step a permutation of the members.   - `part`: broadcasts to [K n].
-
-    A message waits for what its sender has sent and received in the step before.
+    """K steps; in each step every member sends one message and receives one. `to` [K n]: one permutation of the members
+    for each step. `part` broadcasts to [K n]. A message waits for what its sender sent and received in the step before.
     """
     steps, n = to.shape
     flow = np.arange(steps * n).reshape(steps, n)
@@ -56,12 +51,12 @@ def rounds(to: np.ndarray, part: ArrayLike) -> Pattern:
 
 
 def backwards(forward: Pattern) -> Pattern:
-    """Every message the other way and in the opposite order: a reduction from a broadcast, a gather from a scatter."""
+    """Reverse every message and the order: turns a broadcast into a reduction, a scatter into a gather."""
     return Pattern(forward.dst, forward.src, forward.part, forward.after[:, ::-1])
 
 
 def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
-    """The pattern on every row of `members` [G m] (places of a larger group), each with that part of the bytes."""
+    """Run the pattern on every row of `members` [G m] (places of a larger group), each row with `part` of the bytes."""
     groups = len(members)
     dst = np.where(inner.dst >= 0, members[:, inner.dst], -1)
     offset = len(inner.src) * np.arange(groups)[:, None, None]
@@ -69,7 +64,7 @@ def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
 
 
 def in_turn(n: int, *phases: Pattern) -> Pattern:
-    """Phase after phase: a member begins the next one when all that it has sent and received in the last has ended."""
+    """Join phases: a member begins a phase when all that it sent and received in the phase before has ended."""
     whole = phases[0]
     markers = (np.arange(n), np.full(n, -1), np.zeros(n))
     for phase in phases[1:]:
@@ -84,7 +79,6 @@ def in_turn(n: int, *phases: Pattern) -> Pattern:
 
 
 def begins(whole: Pattern) -> np.ndarray:
-    """The messages that wait for no other one of their sender."""
     before, then = whole.after.T
     waits = np.zeros(len(whole.src), bool)
     waits[then[whole.src[before] == whole.src[then]]] = True
@@ -92,7 +86,7 @@ def begins(whole: Pattern) -> np.ndarray:
 
 
 def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """(message, place) [E]: those that a member sends or receives and no later one of its own waits for."""
+    """(message, place) [E]: messages of a member that none of its later messages wait for."""
     before, then = whole.after.T
     open_at = []
     for place in (whole.src, whole.dst):
@@ -103,21 +97,20 @@ def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(open_at), np.concatenate([whole.src[open_at[0]], whole.dst[open_at[1]]])
 
 
-# A pattern in chunks, with its latency, ready to be copied for every collective of one kind.
-# Chunks are copies of the pattern with a part of the bytes each: every message follows the same message of the chunk
-# before. With one chunk, latency is in front of every message. With several, it lies between the end of a message and
-# its use, as a marker (an arrival): the sender goes on with the next chunk meanwhile.
+# Chunks are copies of the pattern, each with a part of the bytes: every message waits for the same message of the chunk
+# before. With one chunk, latency precedes every message. With several, latency lies between the end of a message and
+# its use, as a marker (an arrival), so that the sender can go on with the next chunk.
 
 
 class Template(NamedTuple):
     """F flows of one collective; places as in `Pattern`.
 
-    - `src`, `dst` [F]: places, both -1 of a marker.   - `part` [F]: of the collective's bytes.
-    - `whose` [F]: the place that a flow counts for: its sender, or of an arrival the receiver.
-    - `message` [F]: the flow whose latency the flow begins with, else -1.
+    - `src`, `dst` [F]: places, both -1 for a marker. `part` [F]: of the collective's bytes.
+    - `whose` [F]: the place that the flow counts for: the sender, or the receiver of an arrival.
+    - `message` [F]: the flow whose latency this flow begins with, else -1.
     - `after` [D 2]: flow `after[d, 1]` waits for flow `after[d, 0]`.
-    - `enters` [B 2]: (place, flow): the flow waits for the member to enter.
-    - `leaves` [E 2]: (flow, place): the member waits for the flow to leave.
+    - `enters` [B 2]: (place, flow): the flow waits until the member enters.
+    - `leaves` [E 2]: (flow, place): the member leaves after the flow.
     """
 
     src: np.ndarray
@@ -131,7 +124,7 @@ class Template(NamedTuple):
 
 
 def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
-    """The pattern in so many chunks; `latency`: whether a message arrives later than it ends."""
+    """Split a pattern into chunks. `latency`: whether a message arrives later than it ends."""
     sent = pattern.dst >= 0
     apart = latency and chunks > 1
     flows, arrivals = len(sent), int(sent.sum()) if apart else 0

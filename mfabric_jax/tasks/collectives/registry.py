@@ -1,6 +1,6 @@
-"""The algorithms of collectives by name, and which of them runs a collective.
+"""The algorithms of collectives by name, and the choice of an algorithm for each collective.
 
-A new one is a function that builds a `Pattern` and an entry of `ALGORITHMS`.
+To add an algorithm, write a function that builds a `Pattern` and enter it in `ALGORITHMS`.
 """
 
 import math
@@ -22,11 +22,10 @@ from mfabric_jax.tasks.collectives.pattern import (
 )
 from mfabric_jax.tasks.graph import Op
 
-# Every member sends to every other one at once; with a root, the root to all, or all to the root.
+# Every member sends to every other member at once; with a root, the root sends to all, or all send to the root.
 
 
 def _exchange(server) -> Pattern:
-    """1 / n from each to each."""
     n = len(server)
     src, dst = np.nonzero(~np.eye(n, dtype=bool))
     return of_messages(src, dst, 1 / n)
@@ -59,12 +58,10 @@ DIRECT: Builds = {
 
 # Around a ring in the order of the group: n - 1 steps for a reduce-scatter or an all-gather, twice that for both.
 # All-reduce as in Patarasu & Yuan (JPDC 2009): every member sends 2 (n - 1) / n of the bytes. The all-to-all sends one
-# block at a time, and a block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
+# block at a time; the block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
 
 
 def _steps(count) -> Build:
-    """`count`(n) steps, in each of which every member sends a block to the next one."""
-
     def build(server):
         n = len(server)
         return rounds(np.tile(onward(np.arange(n)), (count(n), 1)), 1 / n)
@@ -80,9 +77,9 @@ RING: Builds = {
 }
 
 
-# As many rings as a server has members, each with a part of the bytes, so that all NICs work (channels of NCCL).
-# Every ring visits server after server; the k-th enters each server at its k-th member (modulo how many it has there)
-# and leaves it at the one before. Members of one server alone need one ring.
+# As many rings as a server has members, each with a part of the bytes, so that all NICs work (channels of NCCL). Every
+# ring visits the servers in order; ring k enters each server at its k-th member (modulo the number of members) and
+# leaves at the member before. Members within one server need one ring.
 
 
 def _built(op: Op) -> Build:
@@ -98,14 +95,13 @@ def _built(op: Op) -> Build:
 RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER)}
 
 
-# Inside servers directly (their GPUs share a switch), between servers on a ring or directly, rail by rail.
-# The i-th members of all servers are a rail. All-reduce: reduce-scatter inside, a ring between, all-gather inside.
-# All-to-all: what is for the i-th members is collected by the i-th member of the own server, which sends it to the
-# others of its rail. Members of one server alone, or one in each server, are left with the one part that they need.
+# Directly inside servers (their GPUs share a switch); on a ring or directly between servers, rail by rail. A rail is
+# the i-th members of all servers. All-reduce: reduce-scatter inside, a ring between, all-gather inside. All-to-all:
+# member i of a server collects what its server sends to the i-th members and sends it along the rail. A group within
+# one server, or with one member in each server, needs only one of the two parts.
 
 
 def _rows(server: tuple[int, ...]) -> np.ndarray:
-    """[S m]: the places in each server, in the order of the group."""
     _, row, count = np.unique(server, return_inverse=True, return_counts=True)
     if len(set(count)) > 1:
         raise InputError(
@@ -115,8 +111,7 @@ def _rows(server: tuple[int, ...]) -> np.ndarray:
 
 
 def _hierarchical_built(*phases) -> Build:
-    """`phases`: (inside, builds, op) in turn. Inside, a member's bytes are those of the collective; between, of a
-    rail."""
+    """`phases`: (inside, builds, op) in order. Bytes are a member's inside a server, and a rail's between servers."""
 
     def build(server) -> Pattern:
         rows = _rows(server)
@@ -152,7 +147,7 @@ HIERARCHICAL: Builds = {
 }
 
 
-# All-to-all with one partner at a time: in step k everyone sends to the k-th next member, n - 1 steps.
+# All-to-all with one partner at a time: in step k every member sends to the k-th next member, n - 1 steps.
 
 
 def _all_to_all(server) -> Pattern:
@@ -163,13 +158,11 @@ def _all_to_all(server) -> Pattern:
 PAIRWISE: Builds = {Op.ALL_TO_ALL: _all_to_all}
 
 
-# A binomial tree: in step k each of the first 2^k members sends to the one 2^k places on.
-# A scatter sends what the whole subtree is to have. Messages of one member follow each other. Reductions and gathers
-# run the tree backwards.
+# A binomial tree: in step k each of the first 2^k members sends to the member 2^k places further. A scatter sends what
+# the whole subtree needs. Messages of one member follow each other. Reductions and gathers run the tree backwards.
 
 
 def _tree(server, scatter: bool) -> Pattern:
-    """Message i goes to place i + 1."""
     n = len(server)
     dst = np.arange(1, n)
     hop = 2 ** np.floor(np.log2(dst)).astype(np.int64)
@@ -190,7 +183,8 @@ BINOMIAL_TREE: Builds = {
 }
 
 
-# From the root along the order of the group, or back to it: every member forwards all bytes. Made for many chunks.
+# From the root along the order of the group, or back to the root: every member forwards all bytes. Meant for many
+# chunks.
 
 
 def _chain_broadcast(server) -> Pattern:
@@ -201,8 +195,8 @@ def _chain_broadcast(server) -> Pattern:
 CHAIN: Builds = {Op.BROADCAST: _chain_broadcast, Op.REDUCE: lambda server: backwards(_chain_broadcast(server))}
 
 
-# A barrier: in step k everyone tells the member 2^k places on, without bytes.
-# Source: Hensgen, Finkel, Manber, Two algorithms for barrier synchronization (1988).
+# A barrier: in step k every member signals the member 2^k places further, without bytes. Source: Hensgen, Finkel,
+# Manber, Two algorithms for barrier synchronization (1988).
 
 
 def _barrier(server) -> Pattern:
@@ -214,10 +208,11 @@ def _barrier(server) -> Pattern:
 DISSEMINATION: Builds = {Op.BARRIER: _barrier}
 
 
-# All-reduce on two binary trees: each reduces one half of the bytes to its root and broadcasts it. Made for chunks.
-# A member that forwards in one tree is a leaf of the other (but for one of each), so every member sends about the bytes
-# once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
-# scan (2009), with the numbering that NCCL uses: the second tree is the first one mirrored, or shifted where n is odd.
+# All-reduce on two binary trees: each tree reduces one half of the bytes to its root and broadcasts it. Meant for
+# chunks. A member that forwards in one tree is a leaf of the other (except one member of each), so every member sends
+# about the bytes once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth
+# broadcast, reduction and scan (2009), numbered as in NCCL: the second tree is the first one mirrored, or shifted where
+# n is odd.
 
 
 def _double_tree_all_reduce(server) -> Pattern:
@@ -228,7 +223,6 @@ def _double_tree_all_reduce(server) -> Pattern:
 
 
 def _up_and_down(n: int) -> Pattern:
-    """To the root at place 0 and back: message i goes up from place i + 1, message n - 1 + i down to it."""
     place = np.arange(1, n)
     parent = _parents(n)
     inner = parent > 0
@@ -243,7 +237,7 @@ def _up_and_down(n: int) -> Pattern:
 
 
 def _parents(n: int) -> np.ndarray:
-    """[n - 1]: of places 1, 2, ...: in order, leaves are the odd ones."""
+    """Parents [n - 1] of places 1, 2, ... in an in-order tree, whose leaves are the odd places."""
     place = np.arange(1, n)
     low = place & -place
     parent = (place ^ low) | (2 * low)
@@ -253,10 +247,10 @@ def _parents(n: int) -> np.ndarray:
 DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
 
 
-# Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back.
-# Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). Where n is
-# no power of two, each member beyond the largest one first gives what it has to a member of the core, and gets the
-# result back at the end.
+# Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back. Source: Thakur,
+# Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). The core is the first 2^k
+# members, where 2^k is the largest power of two up to n; each member beyond the core first sends its data to a member
+# of the core, and gets the result back at the end.
 
 
 def _core(n: int) -> int:
@@ -264,12 +258,10 @@ def _core(n: int) -> int:
 
 
 def _halving(blocks: np.ndarray) -> Pattern:
-    """A reduce-scatter: everyone sends the half that its partner goes on with. `blocks` [p]: part of the bytes."""
     return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks))[::-1], of_partner=True)
 
 
 def _doubling(blocks: np.ndarray) -> Pattern:
-    """An all-gather: everyone sends all that it has so far."""
     return _halving_doubling_steps(blocks, 2 ** np.arange(_log2(blocks)), of_partner=False)
 
 
@@ -286,7 +278,6 @@ def _halving_doubling_steps(blocks: np.ndarray, distance: np.ndarray, of_partner
 
 
 def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Pattern:
-    """The core's phases; members beyond it send and receive those parts of the bytes."""
     p = _core(n)
     extra = np.arange(p, n)
     if not extra.size:
@@ -295,7 +286,6 @@ def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Patter
 
 
 def _blocks(n: int) -> np.ndarray:
-    """[p]: one block of 1 / n for each member of the core, two for those that stand for a member beyond it."""
     p = _core(n)
     return (1 + (np.arange(p) < n - p)) / n
 
@@ -351,15 +341,15 @@ USUAL_ALGORITHM = {
 }
 
 
-# Which algorithm runs a collective, and in how many chunks: `all-reduce=ring*4,all-reduce:<65536=double-tree`.
-# An item is OP=ALGORITHM, with `:<BYTES` behind the collective for those of fewer bytes, and `*CHUNKS` behind the
-# algorithm. Collectives that are not named run as usual.
+# Choices as text: `all-reduce=ring*4,all-reduce:<65536=double-tree`. An item is OP=ALGORITHM, with `:<BYTES` after OP
+# for collectives of fewer bytes, and `*CHUNKS` after ALGORITHM. Collectives that are not named keep their usual
+# algorithm.
 
 BY_WORD = {op.name.lower().replace("_", "-"): op for op in Op}
 
 
 class Choice(NamedTuple):
-    """`algorithm` in `chunks`, for collectives `below` so many bytes."""
+    """An algorithm and its number of chunks, for collectives of fewer than `below` bytes."""
 
     below: float
     algorithm: str
@@ -367,7 +357,7 @@ class Choice(NamedTuple):
 
 
 def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, ...]]:
-    """For each collective its choices, by ascending `below`; `chunks` for those that name none."""
+    """The choices for each collective, by ascending `below`; `chunks` applies where an algorithm names no number."""
     found: dict[Op, dict[float, Choice]] = {op: {} for op in Op}
     whole("chunks", chunks)
     for item in filter(None, (part.strip() for part in algorithms.split(","))):
@@ -381,7 +371,7 @@ def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, 
 
 
 def which_choice(choices: tuple[Choice, ...], bytes: np.ndarray) -> np.ndarray:
-    """[C] which of the choices, for collectives of so many bytes [C]."""
+    """Index [C] of the choice for collectives of `bytes` [C]."""
     return np.searchsorted([choice.below for choice in choices], bytes, side="right")
 
 

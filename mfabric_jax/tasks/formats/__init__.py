@@ -1,1 +1,1 @@
-"""One file a format."""
+"""File formats of task graphs."""

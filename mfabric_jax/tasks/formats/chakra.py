@@ -1,14 +1,14 @@
-"""Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or a file alone.
+"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
 
-What nodes mean is what ASTRA-sim makes of them: both kinds of dependencies count, a duration is in microseconds, of an
-all-gather `comm_size` is a rank's own part, and of what is ready on an NPU one CPU operation, one GPU computation, one
-send or collective and one memory access run at a time, and receives at any time. Differences: a duration of 0 takes no
-time (1 ns there), a broadcast is sent (there it takes its recorded time), and a node that waits for itself, for a node
-that is not there, or in a cycle does not (there it never runs). Sources: Workload.cc, HardwareResource.cc, feeder_v3 of
+Nodes mean what they mean in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, `comm_size` of
+an all-gather is a rank's own part. Of the ready nodes of an NPU, one CPU operation, one GPU computation, one send or
+collective and one memory access run at a time, and receives at any time. Differences: a duration of 0 takes no time (1
+ns in ASTRA-sim), a broadcast is sent (ASTRA-sim uses its recorded time), and waits for itself, for a missing node or in
+a cycle are dropped (such nodes never run in ASTRA-sim). Sources: Workload.cc, HardwareResource.cc, feeder_v3 of
 github.com/astra-sim/astra-sim; src/feeder/JSONNode.cpp of github.com/mlcommons/chakra.
 
-A file is, gzipped or not, a GlobalMetadata and then Nodes, each behind its length as a varint. Field numbers are those
-of schema/protobuf/et_def.proto of github.com/mlcommons/chakra, as it has been since May 2024 (its "0.0.4").
+A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its length as a varint. Field numbers are
+those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
 """
 
 import io
@@ -34,7 +34,7 @@ from mfabric_jax.tasks.formats.files import LeftOut, Messages, Reading, Spot
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
 from mfabric_jax.text_files import mapping_in
 
-# -- the protobuf messages, made when they are needed, and the stream of them
+# -- the protobuf messages, created on first use, and the stream of them
 
 SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
 SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
@@ -53,7 +53,7 @@ MESSAGES = {
 
 @cache
 def messages() -> SimpleNamespace:
-    """The classes GlobalMetadata, Node and AttributeProto. `InputError` without the extra `formats`."""
+    """The protobuf classes GlobalMetadata, Node and AttributeProto. `InputError` without the extra `formats`."""
     with extra("formats", "a Chakra trace"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     field = descriptor_pb2.FieldDescriptorProto
@@ -86,7 +86,7 @@ def messages() -> SimpleNamespace:
 
 
 def read_stream(path: Path) -> tuple[Any, list[Any]]:
-    """The GlobalMetadata and the Nodes of a file. `InputError` for bytes that are none, with the node's place."""
+    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
     kinds, found = messages(), []
     from google.protobuf import proto
     from google.protobuf.message import DecodeError
@@ -110,7 +110,6 @@ def read_stream(path: Path) -> tuple[Any, list[Any]]:
 
 
 def stream_of(parts: Iterable[Any]) -> bytes:
-    """The bytes of a file with these messages."""
     from google.protobuf import proto
 
     stream = io.BytesIO()
@@ -120,7 +119,6 @@ def stream_of(parts: Iterable[Any]) -> bytes:
 
 
 def value_of(attribute: Any) -> Any:
-    """What an attribute says: one value, a list, or None."""
     kind = attribute.WhichOneof("value")
     if kind is None:
         return None
@@ -128,12 +126,10 @@ def value_of(attribute: Any) -> Any:
     return list(value.values) if kind.endswith("_list") else value
 
 
-# -- one node, from protobuf or from the JSON of the feeder, and what it waits for
+# -- one node, from protobuf or the feeder's JSON, and its waits
 
 
 class NodeType(IntEnum):
-    """Of the schema."""
-
     INVALID = 0
     METADATA = 1
     MEM_LOAD = 2
@@ -145,7 +141,7 @@ class NodeType(IntEnum):
 
 
 class Node(NamedTuple):
-    """`data`, `control`: ids waited for. `micros`: its duration. `inputs`: text, with PyTorch's communicators."""
+    """A node of a trace; `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
 
     place: Spot
     number: int
@@ -158,23 +154,22 @@ class Node(NamedTuple):
     inputs: str = ""
 
     def whole(self, name: str) -> int | None:
-        """An attribute that is a whole number of any kind; None if it is not there."""
+        """An attribute of any integer type; None if it is missing."""
         value = self.attributes.get(name)
         return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
 
     def number_of(self, name: str) -> float | None:
-        """An attribute that is a number of any kind; None if it is not there."""
+        """An attribute of any numeric type; None if it is missing."""
         value = self.attributes.get(name)
         return None if value is None else self.place.number(name, value)
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it is an operation of the CPU; where nothing is said, it is not."""
+        """Whether the node is a CPU operation; False if the trace does not say."""
         return bool(self.attributes.get("is_cpu_op"))
 
 
 def of_message(message: Any, path: str) -> Node:
-    """A node of the protobuf schema."""
     place = Spot(f"node {message.id} of {path!r}")
     if not 0 <= message.type < len(NodeType):
         place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
@@ -185,7 +180,7 @@ def of_message(message: Any, path: str) -> Node:
 
 
 def of_json(said: Any, order: int, path: str) -> Node:
-    """A node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
+    """Make a node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
     place = Spot(f"node {order} (counted from 0) of {path!r}")
     if not isinstance(said, dict):
         place.refuse("must be an object")
@@ -206,10 +201,9 @@ def of_json(said: Any, order: int, path: str) -> Node:
 
 
 def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
-    """(id waited for, id that waits) of one rank's nodes, without what could never be: counted in `dropped`.
-
-    Left out: a node's wait for itself, and for nodes that are not there; in a cycle the control waits, which PyTorch's
-    recorder takes from who called whom; and where there still is one, every wait in it for a node of a higher id.
+    """Pairs (id waited for, id that waits) of one rank's nodes. Drops waits that can never end, counted in `dropped`: a
+    node's wait for itself or for a missing node; in a cycle the control waits, which PyTorch's recorder derives from
+    the call stack; and, if a cycle remains, every wait in it for a higher id.
     """
     there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
     data = {(first, node.number) for node in nodes for first in node.data}
@@ -230,7 +224,6 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
 
 
 def _components(after: np.ndarray, count: int) -> np.ndarray:
-    """[count] the strongly connected component of each node: nodes of one wait for each other."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -238,7 +231,7 @@ def _components(after: np.ndarray, count: int) -> np.ndarray:
     return connected_components(waits, connection="strong")[1]
 
 
-# -- communicators of a set: the JSON beside it, or the METADATA nodes that PyTorch's recorder writes
+# -- communicators of a set: from the JSON beside it, or from METADATA nodes of PyTorch's recorder
 
 ALL = ("", "0")  # names of the communicator of all ranks, where nothing else is said of them
 LISTED = re.compile(r"\[\s*\{.*\}\s*\]", re.S)
@@ -247,20 +240,17 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def read_groups(path: Path) -> Groups:
-    """`{"id": [ranks], ...}`."""
     said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
     return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
 
 
 def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
-    """A list of ranks, each once."""
     if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
         place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
     return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
 
 
 def groups_in(nodes: list[Node]) -> Groups:
-    """Those that METADATA nodes say, `[{"pg_name": ..., "ranks": [...]}, ...]` as text; no ranks: all of them."""
     found: Groups = {}
     for node in nodes:
         text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
@@ -274,7 +264,7 @@ def groups_in(nodes: list[Node]) -> Groups:
 
 
 class Communicators:
-    """Which ranks a rank's communicator has, by name, and its number among all of them, `groups`."""
+    """The ranks of every communicator of a rank, by name, and its number among all communicators, `groups`."""
 
     def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
         self._shared, self._of_rank = shared, of_rank
@@ -292,7 +282,7 @@ class Communicators:
         return number
 
     def of(self, node: Node, rank: int) -> int:
-        """The number of a node's communicator; refused if its name is unknown or the rank is none of its members."""
+        """The number of a node's communicator. `InputError` if its name is unknown or `rank` is not a member."""
         name = str(node.attributes.get("pg_name") or "")
         if (rank, name) not in self._found:
             self._found[rank, name] = self._find(node, rank, name)
@@ -310,7 +300,7 @@ class Communicators:
         return self._number_of("" if said is None else name, members)
 
 
-# -- the nodes of all ranks put together: collectives and messages matched, waits resolved
+# -- nodes of all ranks together: match collectives and messages, resolve waits
 
 CPU, GPU, COMM, MEMORY = range(4)  # lanes: one at a time of each, on each rank
 OURS = "mfabric_"  # attributes that hold exactly what Chakra's own cannot
@@ -319,15 +309,11 @@ REDUCE_SCATTER_BLOCK = 8
 
 
 class PutTogether(NamedTuple):
-    """The graph, and remarks."""
-
     graph: TaskGraph
     remarks: tuple[str, ...]
 
 
 class _Work(NamedTuple):
-    """What grows node by node."""
-
     tasks: Tasks
     known: Communicators
     given: LeftOut
@@ -341,10 +327,11 @@ class _Work(NamedTuple):
 def put_together(
     ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
 ) -> PutTogether:
-    """A task for every node of every rank, by rank and id, or by id alone; ranks that are `absent` have no file.
+    """A task for every node of every rank, ordered by rank and id, or by id alone; `absent` ranks have no file.
 
-    The nth collective of a communicator on one rank is the nth on all of its ranks, by id; a message is the nth of its
-    source, destination and tag. `InputError` for collectives that differ or lack members, and messages nobody sends.
+    The nth collective of a communicator on one rank matches the nth on its other ranks, by id; so do messages of one
+    source, destination and tag. `InputError` for collectives that differ or lack members, and messages without a
+    sender.
     """
     work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {}, frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
@@ -371,7 +358,6 @@ def put_together(
 
 
 def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
-    """Nodes, and the ranks that have just these: several, where a file was copied."""
     found: dict[int, tuple[list[Node], list[int]]] = {}
     for rank, nodes in enumerate(ranks):
         found.setdefault(id(nodes), (nodes, []))[1].append(rank)
@@ -379,7 +365,6 @@ def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
 
 
 def _add(work: _Work, node: Node, kind: TaskKind, rank: int, lane: int, **values) -> int:
-    """A task, with what only our own attributes say in place of what was rounded."""
     for field in EXACT:
         exact = node.number_of(OURS + field)
         if exact is not None:
@@ -404,7 +389,6 @@ def _memory(node: Node, rank: int, work: _Work) -> int:
 
 
 def _duration(node: Node, work: _Work) -> float:
-    """Seconds as recorded, else by the roofline of what is given, else 0."""
     operations, given = node.number_of("num_ops"), work.given
     if node.micros or operations is None:
         return units.us(float(node.micros))
@@ -433,7 +417,6 @@ def _receive(node: Node, rank: int, work: _Work) -> int:
 
 
 def _message(node: Node, rank: int, other: str, own: str, ranks: int) -> tuple[int, int, int]:
-    """The other end, bytes and tag of a message."""
     there, size = node.whole(other), node.whole("comm_size")
     if there is None or size is None:
         node.place.refuse(f"must say {other} and comm_size, without which a message cannot be simulated")
@@ -478,7 +461,6 @@ _ADD = {
 
 
 def _match_collectives(work: _Work) -> None:
-    """Every member takes part in each collective, with the same operation and size."""
     columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
     first: dict[tuple, int] = {}
     for task, label in work.label.items():
@@ -545,21 +527,20 @@ EMPTY = "mfabric_empty"  # attribute of a node that is there because ASTRA-sim s
 
 
 def tells(head: bytes) -> bool:
-    """Whether JSON begins as the feeder's does."""
     return b'"workload_graph"' in head
 
 
 def is_set(path: Path) -> bool:
-    """Whether a path that is no file is PREFIX, PREFIX.et or the folder of a set."""
+    """Whether a path that is not a file is PREFIX, PREFIX.et or the folder of a set."""
     return bool(_set_of(path))
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of all ranks of the set that `path` is one file, the prefix, or the folder of.
+    """The tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
-    Communicators are those of `given.communicators`, of PREFIX.json beside the set, or of its METADATA nodes. A file
-    that stands alone is copied to `given.ranks` ranks, or to as many as its communicators name; of a set of several
-    `given.ranks` says that there are so many, and that some have no file.
+    Communicators come from `given.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
+    copied to `given.ranks` ranks, or to as many as its communicators name. For a set of several files, `given.ranks` is
+    the number of ranks, some of which then have no file.
     """
     found = _set_of(path)
     if not found:
@@ -577,7 +558,6 @@ def read(path: Path, given: LeftOut) -> Reading:
 
 
 def _set_of(path: Path) -> dict[int, Path]:
-    """The files of a set by rank: of the one that has this file, this prefix, or is alone in this folder."""
     whole = ONE.fullmatch(path.name) if path.is_file() else None
     folder = path if path.is_dir() else path.parent
     prefix = whole["prefix"] if whole else path.name.removesuffix(".et")
@@ -594,7 +574,6 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
-    """A rank's nodes, and whether their ids order the tasks of all ranks."""
     if ".json" in path.suffixes:
         said = mapping_in(files.unpacked(path), repr(str(path)), "tasks").get("workload_graph")
         if not isinstance(said, list):
@@ -609,7 +588,6 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
 
 
 def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
-    """A file for every rank, or for some of `given.ranks`."""
     place, ranks = Spot(repr(str(name))), given.ranks or len(traces)
     place.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
@@ -628,7 +606,6 @@ def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: Left
 
 
 def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Reading:
-    """One file for all ranks: each does the same."""
     place = Spot(repr(str(path)))
     named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
     ranks = place.whole("ranks", given.ranks or named, 1, COUNTS["gpus"])

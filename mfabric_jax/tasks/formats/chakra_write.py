@@ -1,8 +1,8 @@
-"""Chakra execution traces written: PREFIX.{rank}.et for every rank, and its communicators in PREFIX.json.
+"""Write Chakra execution traces: PREFIX.{rank}.et for every rank, and the communicators in PREFIX.json.
 
-Sizes are whole bytes and durations whole microseconds, as Chakra has them. What that rounds away, and what it has no
-word for (a lag, a start, a lane of another use), stands in attributes of our own beside it, which others ignore: read
-again, the graph is the same. Ids count the tasks of all ranks, a message's tag is its number.
+Chakra has whole bytes and whole microseconds. Attributes of our own, which other readers ignore, hold what rounding
+loses and what Chakra lacks (lag, start, other lanes), so that the graph is the same when it is read again. Ids count
+the tasks of all ranks; a message's tag is its number.
 """
 
 import json
@@ -33,7 +33,7 @@ from mfabric_jax.tasks.formats.chakra import (
 from mfabric_jax.tasks.formats.files import so_many
 from mfabric_jax.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, Tasks, numbered
 
-# A graph in which tasks wait only for tasks of their own rank, as formats with a file for every rank need it.
+# -- a graph in which tasks wait only for tasks of their own rank, as formats with a file for every rank need it
 
 SAID = {
     "home": ("marker of nobody is given a rank", "markers of nobody are given ranks"),
@@ -46,15 +46,14 @@ SAID = {
 
 
 class WithinRanks(NamedTuple):
-    """The graph, with the tasks of the given one first; remarks."""
-
     graph: TaskGraph
     remarks: tuple[str, ...]
 
 
 def within_ranks(graph: TaskGraph) -> WithinRanks:
-    """What waits for another rank waits for a message from it: that of a SEND to this rank that has no RECV, else one
-    of no bytes. A MARKER of nobody goes to the rank of the first task that it waits for, else to rank 0.
+    """Make tasks wait only for tasks of their own rank: a wait for another rank becomes a message from it, that of a
+    SEND without a RECV, else one of no bytes. A MARKER without a rank goes to the rank of the first task it waits for,
+    else to rank 0.
     """
     rank = _homes(graph)
     inside = rank[graph.after[:, 0]] == rank[graph.after[:, 1]]
@@ -88,7 +87,6 @@ def within_ranks(graph: TaskGraph) -> WithinRanks:
 
 
 def _homes(graph: TaskGraph) -> np.ndarray:
-    """[T] the rank of every task, also of those that are nobody's."""
     rank = graph.rank.copy()
     before: dict[int, int] = {}
     for first, then in sorted(graph.after.tolist(), reverse=True):
@@ -112,10 +110,9 @@ SLOTS = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_v
 
 
 def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    """The files of all ranks; `path` is PREFIX.et. Returns what stands in attributes of our own, and what was added.
+    """Write the files of all ranks; `path` is PREFIX.et. Returns remarks on attributes of our own and on added tasks.
 
-    `InputError` for collectives that lack members, or that two ranks have in different orders, and for messages that
-    nobody sends.
+    `InputError` for messages without a sender, and for collectives that lack members or differ in order between ranks.
     """
     inside, remarks = within_ranks(graph)
     _check_collectives(inside)
@@ -140,14 +137,12 @@ def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
 
 
 def _empty() -> Any:
-    """ASTRA-sim stops at a rank that has nothing to do."""
     node = messages().Node(name="nothing to do", type=NodeType.METADATA)
     node.attr.add(name=EMPTY).bool_val = True
     return node
 
 
 def _check_collectives(graph: TaskGraph) -> None:
-    """All members take part, in one order on all of them: that is how they are matched when read."""
     members = np.array([len(group) for group in graph.groups], np.int64)
     alone = np.flatnonzero(graph.of(TaskKind.COLLECTIVE) & (graph.match < 0))
     alone = alone[members[graph.group[alone]] > 1]
@@ -170,7 +165,6 @@ def _check_collectives(graph: TaskGraph) -> None:
 
 
 def _check_messages(graph: TaskGraph) -> None:
-    """Of every RECV there is the SEND."""
     receive = np.flatnonzero(graph.of(TaskKind.RECV))
     sent = graph.match[graph.of(TaskKind.SEND) & (graph.match >= 0)]
     lost = receive[~np.isin(graph.match[receive], sent)]
@@ -182,7 +176,6 @@ def _check_messages(graph: TaskGraph) -> None:
 
 
 def _nodes(graph: TaskGraph) -> list[list[Any]]:
-    """Of each rank its nodes."""
     before: list[list[int]] = [[] for _ in range(graph.tasks)]
     for first, then in graph.after.tolist():
         before[then].append(first)
@@ -205,14 +198,12 @@ def _nodes(graph: TaskGraph) -> list[list[Any]]:
 
 
 def _exactly(said: dict, read: dict, on_cpu: bool, kind: TaskKind) -> dict[str, Any]:
-    """What would be read as something else, under names of ours."""
     usual = CPU if on_cpu else LANES[kind]
     ours = {f"{OURS}{name}": said[name] for name in EXACT if said[name] != read.get(name, 0.0)}
     return ours | ({} if said["lane"] == usual else {f"{OURS}lane": said["lane"]})
 
 
 def _plain(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
-    """Attributes of a node, and the bytes that are read from them."""
     return {"is_cpu_op": said["kind"] == TaskKind.COMPUTE and said["lane"] == CPU}, {}
 
 
@@ -242,7 +233,6 @@ _CHAKRA |= {TaskKind.SEND: _send, TaskKind.RECV: _receive, TaskKind.COLLECTIVE: 
 
 
 def _ours(graph: TaskGraph) -> tuple[str, ...]:
-    """What another reader of the files does not see."""
     count = int(((graph.start > 0) | (graph.lag > 0)).sum())
     words = ("task has a start or a lag, which", "tasks have a start or a lag, which")
     return (f"{so_many(count, *words)} only this package reads.",) if count else ()

@@ -1,4 +1,4 @@
-"""What every format of task graphs shares: files, packed or not, and sentences that name the place."""
+"""What all formats of task graphs share: reading (packed) files, error messages with positions, matching messages."""
 
 import gzip
 import lzma
@@ -20,14 +20,13 @@ PACKED = re.compile(r"\.(gz|xz)$")
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What a file may leave out, said by its reader's caller; None: not said.
+    """Values that a file may leave out; None: not given.
 
-    - `ranks`: GPUs of the job. A Chakra file that stands alone is copied to all of them; of a set of several some may
-      be missing.
-    - `communicators`: JSON file of a Chakra set's communicators; else PREFIX.json, or METADATA nodes.
-    - `tflops`, `memory_gigabytes_per_s`: of a GPU, for computations that say operations and bytes in place of a
-      duration: operations / min(tflops, memory bandwidth x operations / bytes), the roofline of ASTRA-sim.
-    - `unbounded_bytes`: of a flow that never ends.
+    - `ranks`: GPUs of the job. A single Chakra file is copied to all of them; a Chakra set may lack some of them.
+    - `communicators`: JSON file of a Chakra set's communicators; default: PREFIX.json, or METADATA nodes.
+    - `tflops`, `memory_gigabytes_per_s`: of a GPU, for computations with operations and bytes but no duration:
+      operations / min(tflops, memory bandwidth x operations / bytes), the roofline of ASTRA-sim.
+    - `unbounded_bytes`: bytes of a flow that never ends.
     - `weights`: MixNet's matrix of weights, a .txt file, for the all-to-alls of its task graphs.
     """
 
@@ -40,34 +39,29 @@ class LeftOut:
 
 
 class Reading(NamedTuple):
-    """A file's tasks, and in sentences what was dropped, assumed or not said by it."""
-
     graph: TaskGraph
     format: str
     remarks: tuple[str, ...] = ()
 
 
 class Spot(NamedTuple):
-    """Where something stands, such as "line 3 of 'a.cm'", for sentences about what is wrong with it."""
+    """A position in a file, such as "line 3 of 'a.cm'", for error messages."""
 
     where: str
 
     def refuse(self, why: str) -> NoReturn:
-        """`InputError`: the place and why."""
+        """Raise `InputError` with the position and the reason."""
         raise InputError(f"{self.where} {why}.")
 
     def whole(self, field: str, text: str | int, at_least: int = 0, most: int = LARGEST_WHOLE) -> int:
-        """A whole number, from its digits."""
         if not re.fullmatch(r"-?[0-9]{1,20}", str(text)) or not at_least <= int(text) <= most:
             self.refuse(f"must have a whole number from {at_least} to {most} for {field}, got {str(text)[:40]!r}")
         return int(text)
 
     def rank(self, field: str, text: str | int, ranks: int = COUNTS["gpus"]) -> int:
-        """One of so many ranks."""
         return self.whole(field, text, 0, ranks - 1)
 
     def number(self, field: str, text: str | float) -> float:
-        """A finite number, 0 or more."""
         try:
             value = float(text)
         except (TypeError, ValueError):
@@ -78,12 +72,11 @@ class Spot(NamedTuple):
 
 
 def plain_name(path: Path) -> str:
-    """A file's name without .gz or .xz."""
     return PACKED.sub("", path.name)
 
 
 def unpacked(path: str | Path) -> bytes:
-    """The bytes of a file, of a .gz or .xz those inside, told by how it begins. `InputError` if it cannot be read."""
+    """The bytes of a file, decompressed if its first bytes say .gz or .xz. `InputError` if it cannot be read."""
     try:
         data = Path(path).read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -99,7 +92,6 @@ def unpacked(path: str | Path) -> bytes:
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """The lines of a text. `InputError` for what is none."""
     try:
         text = unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,22 +100,17 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def line(path: str | Path, number: int) -> Spot:
-    """The place of a line, counted from 1."""
     return Spot(f"line {number} of {str(path)!r}")
 
 
 def few_enough(path: str | Path, tasks: float) -> None:
-    """`InputError` for more tasks than make sense."""
     if tasks > MOST_TASKS:
         raise InputError(f"{str(path)!r} must make at most {MOST_TASKS:,} tasks, got {tasks:,.0f}.")
 
 
 def so_many(count: int, one: str, several: str | None = None) -> str:
-    """A number with its noun."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
-
-# Messages and collectives put together from what each rank says by itself.
 
 ANY = -1  # a receive takes from any source, or with any tag
 
@@ -136,14 +123,13 @@ class Ends(NamedTuple):
 
 
 class Messages:
-    """Sends and receives collected by (source, destination, tag): the first send goes with the first receive."""
+    """Collects sends and receives by (source, destination, tag); the nth send goes with the nth receive."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int, int], Ends] = defaultdict(lambda: Ends([], []))
         self._wild: list[tuple[int, int, int, int]] = []
 
     def send(self, task: int, source: int, destination: int, tag: int) -> None:
-        """Task `task` sends."""
         self._ends[source, destination, tag].sends.append(task)
 
     def receive(self, task: int, source: int, destination: int, tag: int) -> None:
@@ -155,11 +141,10 @@ class Messages:
 
     @property
     def wild(self) -> int:
-        """How many receives take what comes."""
         return len(self._wild)
 
     def matched(self) -> "Matched":
-        """Every send with its receive; one from any source or with any tag takes the first send that is left."""
+        """Match every send with its receive; a receive with any source or tag takes the first send that is left."""
         found = Matched([], [], 0)
         left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for (source, destination, tag), (sends, receives) in self._ends.items():
@@ -180,7 +165,7 @@ class Messages:
 
 
 class Matched(NamedTuple):
-    """`pairs`: (send, receive, source).  `unsent`: (receive, source) that no send is for.  `unheard`: sends left."""
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without send. `unheard`: sends without receive."""
 
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]

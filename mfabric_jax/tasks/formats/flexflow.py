@@ -1,12 +1,12 @@
-"""Task graphs of FlexFlow as TopoOpt and MixNet write them, `.fbuf`: a flatbuffer without an identifier.
+"""Read task graphs of FlexFlow as TopoOpt and MixNet write them, `.fbuf`: a flatbuffer without an identifier.
 
-A computation runs on its GPU, one at a time, for its `runtime` [ms]; a NOMINAL_COMM sends between two nodes, whose
-numbers are in its device; an ALLREDUCE is among the nodes that TopoOpt lists in place of what follows it, and MixNet in
-`to_node_ids`. The estimated runtimes of communication are not used. MixNet's ALLTOALL sends `xfersize` between ranks of
-the same place in the tensor-parallel groups; its simulator weights them by a matrix that is no part of the file. Slots
-and types of TopoOpt are those of its published graphs; those of MixNet follow the order of its writer
-(Graph::get_taskgraph_flatbuf) and of its simulator's FFTaskType, for no published file could be had to try them on.
-Sources: github.com/hipersys-team/TopoOpt, the packet simulator released with arXiv 2501.03905.
+A computation runs on its GPU, one at a time, for its `runtime` [ms]. A NOMINAL_COMM sends between two nodes, whose
+numbers are in its device. An ALLREDUCE lists its nodes in place of the tasks that follow it (TopoOpt) or in
+`to_node_ids` (MixNet). Estimated runtimes of communication are not used. MixNet's ALLTOALL sends `xfersize` between
+ranks at the same place of the tensor-parallel groups; its simulator weights them by a matrix that the file lacks. Slots
+and types of TopoOpt are those of its published graphs. Those of MixNet follow its writer (Graph::get_taskgraph_flatbuf)
+and its simulator's FFTaskType, untested because no file is published. Sources: github.com/hipersys-team/TopoOpt, the
+packet simulator released with arXiv 2501.03905.
 """
 
 import math
@@ -26,19 +26,18 @@ from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.text_files import value_in
 
-# Tables of a flatbuffer by the number of their slots, without a schema's generated code; everything is checked.
+# -- tables of a flatbuffer by slot number, without a schema's generated code; everything is checked
 
 BROKEN = (struct.error, IndexError, ValueError, OverflowError, TypeError, EOFError)  # what damaged bytes raise
 
 
 class FlatTable(NamedTuple):
-    """One table; `inner` is the one of the library. Where bytes are damaged its methods raise one of `BROKEN`."""
+    """A table over the flatbuffers library's `inner`; methods raise one of `BROKEN` for damaged bytes."""
 
     inner: Any
 
     @property
     def slots(self) -> int:
-        """How many it has, up to the last one that is not left out."""
         from flatbuffers import encode, packer
 
         table = self.inner.Pos - encode.Get(packer.soffset, self.inner.Bytes, self.inner.Pos)
@@ -55,18 +54,15 @@ class FlatTable(NamedTuple):
         return np.frombuffer(self._bytes(self.inner.Pos + at, size), np.dtype(kind).newbyteorder("<"))[0].item()
 
     def numbers(self, slot: int, kind: str) -> list:
-        """A vector of numbers; empty where it is left out."""
         start, count = self._vector(slot)
         size = np.dtype(kind).itemsize
         return np.frombuffer(self._bytes(start, count * size), np.dtype(kind).newbyteorder("<")).tolist()
 
     def text(self, slot: int) -> str:
-        """A string; empty where it is left out."""
         start, count = self._vector(slot)
         return bytes(self._bytes(start, count)).decode("utf-8", "replace")
 
     def tables(self, slot: int) -> list["FlatTable"]:
-        """A vector of tables; empty where it is left out."""
         from flatbuffers.table import Table
 
         start, count = self._vector(slot)
@@ -77,7 +73,6 @@ class FlatTable(NamedTuple):
         return self.inner.Offset(4 + 2 * slot)
 
     def _vector(self, slot: int) -> tuple[int, int]:
-        """Where a vector begins, and its length."""
         at = self._at(slot)
         return (self.inner.Vector(at), self.inner.VectorLen(at)) if at else (0, 0)
 
@@ -88,19 +83,16 @@ class FlatTable(NamedTuple):
 
 
 def root(data: bytes) -> FlatTable:
-    """The table that a file begins with."""
     with extra("formats", "a .fbuf"):
         from flatbuffers import encode, packer
         from flatbuffers.table import Table
     return FlatTable(Table(bytearray(data), encode.Get(packer.uoffset, data, 0)))
 
 
-# A graph of tasks from those of a FlexFlow file (`flexflow`).
+# -- the graph of a FlexFlow file's tasks
 
 
 class FlexType(IntEnum):
-    """Of a task, as in MixNet; TopoOpt has those up to 5, and 6 is its ALLREDUCE."""
-
     FORWARD = 0
     BACKWARD = 1
     COMM = 2
@@ -125,7 +117,7 @@ WEIGHT_ROW = 32768  # what a row of MixNet's matrix adds up to
 
 
 class FlexDevice(NamedTuple):
-    """`property`: of a GPU its number, of a connection both nodes in one."""
+    """`property`: the number of a GPU; for a connection, both nodes in one number."""
 
     kind: int
     node: int
@@ -133,7 +125,7 @@ class FlexDevice(NamedTuple):
 
 
 class FlexTask(NamedTuple):
-    """A task of a file; `follows`: ids of what waits for it; `sources`, `targets`: nodes of a message, a collective."""
+    """A task of a file. `follows`: ids of tasks that wait for it; `sources`, `targets`: nodes of its messages."""
 
     spot: Spot
     kind: FlexType
@@ -148,8 +140,10 @@ class FlexTask(NamedTuple):
 
 
 class FlexSystem(NamedTuple):
-    """`ends`: nodes and switches, by which a device numbers its connection.  `tp`: ranks that each send alike.
-    `step`: ranks of what a collective lists: TopoOpt nodes, MixNet GPUs.  `weights`: of all-to-alls, None: even."""
+    """`ends`: number of nodes and switches, the base of a connection's number. `tp`: ranks that each send alike.
+    `step`: ranks per number in a collective (TopoOpt numbers nodes, MixNet GPUs). `weights`: of all-to-alls; None:
+    even.
+    """
 
     gpus: int
     ends: int
@@ -161,8 +155,6 @@ class FlexSystem(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """Of each task of the file, by its id: what waits, and what others wait for."""
-
     tasks: Tasks
     groups: dict[tuple[int, ...], int]
     begin: dict[int, list[int]]
@@ -170,7 +162,7 @@ class _Built(NamedTuple):
 
 
 def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
-    """Those of a file by id; collectives begin behind a MARKER of nobody, and have a task for every member."""
+    """The tasks of a file by id. A collective is a MARKER without a rank, and behind it a task for every member."""
     built = _Built(Tasks(system.ranks), {}, {}, {})
     for key, task in said.items():
         _BUILD[task.kind](key, task, system, built)
@@ -185,7 +177,6 @@ def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
 
 
 def _compute(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """On its device, one task at a time; what moves inside of a node takes its runtime."""
     device = system.devices.get(task.device)
     if device is None:
         task.spot.refuse(f"runs on device {task.device}, which is not there")
@@ -200,7 +191,6 @@ def _compute(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> Non
 
 
 def _send(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """Between the two nodes of its device."""
     device = system.devices.get(task.device)
     if device is None or device.kind not in NETWORK:
         task.spot.refuse(f"must have a connection of two nodes for its device, got {task.device}")
@@ -210,7 +200,6 @@ def _send(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
 
 
 def _point_to_point(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """From each source to the target in its place."""
     if len(task.sources) != len(task.targets):
         task.spot.refuse(f"must have a target for every source, got {len(task.targets)} for {len(task.sources)}")
     sources, targets = _ranks(task, task.sources, system), _ranks(task, task.targets, system)
@@ -218,7 +207,6 @@ def _point_to_point(key: int, task: FlexTask, system: FlexSystem, built: _Built)
 
 
 def _messages(key: int, task: FlexTask, pairs: list[tuple[int, int, int]], built: _Built) -> None:
-    """(source, target, bytes); to itself nothing moves."""
     built.begin[key] = built.end[key] = [
         built.tasks.add(TaskKind.SEND, source, task.name, peer=target, bytes=size)
         if source != target
@@ -232,15 +220,14 @@ def _barrier(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> Non
 
 
 def _reduce(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """Any collective among all of its targets."""
     _collective(key, task, [_ranks(task, task.targets, system)], task.size, built)
 
 
 def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """Among ranks of one place in their tensor-parallel groups: even, or by MixNet's matrix of weights.
+    """All-to-all among ranks at one place of their tensor-parallel groups: even, or by MixNet's matrix of weights.
 
-    With weights W of `ep` ranks s sends d ceil(xfersize ep W[s][d] / 32768), and where tokens go back (an AGGREGATE
-    forward, a GROUP_BY backward) W[d][s]. Deviation: MixNet's simulator takes indices modulo 8 for any `ep`.
+    With weights W of `ep` ranks, s sends d ceil(xfersize ep W[s][d] / 32768), or W[d][s] where tokens go back (an
+    AGGREGATE forward, a GROUP_BY backward). Deviation: MixNet's simulator takes indices modulo 8 for any `ep`.
     """
     ranks, tp, weights = _ranks(task, task.targets, system), system.tp, system.weights
     if task.sources != task.targets or len(ranks) % tp:
@@ -273,7 +260,6 @@ def _ranks(task: FlexTask, nodes: list[int], system: FlexSystem) -> list[int]:
 
 
 def _collective(key: int, task: FlexTask, parts: list[list[int]], size: int, built: _Built) -> None:
-    """Behind a marker, which waits for all that the task waits for."""
     marker = built.tasks.add(TaskKind.MARKER, -1, task.name)
     built.begin[key], built.end[key] = [marker], []
     for part in map(tuple, parts):
@@ -297,7 +283,6 @@ TOPOOPT_ALLREDUCE = 6
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of all GPUs; `given.weights` of MixNet's all-to-alls."""
     data, said = files.unpacked(path), {}
     try:
         table = root(data)
@@ -368,7 +353,6 @@ def _task(one: FlatTable, spot: Spot, kind: FlexType, name: str = "") -> FlexTas
 
 
 def _weights(path: Path) -> list[list[int]]:
-    """MixNet's matrix, a nested list [source][destination]."""
     spot, matrix = Spot(repr(str(path))), value_in(files.unpacked(path), repr(str(path)), "weights")
     rows = matrix if isinstance(matrix, list) else []
     if not rows or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):

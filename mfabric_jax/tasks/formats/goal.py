@@ -1,9 +1,8 @@
-"""GOAL, the text of LogGOPSim, Schedgen and ATLAHS: sends, receives and calculations of each rank.
+"""Read GOAL, the text format of LogGOPSim, Schedgen and ATLAHS: sends, receives and calculations of each rank.
 
-A `calc` counts nanoseconds, as Schedgen writes it, and occupies its `cpu`: one at a time. Sends and receives take no
-time of a processor (LogGOPSim's o and g are costs of its own network model); a send ends when the message has arrived.
-`irequires`, after the start of another, waits for what that one waits for. Source: the grammar of
-github.com/spcl/LogGOPSim.
+A `calc` is in nanoseconds, as Schedgen writes it, and occupies its `cpu`, one at a time. Sends and receives take no
+processor time (LogGOPSim's o and g belong to its own network model); a send ends when the message has arrived. B
+irequires A means that B waits for everything that A waits for. Source: the grammar of github.com/spcl/LogGOPSim.
 """
 
 import re
@@ -33,7 +32,7 @@ class _Rank(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """What the statements say. `early`: (first, then) of irequires; `receives`: of each its place and bytes."""
+    """The statements of a file. `early`: (first, then) of irequires; `receives`: position and bytes of each."""
 
     tasks: Tasks
     messages: Messages
@@ -42,7 +41,6 @@ class _Job(NamedTuple):
 
 
 def tells(head: bytes) -> bool:
-    """Whether a text begins as GOAL does."""
     return COMMENT.sub("", head.decode("utf-8", "replace")).lstrip().startswith("num_ranks")
 
 
@@ -112,7 +110,6 @@ def _add(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
 
 
 def _matched(job: _Job) -> Reading:
-    """With the ends of messages matched, and what follows a start waiting for what that one waits for."""
     tasks = job.tasks
     pairs, unsent, unheard = job.messages.matched()
     if unsent:
@@ -141,7 +138,7 @@ def _matched(job: _Job) -> Reading:
 
 
 def _wait_like(tasks: Tasks, early: list[tuple[int, int]]) -> None:
-    """Of each pair the second waits for all that the first waits for, through any number of pairs."""
+    """The second task of each pair waits for all that the first waits for, through any number of pairs."""
     before: dict[int, set[int]] = defaultdict(set)
     for first, then in tasks.after:
         before[then].add(first)

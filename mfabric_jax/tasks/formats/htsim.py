@@ -1,7 +1,8 @@
-"""Connection matrices of htsim, `.cm`: a SEND for every connection, released at a time or by a trigger.
+"""Read connection matrices of htsim, `.cm`: a SEND for every connection, released at a time or by a trigger.
 
-`start` is in picoseconds, as htsim's loader takes it (its saver prints microseconds). A connection ends when its last
-byte has arrived, for both its triggers. Source: connection_matrix.cpp and trigger.cpp of github.com/Broadcom/csg-htsim.
+`start` is in picoseconds, as in htsim's loader (its saver prints microseconds). A connection ends, for both of its
+triggers, when its last byte has arrived. Source: connection_matrix.cpp and trigger.cpp of
+github.com/Broadcom/csg-htsim.
 """
 
 import re
@@ -28,7 +29,7 @@ class _Trigger(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """What the rows say: of each connection its place and words, each trigger, who fires it and whom it releases."""
+    """Position and words of each connection, and for each trigger the connections that fire it and that it releases."""
 
     tasks: Tasks
     triggers: dict[int, _Trigger]
@@ -37,7 +38,6 @@ class _Matrix(NamedTuple):
 
 
 def tells(head: bytes) -> bool:
-    """Whether a text begins as a connection matrix does."""
     return re.match(rb"\s*Nodes\s+\d", head) is not None
 
 
@@ -113,7 +113,7 @@ def _connection(
 
 
 def _release(matrix: _Matrix) -> None:
-    """What waits for what, by the rules of each trigger; refused where htsim would stop, or a flow never start."""
+    """Waits by the rules of each trigger. `InputError` where htsim would stop or a flow would never start."""
     for key in sorted({*matrix.fired_by, *matrix.releases}):
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:

@@ -1,8 +1,8 @@
-"""Our own files of tasks: JSON, to write by hand, and parquet, for many.
+"""The project's own files of tasks: JSON, to write by hand, and parquet, for large graphs.
 
 JSON: `{"format": "mfabric tasks", "version": 1, "ranks": 2, "groups": [[0, 1]], "tasks": [{"kind": "send", "rank": 0,
-"peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. Fields are those of `TaskGraph`, `kind` and `op` in words; `after` lists
-the numbers of the tasks waited for, counted from 0; what is left out has its usual value. Parquet: a column of each.
+"peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. Fields are those of `TaskGraph`, with `kind` and `op` as words; `after`
+lists the numbers, from 0, of the tasks waited for; missing fields have defaults. Parquet has a column for each field.
 """
 
 import json
@@ -26,12 +26,10 @@ WORDS = {"kind": {kind.name.lower(): kind for kind in TaskKind}, "op": {"": -1} 
 
 
 def tells(head: bytes) -> bool:
-    """Whether JSON begins as ours does."""
     return FORMAT.encode() in head
 
 
 def read_json(path: Path, given: LeftOut) -> Reading:
-    """The tasks as they stand in the file."""
     said = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
     rows = said.pop("tasks", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -40,7 +38,6 @@ def read_json(path: Path, given: LeftOut) -> Reading:
 
 
 def read_parquet(path: Path, given: LeftOut) -> Reading:
-    """The same from a table with a row for every task."""
     with extra("store", "reading .parquet"):
         from pyarrow import parquet
     try:
@@ -100,7 +97,6 @@ def _value(place: Spot, field: str, value: Any, least: int, most: int = files.LA
 
 
 def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    """One line for every task."""
     rows = [json.dumps({key: value for key, value in row.items() if DEFAULT.get(key) != value}) for row in _rows(graph)]
     head = json.dumps(_head(graph))[:-1]
     with replacing(path) as (beside,):
@@ -109,7 +105,6 @@ def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
 
 
 def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    """A row for every task."""
     with extra("store", "writing .parquet"):
         import pyarrow
         from pyarrow import parquet
@@ -134,7 +129,6 @@ def _head(graph: TaskGraph) -> dict[str, Any]:
 
 
 def _rows(graph: TaskGraph) -> list[dict[str, Any]]:
-    """Every task's fields, in words and plain numbers."""
     after: list[list[int]] = [[] for _ in range(graph.tasks)]
     for first, then in graph.after.tolist():
         after[then].append(first)

@@ -1,4 +1,4 @@
-"""Which formats of task graphs are read and written: a line for each."""
+"""The formats of task graphs that are read and written."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ HEAD = 1 << 12  # bytes of a file that tell its format
 
 
 class _Format(NamedTuple):
-    """How it is read; `suffix` or `tells` says that a file is of it; `takes`: fields of `LeftOut`."""
+    """A format: its `suffix` or `tells` recognises a file, `takes` lists the fields of `LeftOut` that it uses."""
 
     suffix: str
     read: Callable[[Path, LeftOut], Reading]
@@ -55,11 +55,11 @@ def read_tasks(path: str | Path, **given: Any) -> TaskGraph:
 def read_with_remarks(path: str | Path, **given: Any) -> Reading:
     """The tasks of a file, its format, and what was dropped or assumed, in sentences.
 
-    - `path`: plain, .gz or .xz; the format is told by the extension, else by what is in it.
-    - `given`: fields of `files.LeftOut`, what the file leaves out.
+    - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
+    - `given`: fields of `files.LeftOut`, values that the file leaves out.
 
-    `InputError` for a file that cannot be read, is of no known format, is broken (with the line or node), cannot be
-    run (a message nobody sends), or for something given that the format does not leave out.
+    `InputError` for a file that cannot be read, has an unknown format, is broken (names the line or node) or cannot run
+    (a message without a sender), and for a given value that the format does not leave out.
     """
     path = Path(path)
     name = _format_of(path)
@@ -81,7 +81,6 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
 
 
 def _format_of(path: Path) -> str:
-    """The format's name; `InputError` if no format fits."""
     plain = files.plain_name(path)
     if path.is_dir() or (not path.is_file() and chakra.is_set(path)):
         return "Chakra"
@@ -101,6 +100,6 @@ def _format_of(path: Path) -> str:
 
 
 def write_tasks(graph: TaskGraph, path: str | Path) -> tuple[str, ...]:
-    """Write the tasks in the format of the extension; returns remarks: what that format could not say."""
+    """Write the tasks in the format of the extension; returns remarks on what that format cannot express."""
     path = Path(path)
     return WRITERS[check_file("path", path, tuple(WRITERS))](graph, path)

@@ -1,15 +1,15 @@
-"""Text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which all ranks run alike.
+"""Read text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which all ranks run alike.
 
-Rows run as `HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` says: forward through all rows, each computation and then its
-collective; backward from the last row, the gradient of the inputs and its collective, then that of the weights, whose
-collective nobody waits for but the end. A layer that initiates a checkpoint first runs forward again from the last
-checkpoint. `DATA` has collectives of weights alone; of `MICRO` those run one after the other (SimAI runs the first row
-alone). The update time lies behind every collective. Collectives of weights run one at a time on a rank, in order.
+`HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` orders the rows: forward through all rows, each computation and then its collective;
+backward from the last row, the gradient of the inputs and its collective, then that of the weights, whose collective
+only the end waits for. A layer that starts a checkpoint first runs forward again from the last checkpoint. `DATA` has
+collectives of weights only; those of `MICRO` run one after the other (SimAI runs only the first row). The update time
+follows every collective. Collectives of weights run one at a time on a rank, in order.
 
-Ranks are those of one pipeline stage: tensor-parallel groups are consecutive, data-parallel ones have one place in
-them, an expert-parallel group (_EP) takes one place of as many consecutive groups, _DP_EP one place of those. Of an
-all-gather the bytes are what every rank has at the end, of an all-to-all what a rank sends: so SimAI runs them (its
-issue 74 asks). Sources: Workload.cc, Layer.cc, MockNcclGroup.cc of github.com/aliyun/SimAI.
+Ranks are those of one pipeline stage: tensor-parallel groups are consecutive, data-parallel groups have one place in
+each of them, an expert-parallel group (_EP) takes one place of `ep` consecutive groups, _DP_EP one place of those.
+Bytes of an all-gather are what every rank has at the end, of an all-to-all what a rank sends, as in SimAI (its issue
+74). Sources: Workload.cc, Layer.cc, MockNcclGroup.cc of github.com/aliyun/SimAI.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,6 @@ AT_ONCE = 1 << 20  # tasks: a stage that needs more is cut down to a block, unle
 
 
 class _Phase(NamedTuple):
-    """A computation, and the collective behind it."""
-
     name: str
     seconds: float
     op: Op | None
@@ -64,20 +62,17 @@ class _Head(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """`waited`: whether what comes next waits for its collective."""
-
     phase: _Phase
     waited: bool
 
 
 def tells(head: bytes) -> bool:
-    """Whether a text begins with a policy of ASTRA-sim."""
     first = head.split(maxsplit=1)
     return bool(first) and first[0].decode("utf-8", "replace") in (*TRANSFORMERS, *OTHERS, "DATA", "MICRO")
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of `given.ranks` ranks of a stage; default: all of them, or a block of a TP and an EP group if many."""
+    """Tasks of `given.ranks` ranks of a stage; default: all ranks, or a block of a TP and an EP group if many."""
     lines = [(files.line(path, number), text.split()) for number, text in enumerate(files.lines_of(path), start=1)]
     lines = [(spot, words) for spot, words in lines if words]
     if len(lines) < 2:
@@ -96,7 +91,6 @@ def read(path: Path, given: LeftOut) -> Reading:
 
 
 def _head(spot: Spot, words: list[str]) -> _Head:
-    """The policy and what follows it, `key: value` or `key value`."""
     policy, rest = words[0], [word.rstrip(":") for word in words[1:]]
     if policy not in _POLICIES:
         spot.refuse(f"must have a policy of {', '.join(_POLICIES)}, got {policy[:40]!r}")
@@ -121,7 +115,7 @@ def _head(spot: Spot, words: list[str]) -> _Head:
 
 
 def _row(spot: Spot, words: list[str]) -> _Row:
-    """Name, dependency (not used), of each phase nanoseconds, collective and bytes, then the update."""
+    """Name, dependency (not used), nanoseconds, collective and bytes of each phase, then the update."""
     if len(words) != 12:
         spot.refuse(f"must have 12 fields, got {len(words)}")
     update = units.ns(spot.number("the update", words[11]))
@@ -135,7 +129,6 @@ def _row(spot: Spot, words: list[str]) -> _Row:
 
 
 def _collective(spot: Spot, word: str, usual: str) -> tuple[Op | None, str]:
-    """Which one, and among whom."""
     if word == "NONE":
         return None, usual
     for ending in sorted(GROUPS, key=len, reverse=True):
@@ -146,7 +139,7 @@ def _collective(spot: Spot, word: str, usual: str) -> tuple[Op | None, str]:
 
 
 def _transformer(rows: list[_Row], head: _Head) -> list[_Step]:
-    """Forward; then for each row from the last: what a checkpoint computes again, inputs, weights."""
+    """Forward; then for each row from the last: recomputation of a checkpoint, inputs, weights."""
     steps = [_Step(row.forward, True) for row in rows]
     for index in range(len(rows) - 1, -1, -1):
         if index in head.initiates:
@@ -157,7 +150,7 @@ def _transformer(rows: list[_Row], head: _Head) -> list[_Step]:
 
 
 def _data(rows: list[_Row], head: _Head) -> list[_Step]:
-    """Computations forward; from the last row weights, then inputs, but of the first row."""
+    """Computations forward; then from the last row weights and inputs, without the inputs of the first row."""
     steps = [_Step(row.forward._replace(op=None), True) for row in rows]
     for index in range(len(rows) - 1, -1, -1):
         steps.append(_Step(rows[index].weights, False))
@@ -177,7 +170,6 @@ _POLICIES: dict[str, Callable[[list[_Row], _Head], list[_Step]]] = {
 
 
 def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
-    """How many ranks of a stage are made, and what that leaves out."""
     tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
     block, stage = tp * ep, head.degree["all_gpus"] // pp
     if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
@@ -201,8 +193,6 @@ def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tu
 
 
 def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[int, ...]]]:
-    """Of each kind of group the one that a rank is in."""
-
     def of_tp(rank: int) -> tuple[int, ...]:
         first = rank - rank % tp
         return tuple(range(first, first + tp))
@@ -221,7 +211,6 @@ def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[in
 
 
 def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
-    """The steps of every rank: computations in a row, and at the end a marker behind all collectives."""
     members = _members(ranks, max(head.degree["tp"], 1), max(head.degree["ep"], 1))
     tasks, groups, labels = Tasks(ranks), {}, {}
     for rank in range(ranks):
