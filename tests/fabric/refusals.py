@@ -167,10 +167,9 @@ HALF_A_NIC = [
     )
 ]
 REFUSED = [
-    *(*PRICES, *TREES, *TRANSPORTS, *GROUPS, *FAILURES),
+    *(*PRICES, *TREES, *TRANSPORTS, *GROUPS, *FAILURES, *HALF_A_NIC),
     *((functools.partial(graph_with, place, value), sentence) for place, value, sentence in GRAPHS),
     (lambda: graph_of([]), "a graph must be an object with nodes and edges, got"),  # type: ignore[arg-type]
     (lambda: text_of(names=("a", "a")), "two nodes are called 'a'"),
     (lambda: text_of(capacity=np.inf), "capacity must be finite"),
 ]
-REFUSED += HALF_A_NIC
