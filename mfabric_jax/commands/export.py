@@ -38,7 +38,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.atomic import check_file
     from mfabric_jax.export import exported_iteration, timed_iteration
-    from mfabric_jax.export._export import check_timed, graph_contents
+    from mfabric_jax.export.exported import check_timed, graph_contents
     from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
 
     if options.out is not None:
