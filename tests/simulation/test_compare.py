@@ -234,10 +234,11 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     assert got["sources"]["job.parallel.tp"] == "recipe paper (arXiv 2501.03905)"
     assert (got["version"], got["dtype"], got["jax"]) == (mfabric_jax.__version__, "float64", jax.__version__)
     assert got["device"].startswith(jax.local_devices()[0].platform)
-    monkeypatch.setenv("PATH", "")
-    commit.cache_clear()
-    assert effective(cases(asked))["commit"] is None  # no git
-    commit.cache_clear()
+    with monkeypatch.context() as without_git:
+        without_git.setenv("PATH", "")
+        commit.cache_clear()
+        assert effective(cases(asked))["commit"] is None
+    commit.cache_clear()  # what this process has of the commit, later tests read
     assert got["commit"] is None or len(got["commit"].removesuffix("+changes")) == 40
     varied = effective(cases(asked, {"network.nic_gbps": [100, 400]}))
     assert (varied["resolved"]["network.nic_gbps"], varied["varied"]) == ([100, 400], ["network.nic_gbps"])
