@@ -171,7 +171,8 @@ class DirectLinks(eqx.Module):
         if self.routers:
             found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
             found |= dict.fromkeys(("electrical-nics", "switch"), "of its routers a link is modelled, no whole router")
-            found.pop("electrical-nic") if self.nics > 1 else None
+            if self.nics > 1:
+                del found["electrical-nic"]
         return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if self.servers < 2 else {})
 
     def broken(self, hit: Hit) -> Degraded:

@@ -29,7 +29,7 @@ def checked_after(after, flows: int) -> np.ndarray:
         raise InputError(f"after must be integers [D 2], got {pairs.dtype} {list(pairs.shape)}.")
     if pairs.min() < 0 or pairs.max() >= flows:
         raise InputError(f"after must name flows 0..{flows - 1}, got {pairs.min()}..{pairs.max()}.")
-    return pairs.astype(np.int64)
+    return pairs.astype(np.int64, copy=False)
 
 
 def successors(after: np.ndarray, flows: int) -> Successors:

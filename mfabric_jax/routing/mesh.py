@@ -64,6 +64,7 @@ class _Areas:
         return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
 
     def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Links from area to area of K pairs: the pair [N] and link [N] of each, and how many a pair has [K]."""
         key = one * self.count + other
         count = self.first[key + 1] - self.first[key]
         place = np.repeat(np.arange(len(key)), count)
@@ -115,6 +116,7 @@ def _scaled(routes: Routes, part: np.ndarray) -> Routes:
 
 
 def _summed(parts: list[Any], flows: int) -> Routes:
+    """One row for each flow from legs (flow [N], hops, share [N H]); the shares of a link in several legs add up."""
     triples = []
     for flow, hops, share in parts:
         row, column = np.nonzero(hops >= 0)
