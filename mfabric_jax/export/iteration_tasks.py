@@ -20,7 +20,7 @@ from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
-from mfabric_jax.timing.exchange import at_unit_bandwidth, rank_demand
+from mfabric_jax.timing.exchange import at_unit_bandwidth
 from mfabric_jax.timing.iteration import FabricRates, walk
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
@@ -38,7 +38,7 @@ class AllToAlls:
     def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
         tokens = jnp.asarray(one.sent[one.shown], one.settings.case.run.dtype)
-        demand = between_ends(job, one.group, np.asarray(rank_demand(job, tokens), np.float64), ends)
+        demand = between_ends(job, one.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
         self.backward, self.ratio = where.backward, job.combine_bytes / job.dispatch_bytes

@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from mfabric_jax.flows.dependencies import Successors
+from mfabric_jax.flows.dependencies import Successors, checked_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.platforms import cores
 
@@ -40,6 +40,20 @@ def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tupl
     begin, finish, holder, events = _solved(terms, hops, order)
     dtype = terms.size.dtype
     return begin.astype(dtype), finish.astype(dtype), holder.astype(np.int32), np.asarray(events, np.int32)
+
+
+def finish_times_now(
+    capacity: Float[np.ndarray, "L"],
+    hops: Int[np.ndarray, "F H"],
+    share: Float[np.ndarray, "F H"],
+    size: Float[np.ndarray, "B F"],
+) -> Float[np.ndarray, "B F"]:
+    """When the flows of B instances over the same paths end [s]; all of them start at 0. Infinity: never."""
+    flows = len(hops)
+    order, nothing = successors(checked_after(None, flows), flows), np.zeros(flows)
+    alike, unlimited = np.ones(flows), np.full(flows, np.inf)
+    each = (Terms(capacity, share, alike, unlimited, one, nothing, nothing) for one in size)
+    return np.stack([_solved(terms, hops, order)[1] for terms in each])
 
 
 def _terms(problem: FlowProblem, size, start, lag) -> Terms:

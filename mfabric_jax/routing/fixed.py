@@ -7,6 +7,7 @@ packet simulators without spraying. A flow joins two GPUs: each pair of ranks ha
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,11 +16,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from mfabric_jax.array_module import aligned, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import Electrical, Star
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
+from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
@@ -29,6 +33,20 @@ from mfabric_jax.traffic.dispatch import by_server, server_bytes
 MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
 
+class Ports(NamedTuple):
+    """All-to-alls on a star: bytes `size` [... N N] between ports of capacity `port` [N] [bytes/s], up and down alike,
+    and of neighbouring ports together, `edge` [G]; None: no limit."""
+
+    size: Float[Array, "... N N"]
+    port: Float[Array, "N"]
+    edge: Float[Array, "G"] | None
+
+    @property
+    def capacities(self) -> tuple[Array, ...]:
+        """As `star_completion` takes them."""
+        return (self.port, self.port) if self.edge is None else (self.port, self.port, self.edge, self.edge)
+
+
 @functools.singledispatch
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Exact fluid completion time of one all-to-all between ranks of different servers [s]. `group`: `Electrical` ports
@@ -36,15 +54,36 @@ def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Flo
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
+def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
+    """`fixed_time` of many all-to-alls, by compiled loops of the host in float64: no XLA program."""
+    if isinstance(group, DirectLinks):
+        return forward_times_now(group, server_bytes(demand, ranks_per_server))
+    ports = left_ports(group, demand) if isinstance(group, Star) else spray_ports(group, demand, ranks_per_server)
+    return latest_ends_on(ports)
+
+
+def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
+    """When the last byte of every all-to-all [B N N] is through [s]."""
+    both = np.stack([ports.port, ports.port])
+    return latest_ends(ports.size, both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))
+
+
 @fixed_time.register
 def _(group: Star, demand, ranks_per_server: int):
-    demand = demand * (1 - jnp.eye(len(demand), dtype=demand.dtype))
-    gpus = jnp.kron(demand, jnp.eye(group.gpus_per_rank, dtype=demand.dtype)) / group.gpus_per_rank
-    sits = jnp.asarray(group.sits)
-    between = away_from_server(sits.T @ gpus @ sits, group.per_server)
+    ports = left_ports(group, demand)
+    return star_completion(ports.size, *ports.capacities).max(initial=0)
+
+
+def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
+    xp = array_module(demand)
+    ranks, gpus = demand.shape[-1], group.gpus_per_rank
+    demand = demand * (1 - xp.eye(ranks, dtype=demand.dtype))
+    slices = xp.eye(gpus, dtype=demand.dtype)[None, :, None, :]
+    of_gpus = (demand[..., :, None, :, None] * slices).reshape(*demand.shape[:-2], ranks * gpus, ranks * gpus) / gpus
+    sits = xp.asarray(group.sits)
+    between = away_from_server(sits.T @ of_gpus @ sits, group.per_server)
     between = by_rail(between, group.per_server) if group.pxn else between
-    carried = group.carries.T @ between @ group.carries
-    return star_completion(carried, group.port, group.port, group.edge, group.edge).max(initial=0)
+    return Ports(group.carries.T @ between @ group.carries, group.port, group.edge)
 
 
 @fixed_time.register
@@ -95,6 +134,18 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
     )
 
 
+def forward_times_now(fabric: DirectLinks, demand: Float[np.ndarray, "B S S"]) -> Float[np.ndarray, "B"]:
+    """`forward_time` of many all-to-alls, by compiled loops of the host in float64."""
+    size = np.tile(_to_others(demand).reshape(len(demand), -1), fabric.groups)
+    return _means_of_groups_now(fabric.mesh.nics, fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
+
+
+def _means_of_groups_now(nics, nic_Bps, hops, share, size: Float[np.ndarray, "B F"], groups: int) -> np.ndarray:
+    capacity = np.asarray(nics, float) * np.asarray(nic_Bps, float)
+    finish = finish_times_now(capacity, np.asarray(hops), np.asarray(share, float), size)
+    return finish.reshape(len(size), groups, -1).max(axis=2, initial=0).mean(axis=1)
+
+
 @functools.partial(jax.jit, static_argnames="groups")
 def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Array, ""]:
     capacity = nics.astype(size.dtype) * jnp.asarray(nic_Bps, size.dtype)
@@ -109,57 +160,65 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     """Exact fluid completion time of one all-to-all of `demand` [R R] bytes between ranks under spraying [s]. Pairs
     inside a server are ignored. Each rank owns the NICs of its GPUs, or a server's ranks pool them; with pxn, bytes
     leave by the NIC of the destination's rank."""
-    ranks = demand.shape[0]
-    servers = ranks // ranks_per_server
+    ports = spray_ports(fabric, demand, ranks_per_server)
+    return star_completion(ports.size, *ports.capacities).max(initial=0)
+
+
+def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_server: int) -> Ports:
+    """The ports that carry all-to-alls between ranks, and their bytes."""
+    xp = array_module(fabric, demand)
+    ranks = demand.shape[-1]
     between = away_from_server(demand, ranks_per_server)
-    edge = jnp.broadcast_to(jnp.asarray(fabric.eps_Bps, demand.dtype), servers)
+    edge = xp.broadcast_to(xp.asarray(fabric.eps_Bps, demand.dtype), (ranks // ranks_per_server,))
     if fabric.nic_use == "pooled":
-        return star_completion(server_bytes(between, ranks_per_server), edge, edge).max(initial=0)
+        return Ports(server_bytes(between, ranks_per_server), edge, None)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
-    port = jnp.broadcast_to(jnp.asarray(own, demand.dtype), ranks)
-    behind = () if fabric.oversubscription is None else (edge, edge)
+    port = xp.broadcast_to(xp.asarray(own, demand.dtype), (ranks,))
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
-    return star_completion(between, port, port, *behind).max(initial=0)
+    return Ports(between, port, None if fabric.oversubscription is None else edge)
 
 
-def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
-    server = jnp.arange(demand.shape[0]) // ranks_per_server
-    return jnp.where(server[:, None] == server[None, :], 0, demand)
+def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:
+    server = np.arange(demand.shape[-1]) // ranks_per_server
+    same = aligned(server[:, None] == server[None, :], demand)
+    return array_module(demand).where(same, np.zeros((), demand.dtype), demand)
 
 
-def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
+def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:
     """Bytes between NICs under pxn: a server's bytes for rank g elsewhere leave by its own g-th NICs."""
-    rail = jnp.eye(ranks_per_server, dtype=between.dtype)
-    return jnp.einsum("stg,hg->shtg", by_server(between, ranks_per_server).sum(1), rail).reshape(between.shape)
+    rail = np.eye(ranks_per_server, dtype=between.dtype)
+    of_server = by_server(between, ranks_per_server).sum(-3)  # [... s t g]
+    wide = of_server[..., :, None, :, :]
+    return (wide * aligned(rail[:, None, :], wide)).reshape(between.shape)  # [... s h t g]
 
 
-@functools.partial(jax.jit, static_argnames="ranks_per_server")
 def delegated(
-    fabric: Electrical | Region | DirectLinks, demand: Float[Array, "R R"], ranks_per_server: int
-) -> Float[Array, "S g g"]:
-    """Bytes that cross each server's NVSwitch to or from the NICs that carry them [S g g], by the group's `handover`.
-    "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination; "levelled": only a
-    rank's excess above the mean moves; "spread": bytes go to all ranks equally."""
+    fabric: Electrical | Region | DirectLinks, demand: Float[Array, "... R R"], ranks_per_server: int
+) -> Float[Array, "... S g g"]:
+    """Bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g], by the group's
+    `handover`. "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination; "levelled":
+    only a rank's excess above the mean moves; "spread": bytes go to all ranks equally."""
     blocks = by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     gather, scatter = fabric.handover
     if gather in ("none", "to the rail"):
-        moved = blocks.sum(2)  # from rank g of a server to rank h elsewhere
-        return moved if gather == "to the rail" else jnp.zeros_like(moved)
+        moved = blocks.sum(-2)  # from rank g of a server to rank h elsewhere
+        return moved if gather == "to the rail" else array_module(moved).zeros_like(moved)
     move = {"levelled": _levelled, "spread": _spread}
-    return move[gather](blocks.sum((2, 3))) + move[scatter](blocks.sum((0, 1))).swapaxes(1, 2)
+    return move[gather](blocks.sum((-2, -1))) + move[scatter](blocks.sum((-4, -3))).swapaxes(-1, -2)
 
 
-def _spread(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
-    return jnp.broadcast_to(load[:, :, None] / load.shape[1], (*load.shape, load.shape[1]))
+def _spread(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
+    return array_module(load).broadcast_to(load[..., None] / load.shape[-1], (*load.shape, load.shape[-1]))
 
 
-def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
-    above = load - load.mean(axis=1, keepdims=True)
-    over, under = jnp.maximum(above, 0), jnp.maximum(-above, 0)
-    total = under.sum(axis=1)[:, None, None]
-    part = over[:, :, None] * under[:, None, :]
-    return jnp.where(total > 0, part / jnp.where(total > 0, total, 1), 0)
+def _levelled(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
+    xp = array_module(load)
+    above = load - load.mean(axis=-1, keepdims=True)
+    over, under = xp.maximum(above, 0), xp.maximum(-above, 0)
+    total = under.sum(axis=-1)[..., None, None]
+    part = over[..., :, None] * under[..., None, :]
+    return xp.where(total > 0, part / xp.where(total > 0, total, 1), 0)
 
 
 @jax.jit
@@ -167,9 +226,19 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """Time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` bytes/s per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
-    other = jnp.where(jnp.eye(demand.shape[1], dtype=bool), 0, 1).astype(demand.dtype)
-    finish = jax.vmap(lambda one: star_completion(one * other, port, port))(demand)
+    finish = jax.vmap(lambda one: star_completion(one, port, port))(_to_others(demand))
     return finish.max(initial=0)
+
+
+def inside_times_now(demand: Float[np.ndarray, "B S G G"], gpu_Bps: float) -> Float[np.ndarray, "B"]:
+    """`inside_time` of many, by compiled loops of the host in float64."""
+    *many, ranks, _ = demand.shape
+    ports = Ports(_to_others(demand).reshape(-1, ranks, ranks), np.full(ranks, float(gpu_Bps)), None)
+    return latest_ends_on(ports).reshape(many).max(axis=-1, initial=0)
+
+
+def _to_others(demand: Float[Array, "... G G"]) -> Float[Array, "... G G"]:
+    return demand * aligned(1 - np.eye(demand.shape[-1], dtype=demand.dtype), demand)
 
 
 # ------------------------------------------------------------------------------------------------ one path a flow
@@ -189,6 +258,11 @@ class SinglePaths(eqx.Module):
         """Exact fluid completion time of one all-to-all between ranks [s]; the mean over groups."""
         size = demand[self.source, self.target] / self.slices
         return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
+
+    def times_now(self, fabric: Electrical | DirectLinks, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
+        """`time` of many all-to-alls, by compiled loops of the host in float64."""
+        size = demand[:, np.asarray(self.source), np.asarray(self.target)] / self.slices
+        return _means_of_groups_now(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
 
 def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, seed: int = 0) -> SinglePaths:

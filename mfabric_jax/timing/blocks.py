@@ -10,10 +10,10 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, WEIGHTS_OVER_FORWARD
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
@@ -53,8 +53,7 @@ class Blocks(NamedTuple):
         """The longer of the seconds on packet switches and on NVSwitches."""
         if self.inside_s is None:
             return self.packet_s
-        plain = isinstance(self.packet_s, np.ndarray) and isinstance(self.inside_s, np.ndarray)
-        return (np if plain else jnp).maximum(self.packet_s, self.inside_s)
+        return array_module(self.packet_s, self.inside_s).maximum(self.packet_s, self.inside_s)
 
     @property
     def with_experts(self):
@@ -370,46 +369,47 @@ def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
     """The table of an iteration; `delay_s` () or [P Q L 2]."""
+    xp = array_module(order, blocks, compute, delay_s, rules)
     together = None if order.paired is None else order.in_pairs
-    kind = jnp.asarray(order.kind)
+    kind = order.kind
     backward, forward = (kind == BACKWARD)[..., None], (kind == FORWARD)[..., None]
     dtype = blocks.optical_s.dtype
     seconds = _seconds(order, blocks, compute, rules, together)
     runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
     twice = backward & (rules.recompute == "block")
-    length = jnp.where(blocks.moe[..., None], jnp.maximum(blocks.optical_s, blocks.electronic_s), jnp.zeros((), dtype))
+    length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     at = SECONDS["run", "inner", False]
     work = runs[..., at]
-    inner = jnp.stack([jnp.zeros_like(work), work + runs[..., SECONDS["run", "inner", True]]], -1)
-    exchange = jnp.where(twice, 2, 1).astype(dtype) * length.sum(-1)
+    inner = xp.stack([xp.zeros_like(work), work + runs[..., SECONDS["run", "inner", True]]], -1)
+    exchange = xp.where(twice, 2, 1).astype(dtype) * length.sum(-1)
     if together is not None:
-        exchange = jnp.where(jnp.asarray(together)[..., None], jnp.zeros((), dtype), exchange)
+        exchange = xp.where(together[..., None], xp.zeros((), dtype), exchange)
     elif not (isinstance(rules.parts, int) and rules.parts == 1):
         inner, gap = overlapped(length, work, rules.parts)
         exchange = exchange + (gap - work)
-        runs = jnp.concatenate([runs[..., :at], gap[..., None], runs[..., at + 1 :]], -1)
+        runs = xp.concatenate([runs[..., :at], gap[..., None], runs[..., at + 1 :]], -1)
     waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
-    delay_s = jnp.broadcast_to(jnp.asarray(delay_s, dtype), length.shape)
+    delay_s = xp.broadcast_to(xp.asarray(delay_s, dtype), length.shape)
     lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
     behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
-    asks = ~blocks.ahead, jnp.broadcast_to(~backward, blocks.ahead.shape)
+    asks = ~blocks.ahead, xp.broadcast_to(~backward, blocks.ahead.shape)
     if together is not None:
-        asks = asks[0] & ~(jnp.asarray(together)[..., None] & backward), asks[1]
-    here = jnp.stack([blocks.present, blocks.moe, lead, behind, blocks.moe & twice], -1)
-    flags = jnp.concatenate([here, blocks.switch & blocks.moe[..., None], jnp.stack(asks, -1)], -1)
+        asks = asks[0] & ~(together[..., None] & backward), asks[1]
+    here = xp.stack([blocks.present, blocks.moe, lead, behind, blocks.moe & twice], -1)
+    flags = xp.concatenate([here, blocks.switch & blocks.moe[..., None], xp.stack(asks, -1)], -1)
     sent = blocks.optical_s, blocks.electronic_s, waiting_s, delay_s
-    return Table(jnp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
+    return Table(xp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    kind = jnp.asarray(order.kind)
-    which = jnp.where(kind == BACKWARD, 1, 0)
+    xp, kind = array_module(order, blocks, compute), order.kind
+    which = xp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
-        which = jnp.where(kind == WEIGHT, 3, jnp.where(jnp.asarray(order.later), 2, which))
+        which = xp.where(kind == WEIGHT, 3, xp.where(order.later, 2, which))
     if together is not None:
-        which = jnp.where(jnp.asarray(together), len(KINDS) + which, which)
-    each = jnp.asarray(factors(rules.recompute, rules.comm_cores), blocks.optical_s.dtype)[which][:, :, None]
-    return sum(each[..., n] * base[..., None] for n, base in enumerate(bases_of(blocks, compute, jnp)))
+        which = xp.where(together, len(KINDS) + which, which)
+    each = xp.asarray(factors(rules.recompute, rules.comm_cores), blocks.optical_s.dtype)[which][:, :, None]
+    return sum(each[..., n] * base[..., None] for n, base in enumerate(bases_of(blocks, compute, xp)))
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
@@ -417,29 +417,31 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
     `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
     """
-    first, second = length[..., 0], length[..., 1]
-    begin, end = first / parts, jnp.maximum(first + inner / parts, first / parts + inner)
+    xp, first, second = array_module(length, inner, parts), length[..., 0], length[..., 1]
+    begin, end = first / parts, xp.maximum(first + inner / parts, first / parts + inner)
     combined = (inner + first * (1 - parts)) / parts  # the first part may be combined from here on
     in_time = end - first + second / parts - second  # so that the last part ends in time
-    gap = jnp.maximum(0, jnp.maximum(combined, in_time))
+    gap = xp.maximum(0, xp.maximum(combined, in_time))
     alone = parts == 1  # exact to the last digit
-    zero = jnp.zeros_like(inner)
-    experts = jnp.stack([jnp.where(alone, zero, begin - first), jnp.where(alone, inner, end - first)], -1)
-    return experts, jnp.where(alone, inner, gap)
+    zero = xp.zeros_like(inner)
+    experts = xp.stack([xp.where(alone, zero, begin - first), xp.where(alone, inner, end - first)], -1)
+    return experts, xp.where(alone, inner, gap)
 
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     """`Slots` from the times of a clock [P Q L]; without the waiting of pairs."""
 
+    xp = array_module(times["end"])
+
     def both(name: str, *again: str) -> Any:
-        return jnp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
+        return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
 
     at = SECONDS["optical", 0]
-    length = jnp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
+    length = xp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
     paid: Any = 0.0
     for flag, *again in (("moe",), ("again", "again"))[: 1 + (rules.recompute == "block")]:
         late = (both("over", *again) - (both("start", *again) + length)).sum(-1)
-        paid = paid + jnp.where(table.flags[..., FLAGS[flag]], late, jnp.zeros_like(late))
+        paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
     return Slots(
         begin=times["begin"],
         end=times["end"],
@@ -453,6 +455,6 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
         tp_s=table.tp,
         exchange_s=table.exchange,
         paid_s=paid,
-        runs=jnp.stack([times["run", run] for run in RUNS], -1),
+        runs=xp.stack([times["run", run] for run in RUNS], -1),
         again=both("start", "again") if rules.recompute == "block" else None,
     )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mfabric_jax import units
+from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
@@ -55,28 +56,32 @@ def exchanges(
     return between._replace(inside=exchanges_inside(workload, group, tokens))
 
 
-def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
-    """Bytes of every dispatch, from rank to rank."""
-    return every_all_to_all(lambda one: dispatched_bytes(workload, one))(tokens)
+@eqx.filter_jit
+def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
+    """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
+    inside = every_all_to_all(lambda one: inside_time(one, 1.0 * workload.tp))(crossing(workload, group, tokens))
+    return placed_inside(workload, inside)
+
+
+def placed_inside(workload: Workload, inside: Float[Array, "layer M"]) -> Float[Array, "P Q L"]:
+    """The parts inside servers in running order."""
+    where = places(workload)
+    return array_module(inside).where(where.layer >= 0, inside[where.pick(*inside.shape)], 0)
+
+
+def crossing(workload: Workload, group: EpGroup, tokens: Float[Array, "... R E"]) -> Float[Array, "... S g g"]:
+    """Bytes of one dispatch that cross the NVSwitch of each server, from rank to rank."""
+    return _crossing(workload, group, dispatched_bytes(workload, tokens))
+
+
+def _crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+    per_server = workload.ranks_per_server
+    return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
 
 
 def every_all_to_all(work: Callable) -> Callable:
     """`work` for one all-to-all, mapped over [layer M ...]."""
     return jax.vmap(jax.vmap(work))
-
-
-@eqx.filter_jit
-def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
-    where, demand = places(workload), rank_demand(workload, tokens)
-    inside = every_all_to_all(lambda one: _inside_time(workload, group, one))(demand)
-    return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
-
-
-def _inside_time(workload: Workload, group: EpGroup, demand: Float[Array, "R R"]):
-    per_server = workload.ranks_per_server
-    crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
-    return inside_time(crossing, 1.0 * workload.tp)
 
 
 @eqx.filter_jit
@@ -95,29 +100,30 @@ def exchanges_between(
     key: Array | None = None,
 ) -> Exchanges:
     """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
-    demand = rank_demand(workload, tokens)
+    demand = dispatched_bytes(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
         paths = carry.time if isinstance(carry, SinglePaths) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-        return _steady(workload, places(workload), demand, lambda one: seconds(unit, acknowledged(one, acks)))
-    between = every_all_to_all(lambda one: server_bytes(one, per_server))
-    guess = None if first.predicted is None else _likely(first, between(rank_demand(workload, first.predicted)), key)
-    even = server_bytes(even_bytes(workload, demand.dtype), per_server)
+        return steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
+    guess = None
+    if first.predicted is not None:
+        guess = _likely(first, server_bytes(dispatched_bytes(workload, first.predicted), per_server), key)
     if span.long and first.rule != "block":
         raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
-    seen = jax.vmap(lambda one: between(rank_demand(workload, one)))(span.seen) if span.long else None
+    seen = server_bytes(dispatched_bytes(workload, span.seen), per_server) if span.long else None
     if partial and carry is not None:
         raise InputError("partial needs flows that spread; carry must be None.")
     parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
     parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
-    given = places(workload), unit, between(demand), even, policy, key, parts, first
+    servers, even = server_bytes(demand, per_server), server_bytes(even_bytes(workload, demand.dtype), per_server)
+    given = places(workload), unit, servers, jnp.asarray(even), policy, key, parts, first
     return switched(*given, guess, span, seen, partly)
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
     """Bytes in each direction with the acknowledgements of the other direction."""
-    return demand + acks * jnp.swapaxes(demand, -1, -2) if acks else demand
+    return demand + acks * demand.swapaxes(-1, -2) if acks else demand
 
 
 def with_acks(parts: Callable, acks: float) -> Callable:
@@ -151,7 +157,7 @@ def failed_stage(
 
     `region`: servers and links that are left; `share` [R S]: part of each rank on each server.
     """
-    demand = rank_demand(workload, tokens)
+    demand = dispatched_bytes(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
     where = places(workload).of_stage(stage)
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
@@ -161,31 +167,31 @@ def failed_stage(
         return servers * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
 
     every = every_all_to_all(between)
-    guess = None if first.predicted is None else every(rank_demand(workload, first.predicted))
-    return switched(
-        where, unit, every(demand), between(even_bytes(workload, demand.dtype)), policy, key, parts, first, guess
-    )
+    guess = None if first.predicted is None else every(dispatched_bytes(workload, first.predicted))
+    even = between(jnp.asarray(even_bytes(workload, demand.dtype)))
+    return switched(where, unit, every(demand), even, policy, key, parts, first, guess)
 
 
 def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
     """The all-to-alls of one stage [1 Q L]; `seconds`: time of a demand [R R] at 1 byte/s per NIC."""
-    return _steady(workload, places(workload).of_stage(stage), rank_demand(workload, tokens), seconds)
+    where, demand = places(workload).of_stage(stage), dispatched_bytes(workload, tokens)
+    return steady(workload, where, demand, jax.vmap(seconds))
 
 
-def _steady(workload: Workload, where: Places, demand, seconds: Callable) -> Exchanges:
-    even = even_bytes(workload, demand.dtype)
-    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
-    load = jax.vmap(seconds)(every)
+def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"], seconds: Callable) -> Exchanges:
+    """All-to-alls on links that do not change; `seconds`: of many demands [B R R] at 1 byte/s per NIC [B]."""
+    xp, even = array_module(demand), even_bytes(workload, demand.dtype)
+    load = seconds(xp.concatenate([demand.reshape(-1, *even.shape), even[None]]))  # one batch, one kernel
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(*demand.shape[:2])]
     moe = where.layer >= 0
-    nothing, calm = jnp.zeros((*moe.shape, 2), load.dtype), jnp.zeros((*moe.shape, 2), bool)
-    twice = jnp.where(moe, by_layer, 0)[..., None] + nothing
+    nothing, calm = xp.zeros((*moe.shape, 2), load.dtype), xp.zeros((*moe.shape, 2), bool)
+    twice = xp.where(moe, by_layer, 0)[..., None] + nothing
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, load[-1])
 
 
 def at_unit_bandwidth(group: Any, dtype) -> Any:
     """The group with NICs of 1 byte/s."""
-    return eqx.tree_at(lambda g: g.nic_gbps, group, jnp.asarray(units.to_gbps(1.0), dtype))
+    return eqx.tree_at(lambda g: g.nic_gbps, group, array_module(group).asarray(units.to_gbps(1.0), dtype))
 
 
 # --------------------------------------------------------------------------------------------------- experts that move
@@ -199,4 +205,7 @@ def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], rou
         servers = server_bytes(demand, per_server)
         return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
 
-    return jax.vmap(lambda demand: jnp.stack([between(demand), _inside_time(workload, unit, demand)]))(moves)
+    def inside(demand):
+        return inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp)
+
+    return jax.vmap(lambda demand: jnp.stack([between(demand), inside(demand)]))(moves)

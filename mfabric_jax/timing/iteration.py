@@ -4,22 +4,22 @@ A ring of n context-parallel ranks has n - 1 transfers, each hidden by a part of
 2310.01889). Sharded parameters of the next block are gathered while a block computes. Neither slows all-to-alls down.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import units
+from mfabric_jax.array_module import aligned, array_module
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
 from mfabric_jax.routing.fixed import away_from_server
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
-from mfabric_jax.timing.timeline import run
+from mfabric_jax.timing.timeline import run, run_now
 from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import (
@@ -120,11 +120,15 @@ def iterate(
 def iterate_compiled(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps
 ):
-    walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps)
-    total, spent = walked.ends.max(), walked.spent
-    parts = jnp.stack([*spent.values()])
-    busiest = jnp.argmax(parts.sum(axis=0))
-    bubble = jnp.maximum(total - parts[:, busiest].sum(), 0)  # not below 0 despite rounding
+    return iteration_of(walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps))
+
+
+def iteration_of(walked: "Walked") -> Iteration:
+    """The seconds of an iteration by kind, of its busiest stage."""
+    xp, total, spent = array_module(walked.reduce_s), walked.ends.max(), walked.spent
+    parts = xp.stack([*spent.values()])
+    busiest = xp.argmax(parts.sum(axis=0))
+    bubble = xp.maximum(total - parts[:, busiest].sum(), 0)  # not below 0 despite rounding
     found = {column: seconds[busiest] for column, seconds in spent.items()}
     moved_s = walked.moved_s
     return Iteration(total + moved_s, bubble_s=bubble, stage=busiest, placement_s=moved_s, **found)
@@ -169,10 +173,51 @@ def walk(
     tp_Bps: Float[Array, "P"] | None = None,
 ) -> Walked:
     """When every block of every pass runs [P Q L], and what follows; arguments as in `iterate`."""
+    rules = rules_of(workload, rules)
+    begun = _begun(workload, rates, exchanges, seconds, rules, tp_Bps)
+    slots = run(order_of(workload), begun.blocks, begun.compute, begun.send_s, begun.delay_s, rules, begun.decision_s)
+    return _ended(workload, rates, exchanges, begun, slots, rules)
+
+
+def walks_now(
+    workload: Workload,
+    cases: Sequence[tuple[FabricRates, Exchanges, BlockSeconds]],
+    *,
+    rules: Rules | None = None,
+    tp_Bps: Float[np.ndarray, "P"] | None = None,
+) -> list[Walked]:
+    """`walk` of iterations that differ in numbers alone, NumPy arrays in float64: their clocks run side by side."""
+    rules = rules_of(workload, rules)
+    begun = [_begun(workload, *in_float64(case), rules, tp_Bps) for case in cases]
+    clocks = run_now(order_of(workload), [(*one[:4], one.decision_s) for one in begun], rules)
+    return [
+        _ended(workload, *in_float64(case[:2]), one, slots, rules)
+        for case, one, slots in zip(cases, begun, clocks, strict=True)
+    ]
+
+
+def rules_of(workload: Workload, rules: Rules | None) -> Rules:
     rules = (rules or Rules())._replace(recompute=workload.recompute)
     whole("overlap_parts", rules.parts)
-    dtype = exchanges.load.dtype
-    delay_s, each_s, decision_s = (jnp.asarray(part, dtype) for part in (rates.delay_s, rates.each_s, rates.decision_s))
+    return rules
+
+
+class _Begun(NamedTuple):
+    """What is known before the clock starts."""
+
+    blocks: Blocks
+    compute: Compute
+    send_s: Float[Array, "P"]
+    delay_s: Any
+    decision_s: Any
+    beside: Beside
+
+
+def _begun(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules, tp_Bps: Any
+) -> _Begun:
+    xp, dtype = array_module(exchanges, rates, seconds, tp_Bps), exchanges.load.dtype
+    delay_s, each_s, decision_s = (xp.asarray(part, dtype) for part in (rates.delay_s, rates.each_s, rates.decision_s))
     if exchanges.anew is not None:
         delay_s = delay_s + each_s * exchanges.anew
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
@@ -180,40 +225,49 @@ def walk(
     more = beside_of(workload, rates, compute, dtype)
     if more:
         blocks = blocks._replace(beside_s=sum(more.values()))
-    send_s = send_seconds(workload, rates, dtype)
-    slots = run(order_of(workload), blocks, compute, send_s, delay_s, rules, decision_s)
+    return _Begun(blocks, compute, send_seconds(workload, rates, dtype), delay_s, decision_s, more)
+
+
+def _ended(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, begun: _Begun, slots: Slots, rules: Rules
+) -> Walked:
     reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
-    step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
-    return Walked(slots, blocks, compute, reduce_s, more, step_s, moving_seconds(rates, exchanges))
+    step_s = step_seconds(workload, rates, slots.end.dtype) if workload.optimizer_step != "left-out" else None
+    moved_s = moving_seconds(rates, exchanges)
+    return Walked(slots, begun.blocks, begun.compute, reduce_s, begun.beside, step_s, moved_s)
 
 
 def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
     """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth."""
-    moved = jnp.asarray([step_bytes(workload, stage) for stage in range(workload.pp)], dtype)
-    return moved / jnp.asarray(rates.memory_Bps, dtype)
+    xp = array_module(rates)
+    moved = xp.asarray([step_bytes(workload, stage) for stage in range(workload.pp)], dtype)
+    return moved / xp.asarray(rates.memory_Bps, dtype)
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, ""]:
     """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
+    xp = array_module(rates, exchanges)
     if exchanges.moved is None:
-        return jnp.zeros((), exchanges.load.dtype)
-    between, inside = jnp.moveaxis(exchanges.moved, -1, 0)
+        return xp.zeros((), exchanges.load.dtype)
+    between, inside = xp.moveaxis(exchanges.moved, -1, 0)
     dtype = exchanges.moved.dtype
-    return jnp.maximum(between / jnp.asarray(rates.nic_Bps, dtype), inside / jnp.asarray(rates.nvlink_Bps, dtype)).max()
+    return xp.maximum(between / xp.asarray(rates.nic_Bps, dtype), inside / xp.asarray(rates.nvlink_Bps, dtype)).max()
 
 
 def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
     """Seconds of activations between stages p and p + 1 [P]; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
-    send_Bps = jnp.broadcast_to(jnp.asarray(rates.send_Bps, dtype), workload.pp)
-    slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
-    return float(pp_bytes(workload) * senders) / slower + jnp.asarray(rates.latency_s, dtype)
+    xp = array_module(rates)
+    send_Bps = xp.broadcast_to(xp.asarray(rates.send_Bps, dtype), (workload.pp,))
+    slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1))
+    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.latency_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
     """Forward seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
-    tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
-    attention_s, moe_s, dense_s, expert_s = (jnp.asarray(part, dtype) for part in seconds)
+    xp = array_module(seconds, tp_Bps)
+    tp_s = xp.broadcast_to(xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), (workload.pp,))
+    attention_s, moe_s, dense_s, expert_s = (xp.asarray(part, dtype) for part in seconds)
     apart = workload.order.splits or workload.overlap_passes  # weight gradients apart from input gradients
     scores_s = scores_over_attention(workload) * attention_s if apart else 0.0
     return Compute(attention_s, moe_s, dense_s, tp_s, expert_s, scores_s)
@@ -224,13 +278,14 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
 
     `expert_s`: as in `BlockSeconds`, for ranks that send as soon as their own experts are done.
     """
+    xp = array_module(rates, exchanges, expert_s)
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
-    size = jnp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
-    nic_Bps = jnp.asarray(rates.nic_Bps, dtype)
-    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(rates.latency_s, dtype), 0)
+    size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
+    nic_Bps = xp.asarray(rates.nic_Bps, dtype)
+    latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
     turns = exchanges.switch[..., 1]
-    early = None if exchanges.early is None else Early(*jnp.moveaxis(exchanges.early, -2, 0))
+    early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
 
     def second_earlier(seconds, left, held: Any = False):
         if early is None:
@@ -238,21 +293,21 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
         factor = np.where(where.backward, BACKWARD_OVER_FORWARD, 1.0)[..., None]
         if (later := order_of(workload).later) is not None:
             factor = factor - WEIGHTS_OVER_FORWARD * later[..., None, None]
-        ahead_s = early.ahead * jnp.asarray(factor, dtype) * jnp.broadcast_to(jnp.asarray(expert_s, dtype), ())
+        ahead_s = early.ahead * xp.asarray(factor, dtype) * xp.broadcast_to(xp.asarray(expert_s, dtype), ())
         sooner = ends_earlier(seconds[..., 1], left, ahead_s)
-        return seconds.at[..., 1].set(jnp.where(held, seconds[..., 1], sooner))
+        return xp.stack([seconds[..., 0], xp.where(held, seconds[..., 1], sooner)], -1)
 
     def seconds_of(carried, held: Any = False):
         seconds = second_earlier(carried / nic_Bps * size, early and early.between, held)
-        return jnp.where(carried > 0, seconds + latency_s, 0)
+        return xp.where(carried > 0, seconds + latency_s, 0)
 
-    inside_s = exchanges.inside[..., None] / jnp.asarray(rates.nvlink_Bps, dtype) * size
+    inside_s = exchanges.inside[..., None] / xp.asarray(rates.nvlink_Bps, dtype) * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
     optical_s, packet_s = seconds_of(exchanges.optical, turns), seconds_of(exchanges.electrical)
-    present, moe = jnp.asarray(where.present), jnp.asarray(where.layer >= 0)
+    present, moe = xp.asarray(where.present), xp.asarray(where.layer >= 0)
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
-    experts = jnp.asarray(where.experts >= 0) if (where.experts != where.layer).any() else None
+    experts = xp.asarray(where.experts >= 0) if (where.experts != where.layer).any() else None
     return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts)
 
 
@@ -266,13 +321,13 @@ def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_o
 
 def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
     """When the gradients of every stage are reduced [P] if blocks queue for it in equal parts as they finish."""
-    done = []
+    xp, done = array_module(end, reduce_s), []
     for stage in range(workload.pp):
         slots = gradient_slots(workload, stage)
         ready = end[stage][tuple(np.transpose(slots))]  # in running order
         behind = np.arange(len(slots), 0, -1) / len(slots)
-        done.append((ready + jnp.asarray(behind, end.dtype) * reduce_s[stage]).max())
-    return jnp.stack(done)
+        done.append((ready + xp.asarray(behind, end.dtype) * reduce_s[stage]).max())
+    return xp.stack(done)
 
 
 def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "P"]:
@@ -284,17 +339,19 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
     between, inside, steps = zip(*rings, strict=True)
-    eps_Bps = jnp.asarray(rates.eps_Bps)
+    xp = array_module(rates)
+    eps_Bps = xp.asarray(rates.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(rates.latency_s, eps_Bps.dtype)
-    between, inside = jnp.asarray(between, eps_Bps.dtype), jnp.asarray(inside, eps_Bps.dtype)
+    latency_s = xp.asarray(steps, eps_Bps.dtype) * xp.asarray(rates.latency_s, eps_Bps.dtype)
+    between, inside = xp.asarray(between, eps_Bps.dtype), xp.asarray(inside, eps_Bps.dtype)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
 def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
     """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [P]."""
-    rates, compute = jax.tree.map(lambda x: jnp.asarray(x, dtype), (rates, compute))
+    xp = array_module(rates, compute)
+    rates, compute = jax.tree.map(lambda x: xp.asarray(x, dtype), (rates, compute))
     found = {}
     if workload.head_counted:
         found["head"] = _head(workload, compute)
@@ -312,18 +369,18 @@ def _column(seconds):
 
 
 def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Array:
-    where = places(workload)
+    xp, where = array_module(before, behind), places(workload)
     runs = where.present & (order_of(workload).kind != WEIGHT)[..., None]
-    pairs = [jnp.where(where.backward, back, forth) for forth, back in (before, behind)]
-    here = [jnp.where(runs, seconds, 0) for seconds in pairs]
-    return jnp.stack(jnp.broadcast_arrays(*here), axis=-1)
+    pairs = [xp.where(where.backward, back, forth) for forth, back in (before, behind)]
+    here = [xp.where(runs, seconds, 0) for seconds in pairs]
+    return xp.stack(xp.broadcast_arrays(*here), axis=-1)
 
 
 def _head(workload: Workload, compute: Compute) -> Array:
     last = last_blocks(workload)
     head_s = _column(head_over_attention(workload) * compute.attention_s)
     every = _each_block(workload, before=(0.0, BACKWARD_OVER_FORWARD * head_s), behind=(head_s, 0.0))
-    return jnp.where(last[..., None], every, 0)
+    return array_module(every).where(last[..., None], every, 0)
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
@@ -346,7 +403,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
         of_rank = rates.send_Bps * (workload.tp / workload.gpus_per_server)
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.latency_s
     hidden_s = scores_over_attention(workload) * (workload.cp - 1) / workload.cp * compute.attention_s
-    shown_s = _column(jnp.maximum(once_s - hidden_s, 0))
+    shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
     again = float(workload.recompute == "block")  # before the block's own
     rest = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
@@ -356,14 +413,14 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = WEIGHT_BYTES if workload.sharding == "parameters" else 0
     passes = (fetched, BackwardTimes(1.0, 1.0)), (fetched + workload.grad_bytes, backward_times(workload.recompute))
-    moe, before = places(workload).layer >= 0, []
+    xp, moe, before = array_module(compute), places(workload).layer >= 0, []
     for bytes_each, times in passes:
         attention_s = times.attention * compute.attention_s
         waits = [
-            jnp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - times.inner * inner_s, 0)
+            xp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - times.inner * inner_s, 0)
             for kind, inner_s in ((True, compute.moe_s), (False, compute.dense_s))
         ]
-        before.append(jnp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
+        before.append(xp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
     return _each_block(workload, before=tuple(before))
 
 
@@ -388,7 +445,7 @@ def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: i
 
 def _rank_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int) -> Float[Array, "layer M R"]:
     received = tokens.sum(axis=-2)  # [layer M E]
-    rows = jnp.ceil(received / tile) * tile if tile > 1 else received
+    rows = array_module(received).ceil(received / tile) * tile if tile > 1 else received
     return rows.reshape(*rows.shape[:-1], workload.ep, -1).sum(axis=-1) / workload.selections
 
 
@@ -406,40 +463,43 @@ class Early(NamedTuple):
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
     """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
-    per_server, others = workload.ranks_per_server, 1 - np.eye(workload.ep)
+    xp, per_server, others = array_module(tokens), workload.ranks_per_server, 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
-    left = _left_of_pair if ports == "pair" else _left
-
-    def one(load, tokens):
-        order = jnp.argsort(-load)
-        demand = rank_bytes(tokens, 1.0)
-        away = away_from_server(demand, per_server)
-        between = left(away, order, together)
-        inside = _left((demand - away) * jnp.asarray(others, demand.dtype), order, 1)
-        return Early(load.max() - load[order], between, inside)
-
-    return jax.vmap(jax.vmap(one))(_rank_load(workload, tokens, tile), tokens)
+    load, demand = _rank_load(workload, tokens, tile), rank_bytes(tokens, 1.0)
+    order = xp.argsort(-load, axis=-1, stable=True)
+    away = away_from_server(demand, per_server)
+    between = (_left_of_pair if ports == "pair" else _left)(away, order, together)
+    inside = _left((demand - away) * aligned(others.astype(demand.dtype), demand), order, 1)
+    return Early(load.max(axis=-1, keepdims=True) - xp.take_along_axis(load, order, -1), between, inside)
 
 
-def _left(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
+def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
     """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
-    into, out = _by_port(demand, order, together)
-    left = jnp.cumsum(jnp.concatenate([into, jnp.where(out, into.sum(0)[None], 0)]), axis=1).max(axis=0)
-    return jnp.where(left[-1] > 0, left / jnp.where(left[-1] > 0, left[-1], 1), 1)
-
-
-def _left_of_pair(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> Float[Array, "R"]:
-    into, out = _by_port(demand, order, together)
-    left = jnp.cumsum(jnp.where(out[:, None], into[None], 0), axis=-1)  # [from to k]
+    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    sent = xp.where(out, into.sum(-2, keepdims=True), 0)
+    left = xp.cumsum(xp.concatenate([into, sent], axis=-2), axis=-1).max(axis=-2)
     every = left[..., -1:]
-    part = jnp.where(every > 0, left / jnp.where(every > 0, every, 1), 0).max(axis=(0, 1))
-    return jnp.where(part[-1] > 0, part, 1)
+    return xp.where(every > 0, left / xp.where(every > 0, every, 1), 1)
 
 
-def _by_port(demand: Float[Array, "R R"], order: Int[Array, "R"], together: int) -> tuple[Array, Bool[Array, "port R"]]:
-    """Bytes that a port receives from a rank, and whether the rank sends from it, [port R]."""
-    into = demand[:, order].reshape(-1, together, len(order)).sum(1)
-    return into, (order // together)[None] == np.arange(len(order) // together)[:, None]
+def _left_of_pair(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
+    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    left = xp.cumsum(xp.where(out[..., :, None, :], into[..., None, :, :], 0), axis=-1)  # [from to k]
+    every = left[..., -1:]
+    part = xp.where(every > 0, left / xp.where(every > 0, every, 1), 0).max(axis=(-3, -2))
+    return xp.where(part[..., -1:] > 0, part, 1)
+
+
+def _by_port(
+    demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int
+) -> tuple[Array, Bool[Array, "... port R"]]:
+    """Bytes that a port receives from a rank, and whether the rank sends from it, [... port R]."""
+    *more, ranks, _ = demand.shape
+    by_rank = array_module(demand).take_along_axis(demand, order[..., None, :], -1)
+    into = by_rank.reshape(*more, ranks // together, together, ranks).sum(-2)
+    port = np.arange(ranks // together)[:, None]
+    sender = (order // together)[..., None, :]
+    return into, sender == aligned(port, sender)
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
@@ -447,4 +507,4 @@ def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array
 
     The latest, over k, of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in seconds.
     """
-    return lax.max(left * seconds[..., None] - ahead_s, jnp.zeros_like(ahead_s)).max(axis=-1)
+    return array_module(seconds, left).maximum(left * seconds[..., None] - ahead_s, 0).max(axis=-1)

@@ -4,10 +4,10 @@ import functools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
 
@@ -140,7 +140,7 @@ class Exchanges(NamedTuple):
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:
-        return jnp.maximum(self.optical, self.electrical)
+        return array_module(self.optical, self.electrical).maximum(self.optical, self.electrical)
 
 
 class Places(NamedTuple):

@@ -15,6 +15,7 @@ from jax import lax
 from jax.interpreters import partial_eval
 from jaxtyping import Array, Bool, Float, Int
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, takes_many, uniform
@@ -55,16 +56,17 @@ class TradeOff(NamedTuple):
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
-    dtype = jnp.result_type(seconds.attention_s * reduce_s)
-    size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
+    xp = array_module(rates, seconds)
+    dtype = xp.result_type(seconds.attention_s * reduce_s)
+    size = xp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
     inner, behind = (factors(workload.recompute)[:3, SECONDS["run", run, False]] for run in ("inner", "behind"))
     of_attention = behind[:, BASES.index("attention")] + behind[:, BASES.index("scores")] * scores_over_attention(
         workload
     )
-    behind_s = jnp.asarray(of_attention, dtype) * seconds.attention_s
-    behind_s = behind_s + jnp.asarray(behind[:, BASES.index("tp")], dtype) * reduce_s
-    times = jnp.asarray(inner[:, BASES.index("inner")], dtype)
-    inner_s, expert_s = (times * jnp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
+    behind_s = xp.asarray(of_attention, dtype) * seconds.attention_s
+    behind_s = behind_s + xp.asarray(behind[:, BASES.index("tp")], dtype) * reduce_s
+    times = xp.asarray(inner[:, BASES.index("inner")], dtype)
+    inner_s, expert_s = (times * xp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
 
@@ -86,27 +88,29 @@ def what_pays(
     # The forecast hides a turn behind its block's computation and packets that take longer than circuits. It ignores
     # idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial turns,
     # recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
-    dtype = kept[0].dtype
-    delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
+    xp, dtype = array_module(kept, trade_off), kept[0].dtype
+    delay_s, each_s, nic_Bps = (xp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s = delay_s + each_s * anew
-    old, optical, new = jnp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, jnp.maximum(*fresh) / nic_Bps
+    old, optical, new = xp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
     backward = kind > 0
-    one, two = jnp.where(backward, trade_off.size[::-1], trade_off.size)
-    ready = jnp.where(backward, trade_off.behind_s[behind], 0)  # known before, and time to turn
-    computed = (trade_off.inner_s + (busy - 1) * trade_off.expert_s)[kind]
+    one, two = (xp.where(backward, trade_off.size[1 - at], trade_off.size[at]) for at in (0, 1))
+    ready = xp.where(backward, trade_off.behind_s[behind], 0)  # known before, and time to turn
+    computed = trade_off.inner_s[kind] + (busy - 1) * xp.broadcast_to(trade_off.expert_s, (3,))[kind]
 
     def paid(hidden, size):
-        return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
+        return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
     now = one * new + paid(ready, one) + two * new  # summed alike: ties stay ties
     later = one * old + paid(computed, two) + two * new
     never = (one * old + two * old) * (1 - trade_off.tolerance)
-    first = now < jnp.minimum(later, never)
-    return jnp.stack([first, first | (later < never)])
+    first = now < xp.minimum(later, never)
+    return xp.stack([first, first | (later < never)])
 
 
-def circuits_anew(before: Int[Array, "S S"], after: Int[Array, "S S"], dtype: Any = None) -> Float[Array, ""]:
-    found = jnp.maximum(after - before, 0).sum((-2, -1)) / 2
+def circuits_anew(
+    before: Int[Array, "... S S"], after: Int[Array, "... S S"], dtype: Any = None
+) -> Float[Array, "..."]:
+    found = array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
     return found if dtype is None else found.astype(dtype)
 
 
@@ -184,19 +188,31 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
     return count.reshape(*shape, 2, *start.shape), before.reshape(*shape, 2, *start.shape)
 
 
-def _chain(pair_of: Callable, start: Array, slots: Any, moe: Bool[Array, "B"], kind: Int[Array, "B"], cold: bool):
-    """Circuits (or their numbers) of both all-to-alls of every block of a stage, and those before each, [B 2 ..]."""
+def _chain(pair_of: Callable, start: Array, slots: tuple, moe: Bool[Array, "B ..."], kind: Int[Array, "B ..."], cold):
+    """Circuits (or their numbers) of both all-to-alls of every block, and those before each, [B 2 ..]."""
+    xp = array_module(start, moe)
+    scan = lax.scan if xp is jnp else _scanned
 
     def serve(state, step):
         (before, behind), (slot, moe, kind) = state, step
-        pair = jnp.where(moe, pair_of(slot, before, behind), before)
-        return (pair[1], jnp.where(moe, kind, 0)), (pair, jnp.stack([before, pair[0]]))
+        pair = xp.where(moe, pair_of(slot, before, behind), before)
+        return (pair[1], xp.where(moe, kind, 0)), (pair, xp.stack([before, pair[0]]))
 
     def iteration(before, _):
-        (after, _), served = lax.scan(serve, (before, jnp.zeros((), kind.dtype)), (slots, moe, kind))
+        (after, _), served = scan(serve, (before, xp.zeros_like(kind[0])), (slots, moe, kind))
         return after, served
 
-    return jax.tree.map(lambda x: x[-1], lax.scan(iteration, start, None, length=1 if cold else 2)[1])
+    return jax.tree.map(lambda x: x[-1], scan(iteration, start, np.arange(1 if cold else 2))[1])
+
+
+def _scanned(step: Callable, state: Any, over: Any) -> tuple[Any, Any]:
+    """`lax.scan` of NumPy arrays."""
+    leaves, structure = jax.tree.flatten(over)
+    rows = []
+    for row in zip(*leaves, strict=True):
+        state, found = step(state, structure.unflatten(row))
+        rows.append(found)
+    return state, jax.tree.map(lambda *x: np.stack(x), *rows)
 
 
 def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
@@ -376,14 +392,16 @@ def switched(
     """
     if where.lane is not None:
         check_lane(first.rule, span.name, partial=partly is not None)
+    start = uniform(None, unit).circuits.count
     plain = first.rule in ("block", "pays") and not span.long and partly is None
-    if plain and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
-        given = where, unit, demand, even, policy, key, parts
+    if plain and not remembers(policy, unit, even, start, key):
+        solver = solver_of(unit, policy, key, parts)
         own = demands_of_stages(where, *demand.shape[:2])
         if first.rule == "block":
-            return _once_each(*given, first.cold)
+            return once_each(where, start, demand, even, solver, cold=first.cold)
         if first.trade_off is not None and few_pairs(own):
-            return where_it_pays(*given, first.trade_off, own, cold=first.cold, both=span.name == "block")
+            given = where, start, demand, even, solver, first.trade_off, own
+            return where_it_pays(*given, cold=first.cold, both=span.name == "block")
     if where.lane is not None and span.name not in ("iteration", "run"):
         raise InputError(
             "overlap_passes needs a policy of the demand alone, got one that knows circuits in place or a key."
@@ -447,21 +465,43 @@ def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
     return any(used[1:])
 
 
-def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, cold: bool) -> Exchanges:
-    moe, start = where.layer >= 0, uniform(None, unit).circuits.count
-    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
-    previous = Plan(Circuits(start))
-    counts = jax.vmap(lambda one: policy(one, unit, previous=previous, key=key).circuits.count)(every)
-    both = jax.vmap(lambda count, one: parts(unit, Circuits(count), one))(counts, every)
+class Solver(NamedTuple):
+    """A region's policy and routing, for batches of demands [B S S] at unit bandwidth.
+
+    - `choose`: circuits [B S S] for each demand alone.
+    - `seconds`: of circuits and of packet switches [B], given circuits and demands.
+    """
+
+    choose: Callable[[Any], Any]
+    seconds: Callable[[Any, Any], Seconds]
+
+
+def solver_of(unit: Region, policy: Policy, key: Any, parts: Callable) -> Solver:
+    """The solver that JAX traces, for a policy without memory."""
+    previous = uniform(None, unit)
+    return Solver(
+        jax.vmap(lambda one: policy(one, unit, previous=previous, key=key).circuits.count),
+        jax.vmap(lambda count, one: parts(unit, Circuits(count), one)),
+    )
+
+
+def once_each(
+    where: Places, start: Int[Array, "S S"], demand: Float[Array, "layer M S S"], even, solver: Solver, *, cold: bool
+) -> Exchanges:
+    """The all-to-alls of an iteration where every demand has circuits of its own; `start`: before the first."""
+    xp, moe = array_module(demand), where.layer >= 0
+    every = xp.concatenate([demand.reshape(-1, *even.shape), even[None]])
+    counts = solver.choose(every)
+    both = solver.seconds(counts, every)
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
     serving, before = _served(at, cold) if where.lane is None else served_in_turn(at, where.lane, cold)
-    chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: where nothing ran before
+    chosen = xp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: where nothing ran before
     count, before = chosen[serving], chosen[before]
     if where.lane is None:  # the two all-to-alls of a block follow each other
-        count, before = jnp.stack([count, count], axis=3), jnp.stack([before, count], axis=3)
-    nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
-    parts_s = [nothing + jnp.where(moe, part[:-1][at], 0)[..., None] for part in both]
+        count, before = xp.stack([count, count], axis=3), xp.stack([before, count], axis=3)
+    nothing = xp.zeros((*moe.shape, 2), both[0].dtype)
+    parts_s = [nothing + xp.where(moe, part[:-1][at], 0)[..., None] for part in both]
     return _exchanges(parts_s, both, count, before, where.backward)
 
 
@@ -510,12 +550,10 @@ def few_pairs(own: Own) -> bool:
 
 def where_it_pays(
     where: Places,
-    unit: Region,
+    start: Int[Array, "S S"],
     demand: Float[Array, "layer M S S"],
     even: Float[Array, "S S"],
-    policy: Policy,
-    key: Any,
-    parts: Callable[[Region, Circuits, Array], Seconds],
+    solver: Solver,
     trade_off: TradeOff,
     own: Own,
     *,
@@ -523,44 +561,69 @@ def where_it_pays(
     both: bool = False,
 ) -> Exchanges:
     """The all-to-alls of an iteration under "pays", for a policy without memory; see `choose` for `cold` and `both`."""
-    start = uniform(None, unit).circuits.count
-    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
-    counts = jax.vmap(lambda one: policy(one, unit, previous=None, key=key).circuits.count)(every).astype(start.dtype)
-    counts = jnp.concatenate([counts, start[None]])  # the last: where nothing ran before
-    stages, number = own.demands.shape
-    has = np.concatenate([own.demands, np.full((stages, 1), len(counts) - 1)], axis=1)  # [P N+1]
-    sent = np.broadcast_to(own.demands[:, None], (stages, number + 1, number)).reshape(-1)
-    carries = np.broadcast_to(has[..., None], (stages, number + 1, number)).reshape(-1)
-    sent, carries = np.append(sent, len(every) - 1), np.append(carries, len(counts) - 2)  # the balanced one
-    found = jax.vmap(lambda c, d: parts(unit, Circuits(c), d))(counts[carries], every[sent])
-    table = tuple(part[:-1].reshape(stages, number + 1, number) for part in found)  # circuits, demand
-    moe, kinds = where.layer >= 0, jnp.asarray(where.kind)
+    table = Table.of(where, start, demand, even, solver, own)
+    return turned_where_it_pays(where, table, trade_off, cold=cold, both=both)
 
-    def one_stage(table, counts, moe, kinds, *slots):
-        def pair_of(slot, before, behind):
-            own, kind, busy = slot
-            kept, fresh = (tuple(part[at, own] for part in table) for at in (before, own))
-            anew = circuits_anew(counts[before], counts[own], found[0].dtype)
-            turned = what_pays(trade_off, kept, fresh, anew, kind, behind, busy)
-            return jnp.where(jnp.where(both, turned[0], turned), own, before)
 
-        begin = jnp.asarray(number, slots[0].dtype)
-        return _chain(pair_of, begin, (slots[0], kinds, slots[1]), moe, kinds, cold)
+class Table(NamedTuple):
+    """What the circuits of every demand of a stage would take for each of its demands.
 
-    busy = jnp.broadcast_to(jnp.asarray(trade_off.busy, found[0].dtype), moe.shape)
-    slots = (jnp.asarray(x).reshape(stages, -1) for x in (moe, kinds, own.slots, busy))
-    served, before = jax.vmap(one_stage)(table, counts[has], *slots)
-    served, before = (x.reshape(*moe.shape, 2) for x in (served, before))
-    stage = np.arange(stages)[:, None, None, None]
-    parts_s = [jnp.where(moe[..., None], part[stage, served, own.slots[..., None]], 0) for part in table]
-    count, before = (counts[jnp.asarray(has)[stage, x]] for x in (served, before))
-    return _exchanges(parts_s, found, count, before, where.backward)
+    - `counts` [D S S]: circuits of every demand, of the balanced one and, last, those before the first.
+    - `has` [P N+1]: which of `counts` a stage has (last: those before the first); `own`: its demands.
+    - `seconds` [P N+1 N]: on circuits and on packet switches, by circuits and demand; `calm_s`: of the balanced demand.
+    """
+
+    counts: Any
+    has: np.ndarray
+    own: Own
+    seconds: Seconds
+    calm: Seconds
+
+    @classmethod
+    def of(cls, where: Places, start, demand, even, solver: Solver, own: Own) -> "Table":
+        xp = array_module(demand)
+        every = xp.concatenate([demand.reshape(-1, *even.shape), even[None]])
+        counts = xp.concatenate([solver.choose(every).astype(start.dtype), start[None]])
+        stages, number = own.demands.shape
+        has = np.concatenate([own.demands, np.full((stages, 1), len(counts) - 1)], axis=1)
+        sent = np.broadcast_to(own.demands[:, None], (stages, number + 1, number)).reshape(-1)
+        carries = np.broadcast_to(has[..., None], (stages, number + 1, number)).reshape(-1)
+        sent, carries = np.append(sent, len(every) - 1), np.append(carries, len(counts) - 2)  # the balanced one
+        found = solver.seconds(counts[carries], every[sent])
+        seconds = tuple(part[:-1].reshape(stages, number + 1, number) for part in found)
+        return cls(counts, has, own, seconds, tuple(part[-1:] for part in found))  # type: ignore[arg-type]
+
+
+def turned_where_it_pays(where: Places, table: Table, trade_off: TradeOff, *, cold: bool, both: bool) -> Exchanges:
+    """The all-to-alls of an iteration whose switch turns where `what_pays` says so."""
+    counts, own, found = table.counts, table.own, table.seconds
+    stages, moe = len(table.has), where.layer >= 0
+    xp = array_module(counts, trade_off)
+    busy = xp.broadcast_to(xp.asarray(trade_off.busy, found[0].dtype), moe.shape)
+    moes, kinds, demands, busy = (xp.asarray(x).reshape(stages, -1).T for x in (moe, where.kind, own.slots, busy))
+    stage, has = np.arange(stages), xp.asarray(table.has)
+
+    def pair_of(slot, before, behind):
+        demand, kind, busy = slot
+        kept, fresh = (tuple(part[stage, at, demand] for part in found) for at in (before, demand))
+        anew = circuits_anew(counts[has[stage, before]], counts[has[stage, demand]], found[0].dtype)
+        turned = what_pays(trade_off, kept, fresh, anew, kind, behind, busy)
+        return xp.where(xp.where(both, turned[0], turned), demand, before)
+
+    begin = xp.full(stages, own.demands.shape[1], demands.dtype)
+    served, before = _chain(pair_of, begin, (demands, kinds, busy), moes, kinds, cold)  # [B 2 P]
+    served, before = (xp.moveaxis(x, -1, 0).reshape(*moe.shape, 2) for x in (served, before))
+    stage = stage[:, None, None, None]
+    parts_s = [xp.where(moe[..., None], part[stage, served, own.slots[..., None]], 0) for part in found]
+    count, before = (counts[has[stage, x]] for x in (served, before))
+    return _exchanges(parts_s, table.calm, count, before, where.backward)
 
 
 def _exchanges(parts_s: list, found: Seconds, count: Array, before: Array, ahead: Any) -> Exchanges:
+    xp = array_module(count)
     optical, electrical, *waiting = parts_s
-    switch, anew = jnp.any(count != before, axis=(-2, -1)), circuits_anew(before, count, optical.dtype)
-    calm_s = jnp.maximum(found[0][-1], found[1][-1])
+    switch, anew = xp.any(count != before, axis=(-2, -1)), circuits_anew(before, count, optical.dtype)
+    calm_s = xp.maximum(found[0][-1], found[1][-1])
     rest = {"waiting": waiting[0] if waiting else None, "anew": anew}
-    nothing = jnp.zeros_like(optical[..., 0])
-    return Exchanges(optical, electrical, nothing, switch, jnp.asarray(ahead), count, calm_s, **rest)
+    nothing = xp.zeros_like(optical[..., 0])
+    return Exchanges(optical, electrical, nothing, switch, xp.asarray(ahead), count, calm_s, **rest)

@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Num
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
@@ -31,49 +32,50 @@ _ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
 
 
 # ------------------------------------------------------------------------------------------------------ demand matrices
-def rank_bytes(tokens: Num[Array, "R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "R R"]:
-    """Bytes [R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
+def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "... R R"]:
+    """Bytes [... R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
 
-    `tokens` [R E] are selections in one all-to-all; expert e lives on rank e // (E / R). `InputError` unless R divides
-    E.
+    `tokens` [... R E] are selections in one all-to-all; expert e lives on rank e // (E / R). `InputError` unless R
+    divides E. NumPy arrays in, NumPy arrays out.
     """
-    tokens = jnp.asarray(tokens)
-    if tokens.ndim != 2 or tokens.shape[1] % tokens.shape[0]:
+    xp = array_module(tokens, bytes_per_selection)
+    tokens = xp.asarray(tokens)
+    if tokens.ndim < 2 or tokens.shape[-1] % tokens.shape[-2]:
         raise InputError(f"tokens must be [ranks, experts], experts a multiple of ranks, got shape {tokens.shape}.")
-    if not jnp.issubdtype(tokens.dtype, jnp.floating):
-        tokens = tokens.astype(jnp.result_type(float))  # bytes overflow 32-bit integers
-    ranks, experts = tokens.shape
-    received = tokens.reshape(ranks, ranks, experts // ranks).sum(axis=-1)
-    return received * jnp.asarray(bytes_per_selection, received.dtype)
+    if not xp.issubdtype(tokens.dtype, np.floating):
+        tokens = tokens.astype(xp.result_type(float))  # bytes overflow 32-bit integers
+    *more, ranks, experts = tokens.shape
+    received = tokens.reshape(*more, ranks, ranks, experts // ranks).sum(axis=-1)
+    return received * xp.asarray(bytes_per_selection, received.dtype)
 
 
-def server_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S S"]:
+def server_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S S"]:
     """Bytes from each server to each server; the diagonal stays inside."""
-    return by_server(demand, ranks_per_server).sum(axis=(1, 3))
+    return by_server(demand, ranks_per_server).sum(axis=(-3, -1))
 
 
-def inside_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g g"]:
+def inside_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S g g"]:
     """Bytes between the ranks of each server; the diagonal stays on its rank."""
     blocks = by_server(demand, ranks_per_server)
-    server = jnp.arange(len(blocks))
-    return blocks[server, :, server, :]
+    server = np.arange(blocks.shape[-2])
+    return array_module(blocks).moveaxis(blocks, -2, -3)[..., server, server, :, :]
 
 
-def by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g S g"]:
+def by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S g S g"]:
     """Bytes between ranks, indexed by server and place; `InputError` unless the ranks fill whole servers."""
-    if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
+    if demand.ndim < 2 or demand.shape[-1] != demand.shape[-2]:
         raise InputError(f"demand must be square, got shape {demand.shape}.")
-    ranks = demand.shape[0]
+    *more, ranks, _ = demand.shape
     if ranks % whole("ranks_per_server", ranks_per_server):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks of the demand, got {ranks_per_server}.")
     servers = ranks // ranks_per_server
-    return demand.reshape(servers, ranks_per_server, servers, ranks_per_server)
+    return demand.reshape(*more, servers, ranks_per_server, servers, ranks_per_server)
 
 
-def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array, "R R"]:
+def dispatched_bytes(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
     """Bytes of one dispatch from rank to rank (transposed: of its combine); the diagonal is what a rank keeps.
 
-    `sent` [R C] is `sent_tokens` of one all-to-all. Raises `InputError` if "per-server" copies are missing.
+    `sent` [... R C] is `sent_tokens` of one all-to-all. Raises `InputError` if "per-server" copies are missing.
     """
     size = workload.dispatch_bytes_per_selection
     if workload.dispatch != PER_SERVER:
@@ -84,15 +86,15 @@ def dispatched_bytes(workload: Workload, sent: Num[Array, "R C"]) -> Float[Array
     return forwarded(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
 
 
-def even_bytes(workload: Workload, dtype) -> Float[Array, "R R"]:
-    """The dispatch if tokens selected all experts equally often."""
+def even_bytes(workload: Workload, dtype) -> np.ndarray:
+    """The dispatch [R R] if tokens selected all experts equally often."""
     ranks, row = workload.ep, workload.selections * workload.dispatch_bytes_per_selection
-    even = jnp.full((ranks, ranks), row / ranks, dtype)
+    even = np.full((ranks, ranks), row / ranks, dtype)
     if workload.dispatch != PER_SERVER:
         return even
     part = _evenly(workload)
-    copies = jnp.asarray(part, dtype) * workload.tokens * workload.dispatch_bytes_per_selection
-    return forwarded(workload, even, jnp.broadcast_to(copies, (ranks, len(part))))
+    copies = np.asarray(part, dtype) * workload.tokens * workload.dispatch_bytes_per_selection
+    return forwarded(workload, even, np.broadcast_to(copies, (ranks, len(part))))
 
 
 def even_copies(workload: Workload) -> float:
@@ -100,9 +102,10 @@ def even_copies(workload: Workload) -> float:
     return sum(_evenly(workload)) / workload.architecture.top_k
 
 
-def forwarded(workload: Workload, selected: Any, copies: Any, xp: Any = jnp) -> Any:
+def forwarded(workload: Workload, selected: Any, copies: Any) -> Any:
     """Traffic between ranks [... R R] of `selected` [... R R] and `copies` [... R S], with copies between equal places
-    of servers and forwarding inside servers. `xp` is jax.numpy or numpy."""
+    of servers and forwarding inside servers."""
+    xp = array_module(selected, copies)
     places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
     same, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
     copies = copies.reshape(*axes, servers, places, servers)

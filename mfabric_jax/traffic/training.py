@@ -105,7 +105,7 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     sent = selections_of(workload, each)
     sent = sent.reshape(*sent.shape[:3], ranks, -1).sum(axis=-1)
     if workload.dispatch == PER_SERVER:
-        sent = forwarded(workload, sent, copies_of(workload, each), np)
+        sent = forwarded(workload, sent, copies_of(workload, each))
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
     again = workload.recompute == "block"  # the forward all-to-alls once more
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)

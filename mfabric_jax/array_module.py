@@ -1,0 +1,26 @@
+"""NumPy or JAX: formulas written once serve programs that JAX traces and plain arrays on the host."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def array_module(*values: Any) -> Any:
+    """`jax.numpy` where a leaf of the values is JAX's (or traced), else `numpy`."""
+    return jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
+
+
+def aligned(value: Any, other: Any) -> Any:
+    """The value with leading axes of length 1, as many as make its rank that of `other`."""
+    return value.reshape((1,) * (other.ndim - value.ndim) + value.shape)
+
+
+def put(array: Any, at: Any, value: Any) -> Any:
+    """The array with other values at indices."""
+    if isinstance(array, jax.Array):
+        return array.at[at].set(value)
+    array = array.copy()
+    array[at] = value
+    return array
