@@ -48,6 +48,7 @@ OPTIMISES = {
     "sample-average": ROUTINGS,
 }
 SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
+OF_DEMAND_ALONE = ("greedy", "greedy-released", "greedy-next", "uniform", "static", "topoopt", "matching", "index")
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
@@ -92,14 +93,17 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     A policy that cannot optimise for `routing` does so for the nearest: unsplit for best-path, split for relay. A
     function is returned unchanged.
     """
-    if callable(policy):
-        return policy
-    known = settings_of(get(policy))
-    taken = {name: value for name, value in settings.items() if name in known}
+    return policy if callable(policy) else get(policy, **suitable(policy, **settings))
+
+
+def suitable(name: str, **settings: Any) -> dict[str, Any]:
+    """The settings that the policy of that name has, as `suited` fixes them."""
+    known = settings_of(get(name))
+    taken = {setting: value for setting, value in settings.items() if setting in known}
     routing = taken.get("routing")
-    if policy in OPTIMISES and routing is not None and routing not in OPTIMISES[policy]:
+    if name in OPTIMISES and routing is not None and routing not in OPTIMISES[name]:
         taken["routing"] = NEAREST.get(routing, routing)
-    return get(policy, **taken)
+    return taken
 
 
 @functools.lru_cache(maxsize=64)

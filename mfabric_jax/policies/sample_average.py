@@ -6,7 +6,7 @@ Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,8 +92,7 @@ def sample_average(
     key = jax.random.key(0) if key is None else key
     stay, at_once = previous is not None, max(LANES // len(several), 1)
     before = jnp.zeros((servers, servers), jnp.int32) if previous is None else previous.circuits.count.astype(jnp.int32)
-    search = _search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once)
-    found = search(samples, before, key)
+    found = _search(Search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once))(samples, before, key)
     circuits = Circuits(found.count)
     if routing != "relay":
         return Plan(circuits)
@@ -108,11 +107,59 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
     return shares.at[..., -1].add(none.astype(shares.dtype))
 
 
+class Search(NamedTuple):
+    """Static settings of a search; `stay`: the previous circuits are preferred, `at_once`: members run together."""
+
+    routing: str = "relay"
+    routes: str = "adaptive"
+    tail: float = 1.0
+    rounds: int = 12
+    swaps: int = 6
+    steps: int = 40
+    starts: int = 4
+    stay: bool = False
+    at_once: int = LANES
+
+    @staticmethod
+    def of(policy: str, settings: dict[str, Any]) -> "Search":
+        """That of a policy for one demand without a previous plan: "joint" or "sample-average"."""
+        given = dict(settings)
+        if policy == "joint":
+            given = {"steps": 100} | given
+            given["starts"] = given.pop("samples", 4)
+        given["tail"] = tail_of(given.pop("risk", "mean"))
+        given.pop("share_steps", None)
+        return Search(**given)
+
+
+def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search) -> tuple[Found, Array]:
+    """The first stage of the search for each demand alone, and whether it is enough [B]."""
+
+    def one(demand):
+        samples, before, key = _alone(demand, region)
+        return stages(search)[0](samples, before, key)
+
+    return mapped(one, demand, search.at_once)
+
+
+def further_of_each(found: Found, demand: Float[Array, "B S S"], region: Region, search: Search) -> Int[Array, "B S S"]:
+    """Circuits after the second stage, for demands that the first did not settle."""
+
+    def one(found, demand):
+        return stages(search)[1](found, *_alone(demand, region)).count
+
+    return jax.vmap(one)(found, demand)
+
+
+def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array, PRNGKeyArray]:
+    nothing = jnp.zeros((region.servers, region.servers), jnp.int32)
+    return samples_of(between_servers(region, demand)[None], region, None), nothing, jax.random.key(0)
+
+
 @functools.cache
-def _search(
-    routing: str, routes: str, tail: float, rounds: int, swaps: int, steps: int, starts: int, stay: bool, at_once: int
-) -> Callable:
+def stages(search: Search) -> tuple[Callable, Callable]:
     """The search in two stages: starts for all; the rest for members that are not done."""
+    routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
 
     def first(samples: Samples, before, key):
@@ -142,7 +189,12 @@ def _search(
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         return best(samples, _both(found, then), tail, stay) if stay else then
 
-    return jax.jit(staged(first, further, at_once))
+    return first, further
+
+
+@functools.cache
+def _search(search: Search) -> Callable:
+    return jax.jit(staged(*stages(search), search.at_once))
 
 
 def _both(one: Found, other: Found) -> Found:

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
@@ -23,14 +24,19 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
 
     With odd servers and an odd degree one NIC stays idle. In turn t only servers with more than t NICs get circuits.
     """
-    turns = _turns(region.servers)
+    return Plan(Circuits(uniform_circuits(region)))
+
+
+def uniform_circuits(region: Region) -> Int[Array, "S S"]:
+    """The circuits of `uniform`; a NumPy array where the region's degrees are."""
+    turns, degree = _turns(region.servers), region.degrees
     if not len(turns):
-        return Plan(Circuits(jnp.zeros((region.servers,) * 2, jnp.int32)))
-    degree = region.degrees
-    both = jnp.minimum(degree[:, None], degree[None, :])
-    turn = jnp.arange(len(turns), dtype=jnp.int32)[:, None, None]
+        return np.zeros((region.servers,) * 2, np.int32)
+    xp = array_module(degree)
+    both = xp.minimum(degree[:, None], degree[None, :])
+    turn = np.arange(len(turns), dtype=np.int32)[:, None, None]
     times = (both[None] - 1 - turn) // len(turns) + 1  # how often each turn is used [turns S S]
-    return Plan(Circuits((times * jnp.asarray(turns)).sum(0, dtype=jnp.int32)))
+    return (times * turns).sum(0, dtype=np.int32)
 
 
 def _turns(servers: int) -> np.ndarray:

@@ -5,18 +5,20 @@ server.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
+from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -81,6 +83,16 @@ def _without_relay(region: Region, circuits: Circuits, demand: Float[Array, "S S
     pairs = jnp.where(optical & (demand != 0), direct, 0)
     port = jnp.broadcast_to(port, servers)
     return pairs, star_completion(jnp.where(optical, 0, demand), port, port).max(initial=0)
+
+
+def unsplit_times_now(
+    region: Region, count: Int[np.ndarray, "B S S"], demand: Float[np.ndarray, "B S S"]
+) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
+    """`part_times` of many unsplit all-to-alls, by compiled loops of the host in float64."""
+    demand, optical = np.where(np.eye(region.servers, dtype=bool), 0, demand), count > 0
+    direct = np.where(optical & (demand != 0), _over_circuits(count, demand, region.nic_Bps), 0)
+    port = np.broadcast_to(np.asarray(region.eps_Bps, float), region.servers)
+    return direct.max((1, 2), initial=0), latest_ends(np.where(optical, 0, demand), np.stack([port, port]))
 
 
 @functools.partial(jax.jit, static_argnames="routing")
@@ -199,10 +211,14 @@ def circuit_rates(region: Region, circuits: Circuits, demand: Float[Array, "S S"
 
 def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     """Time of every pair's bytes on its circuits alone [s]; infinity without a circuit."""
-    count = circuits.count.astype(demand.dtype)
+    return _over_circuits(circuits.count, demand, region.nic_Bps)
+
+
+def _over_circuits(count: Int[Array, "... S S"], demand: Float[Array, "... S S"], nic_Bps: Any) -> Any:
+    xp, count = array_module(count, demand, nic_Bps), count.astype(demand.dtype)
     some = count > 0
-    rate = jnp.where(some, count, 1) * jnp.asarray(region.nic_Bps, demand.dtype)
-    return jnp.where(some, demand / rate, jnp.inf)
+    rate = xp.where(some, count, 1) * xp.asarray(nic_Bps, demand.dtype)
+    return xp.where(some, demand / rate, np.inf)
 
 
 def _port(region: Region, demand) -> Float[Array, ""] | Float[Array, "S"]:

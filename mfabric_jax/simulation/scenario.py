@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import traffic
+from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
@@ -391,7 +392,7 @@ def slowest(timed: Iteration, replicas: int) -> Iteration:
         return timed
     each = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), timed)
     last = each.iteration_s.argmax(axis=0)[None]
-    return jax.tree.map(lambda x: jnp.take_along_axis(x, last, axis=0)[0], each)
+    return jax.tree.map(lambda x: array_module(x).take_along_axis(x, last, axis=0)[0], each)
 
 
 def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[str, np.ndarray]:

@@ -16,23 +16,25 @@ import numpy as np
 from jaxtyping import Array
 
 from mfabric_jax import traffic, units
+from mfabric_jax.array_module import array_module
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.tree import roomy_radix
-from mfabric_jax.platforms import mapped
+from mfabric_jax.platforms import mapped, platform
 from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
+from mfabric_jax.simulation import on_host
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_replicas, scenario_of, slowest
 from mfabric_jax.timing import First, Iteration, iterate
 from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
 from mfabric_jax.timing.iteration import FabricRates, early, expert_load
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.switching import Span, TradeOff, trade_off_of
+from mfabric_jax.timing.switching import LONG, Span, TradeOff, trade_off_of
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
 from mfabric_jax.traffic.placement import copied_experts, in_slots
@@ -205,6 +207,9 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 def solve_between(one: Scenario) -> Exchanges:
     """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`."""
     settings = one.settings
+    if on_host.covers(one):
+        carry = None if one.group.reconfigures else carried(one)
+        return on_host.solved_between(one, carry, planned_on(one) if one.circuits_for in LONG else None)
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
@@ -228,6 +233,8 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
 
 def solve_inside(one: Scenario) -> jax.Array:
     """The parts inside servers [I P Q L]: seconds times the NVLink bandwidth [bytes]."""
+    if platform() == "cpu":
+        return on_host.solved_inside(one)
     group = group_numbers(one.group, one.settings.case.run.dtype)
     tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.case.run.dtype) for replica in one.each_replica])
     return jax.block_until_ready(_inside_all(one.workload, group, tokens))
@@ -247,8 +254,8 @@ def solve(one: Scenario) -> Exchanges:
     return _together(solve_between(one), solve_inside(one))
 
 
-def _together(between: Exchanges, inside: jax.Array) -> Exchanges:
-    inside = jnp.broadcast_to(inside, between.load.shape[:-1])
+def _together(between: Exchanges, inside: Any) -> Exchanges:
+    inside = array_module(inside).broadcast_to(inside, between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
 
 
@@ -261,6 +268,8 @@ def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = No
 def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
+    if array_module(seconds) is np and platform() == "cpu":
+        return on_host.times_on_host(one, solved, seconds)
     at = [one.rates(gbps) for gbps in one.bandwidths]
     rates = FabricRates(*(jnp.asarray(column, settings.case.run.dtype) for column in zip(*at, strict=True)))
     axes = (0, 0) if one.weighs else (0, None)

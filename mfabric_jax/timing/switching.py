@@ -33,6 +33,17 @@ RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
 PAIRS_A_SLOT = 16  # with more pairs of demands per slot, all-to-alls are timed in sequence
 
 
+class Solver(NamedTuple):
+    """A region's policy and routing, for batches of demands [B S S] at unit bandwidth.
+
+    - `choose`: circuits [B S S] for each demand alone.
+    - `seconds`: of circuits and of packet switches [B], given circuits and demands.
+    """
+
+    choose: Callable[[Any], Any]
+    seconds: Callable[[Any, Any], Seconds]
+
+
 class TradeOff(NamedTuple):
     """Costs and gains that the rule "pays" compares.
 
@@ -280,15 +291,51 @@ def set_for(
     of = _of_passes if span.name == "stage" else _of_stages
     samples, weight = of(where, demand, seen)
     count, before = _chosen(region, policy, samples, weight, key if span.key is None else span.key, cold)
-    moe = where.layer >= 0
+    return _in_slots(where, count, before)
+
+
+def _in_slots(where: Places, count: Array, before: Array) -> tuple[Array, Array]:
+    """Circuits of every all-to-all and those before it [P Q L 2 S S], from those of spans [P span S S]."""
+    xp, moe, spans = array_module(count), where.layer >= 0, count.shape[1]
     passes, blocks = moe.shape[1:]
-    spans = weight.shape[1]
     of_slots = np.broadcast_to(np.arange(spans)[:, None], (spans, passes * blocks // spans)).reshape(passes, blocks)
     in_span = moe.reshape(len(moe), spans, -1)
     begins = (in_span & (np.cumsum(in_span, axis=-1) == 1)).reshape(moe.shape)  # where the switch is told
     count, before = count[:, of_slots], before[:, of_slots]
-    before = jnp.where(begins[..., None, None], before, count)
-    return jnp.stack([count, count], axis=3), jnp.stack([before, count], axis=3)
+    before = xp.where(begins[..., None, None], before, count)
+    return xp.stack([count, count], axis=3), xp.stack([before, count], axis=3)
+
+
+def set_once(
+    where: Places,
+    start: np.ndarray,
+    demand: Float[np.ndarray, "layer M S S"],
+    even,
+    seen,
+    solver: Solver,
+    *,
+    cold: bool,
+) -> Exchanges:
+    """The all-to-alls of an iteration whose circuits every stage sets once, for the mean of the demands `seen`.
+
+    NumPy arrays; for policies of one demand.
+    """
+    samples, times = _of_stages(where, demand, seen)
+    samples, times = samples[:, 0], times[:, 0]
+    total = times.sum(axis=1)
+    mean = (times[..., None, None] * samples).sum(axis=1) / np.maximum(total, 1)[:, None, None]
+    count = np.where((total > 0)[:, None, None], solver.choose(mean).astype(start.dtype), start)
+    calm = solver.choose(even[None]).astype(start.dtype)
+    moe, (layer, micro_batch) = where.layer >= 0, where.pick(*demand.shape[:2])
+    stage, number = np.arange(len(moe))[:, None, None], layer * demand.shape[1] + micro_batch
+    pairs, of_slot = np.unique(stage * demand.shape[0] * demand.shape[1] + number, return_inverse=True)
+    stages, numbers = np.divmod(pairs, demand.shape[0] * demand.shape[1])
+    every = np.concatenate([demand.reshape(-1, *even.shape)[numbers], even[None]])
+    found = solver.seconds(np.concatenate([count[stages], calm]), every)
+    parts_s = [np.where(moe, part[:-1][of_slot.reshape(moe.shape)], 0)[..., None] * np.ones(2) for part in found]
+    begin = count if not cold else np.broadcast_to(start, count.shape)
+    counts, before = _in_slots(where, count[:, None], begin[:, None])
+    return _exchanges(parts_s, found, counts, before, np.ones_like(where.backward))
 
 
 def _of_passes(where: Places, demand, seen):
@@ -298,6 +345,7 @@ def _of_passes(where: Places, demand, seen):
 
 
 def _of_stages(where: Places, demand, seen):
+    xp = array_module(seen)
     iterations, layers, micro_batches = seen.shape[:3]
     layer, micro_batch = where.pick(layers, micro_batches)
     moe, names = where.layer >= 0, layer * micro_batches + micro_batch
@@ -305,9 +353,9 @@ def _of_stages(where: Places, demand, seen):
     most = max(1, *(len(which) for which, _ in sent))
     which, times = (np.stack([np.pad(one[part], (0, most - len(one[part]))) for one in sent]) for part in (0, 1))
     flat = seen.reshape(iterations, layers * micro_batches, *seen.shape[3:])
-    samples = jnp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
+    samples = xp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
     samples = samples.reshape(len(moe), 1, iterations * most, *seen.shape[3:])
-    return samples, jnp.asarray(np.tile(times, iterations)[:, None], demand.dtype)
+    return samples, xp.asarray(np.tile(times, iterations)[:, None], demand.dtype)
 
 
 def _chosen(region: Region, policy: Policy, samples, weight, key, cold: bool):
@@ -465,17 +513,6 @@ def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
     return any(used[1:])
 
 
-class Solver(NamedTuple):
-    """A region's policy and routing, for batches of demands [B S S] at unit bandwidth.
-
-    - `choose`: circuits [B S S] for each demand alone.
-    - `seconds`: of circuits and of packet switches [B], given circuits and demands.
-    """
-
-    choose: Callable[[Any], Any]
-    seconds: Callable[[Any, Any], Seconds]
-
-
 def solver_of(unit: Region, policy: Policy, key: Any, parts: Callable) -> Solver:
     """The solver that JAX traces, for a policy without memory."""
     previous = uniform(None, unit)
@@ -561,7 +598,7 @@ def where_it_pays(
     both: bool = False,
 ) -> Exchanges:
     """The all-to-alls of an iteration under "pays", for a policy without memory; see `choose` for `cold` and `both`."""
-    table = Table.of(where, start, demand, even, solver, own)
+    table = Table.of(start, demand, even, solver, own)
     return turned_where_it_pays(where, table, trade_off, cold=cold, both=both)
 
 
@@ -580,7 +617,7 @@ class Table(NamedTuple):
     calm: Seconds
 
     @classmethod
-    def of(cls, where: Places, start, demand, even, solver: Solver, own: Own) -> "Table":
+    def of(cls, start, demand, even, solver: Solver, own: Own) -> "Table":
         xp = array_module(demand)
         every = xp.concatenate([demand.reshape(-1, *even.shape), even[None]])
         counts = xp.concatenate([solver.choose(every).astype(start.dtype), start[None]])

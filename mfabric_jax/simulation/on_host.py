@@ -1,0 +1,192 @@
+"""Scenarios solved and timed on the host: NumPy, compiled loops, and few XLA programs that many scenarios share.
+
+What it does not cover (`covers`) runs as one program that JAX traces (`solving`), from the same formulas.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax import policies
+from mfabric_jax.platforms import platform
+from mfabric_jax.policies.static import uniform_circuits
+from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
+from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, placed_inside, steady
+from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
+from mfabric_jax.timing.on_host import Choice, once_each_row, solver_now
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.switching import (
+    Table,
+    demands_of_stages,
+    few_pairs,
+    once_each,
+    set_once,
+    trade_off_of,
+    turned_where_it_pays,
+)
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
+from mfabric_jax.traffic.dispatch import even_bytes, selections_of
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
+
+SPANS = ("all-to-all", "iteration", "run")
+TOGETHER = 1 << 21  # slots of iterations that a clock plays side by side
+
+
+def covers(one: Scenario) -> bool:
+    """Whether the host solves a scenario: links that do not change, or a policy of the demand alone in SPANS."""
+    settings, group, job = one.settings, one.group, one.workload
+    case: Any = settings.case
+    if platform() != "cpu" or getattr(case.placement.rule, "every", 0):
+        return False
+    if not group.reconfigures:
+        return True
+    name = case.circuits.policy
+    alone = settings.first == "pays" or case.job.overlap.name == "passes"
+    if not (name in policies.OF_DEMAND_ALONE or (name in policies.SETTLE_TIES and alone)):
+        return False
+    if case.circuits.partial or one.circuits_for not in SPANS or case.network.paths.name != "spray":
+        return False
+    if settings.first == "pays":
+        where = places(job)
+        return where.lane is None and few_pairs(demands_of_stages(where, *one.tokens.count.shape[1:3]))
+    return settings.first == "block"
+
+
+def solved_between(one: Scenario, carry: SinglePaths | None, planned: np.ndarray | None) -> Exchanges:
+    """`solve_between` in float64: the all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario weighs.
+
+    `planned` [I layer M R E]: selections on which circuits for long spans are chosen.
+    """
+    job, settings = one.workload, one.settings
+    unit = at_unit_bandwidth(jax.tree.map(np.asarray, one.group), np.dtype(float))
+    sent = _sent(one)
+    if not unit.reconfigures:
+        acks = settings.carried_by.acks_back
+
+        def seconds(demand: np.ndarray) -> np.ndarray:
+            times = carry.times_now if carry else lambda group, each: fixed_times_now(group, each, job.ranks_per_server)
+            return once_each_row(lambda each: times(unit, acknowledged(each, acks)), demand)
+
+        every = [steady(job, places(job), dispatched_bytes(job, each), seconds) for each in sent]
+    else:
+        every = _on_circuits(one, unit, sent, planned)
+    every = [_with_load(one, found, each) for found, each in zip(every, _repeated(sent, len(every)), strict=True)]
+    together = _stacked(every)
+    if not one.weighs:
+        return together
+    return jax.tree.map(lambda x: x.reshape(len(one.bandwidths), len(sent), *x.shape[1:]), together)
+
+
+def _repeated(sent: np.ndarray, many: int) -> list[np.ndarray]:
+    return [sent[at % len(sent)] for at in range(many)]
+
+
+def _sent(one: Scenario) -> np.ndarray:
+    """Selections of all replicas [I layer M R C], in float64."""
+    return np.concatenate([np.asarray(replica.sent, float) for replica in one.each_replica])
+
+
+def _stacked(every: Sequence[Exchanges]) -> Exchanges:
+    return jax.tree.map(lambda *x: np.stack(x), *every)
+
+
+def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray | None) -> list[Exchanges]:
+    job, settings = one.workload, one.settings
+    case: Any = settings.case
+    solver = solver_now(unit, choice_of(one), case.circuits.routing, settings.carried_by.acks_back, case.run.dtype)
+    where, start, cold = places(job), uniform_circuits(unit), case.circuits.cold_start
+    even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
+    demands = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
+    if settings.first == "pays":
+        own = demands_of_stages(where, *demands.shape[1:3])
+        tables = [Table.of(start, demand, even, solver, own) for demand in demands]
+        both = one.circuits_for == "block"
+        return [
+            turned_where_it_pays(where, table, _trade_off(one, gbps, each), cold=cold, both=both)
+            for gbps in one.bandwidths
+            for table, each in zip(tables, sent, strict=True)
+        ]
+    if one.circuits_for == "all-to-all":
+        return [once_each(where, start, demand, even, solver, cold=cold) for demand in demands]
+    assert planned is not None
+    seen = server_bytes(dispatched_bytes(job, np.asarray(planned, float)), job.ranks_per_server)
+    of_iteration = [seen] * len(demands) if one.circuits_for == "run" else [each[None] for each in seen]
+    each = zip(demands, of_iteration, strict=True)
+    return [set_once(where, start, demand, even, past, solver, cold=cold) for demand, past in each]
+
+
+def choice_of(one: Scenario) -> Choice:
+    """The policy of a scenario by name, with its settings."""
+    case: Any = one.settings.case
+    name, routing = case.circuits.policy, case.circuits.routing
+    if name == "static":
+        return Choice("greedy-next", mean=np.asarray(one.mean_demand, float))
+    return Choice(name, tuple(policies.suitable(name, routing=routing).items()))
+
+
+def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:
+    rates, seconds = jax.tree.map(float, (one.rates(nic_gbps), one.seconds))
+    found = trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
+    busy = busy_of(one, sent)
+    return found if busy is None else found._replace(busy=busy)
+
+
+def _with_load(one: Scenario, found: Exchanges, sent: np.ndarray) -> Exchanges:
+    """With how unequally experts are loaded, and turns that are always taken."""
+    case: Any = one.settings.case
+    experts, job = case.compute.experts, one.workload
+    if case.circuits.turn.name == "always" and one.group.reconfigures:
+        moe = places(job).layer >= 0
+        found = found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
+    if experts.name == "received" and experts.combine == "rank":
+        found = found._replace(early=sent_early(job, one.group, sent, experts.tile))
+    return found._replace(busy=busy_of(one, sent))
+
+
+def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
+    """`Early` of every block [P Q L 3 R]."""
+    where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
+    found = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
+    return np.stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
+
+
+def busy_of(one: Scenario, sent: np.ndarray) -> np.ndarray | None:
+    """`expert_load` of every block [P Q L]; None: experts are balanced."""
+    experts: Any = one.settings.case.compute.experts
+    if experts.name != "received":
+        return None
+    job = one.workload
+    where, load = places(job), expert_load(job, selections_of(job, sent), experts.tile)
+    where = where._replace(layer=where.experts)  # gradients of their weights, too
+    return np.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+
+
+def solved_inside(one: Scenario) -> np.ndarray:
+    """`solve_inside` in float64: the parts inside servers [I P Q L], seconds times the NVLink bandwidth."""
+    job = one.workload
+    every = crossing(job, one.group, _sent(one))
+    *many, servers, ranks, _ = every.shape
+    flat = every.reshape(-1, servers, ranks, ranks)
+    inside = once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many)
+    return np.stack([placed_inside(job, each) for each in inside])
+
+
+def times_on_host(one: Scenario, solved: Exchanges, seconds: BlockSeconds) -> Iteration:
+    """Iterations of every replica at every bandwidth [replica x I bandwidth], in float64."""
+    job, rules = one.workload, one.settings.rules
+    iterations = solved.load.shape[1 if one.weighs else 0]
+    cases = []
+    for number, gbps in enumerate(one.bandwidths):
+        own = jax.tree.map(lambda x, number=number: x[number], solved) if one.weighs else solved
+        rates = one.rates(gbps)
+        cases += [(rates, jax.tree.map(lambda x, at=at: x[at], own), seconds) for at in range(iterations)]
+    size = max(1, TOGETHER // places(job).present.size)
+    timed = []
+    for first in range(0, len(cases), size):
+        timed += [iteration_of(walked) for walked in walks_now(job, cases[first : first + size], rules=rules)]
+    shape = len(one.bandwidths), iterations
+    return Iteration(*(np.asarray(column).reshape(shape).T for column in zip(*timed, strict=True)))
