@@ -1,5 +1,6 @@
 """NumPy or JAX: formulas written once serve programs that JAX traces and plain arrays on the host."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,3 +25,8 @@ def put(array: Any, at: Any, value: Any) -> Any:
     array = array.copy()
     array[at] = value
     return array
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    """Trees of NumPy arrays as one, along a new first axis."""
+    return jax.tree.map(lambda *x: np.stack(x), *trees)

@@ -15,16 +15,18 @@ from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import Ways, ways_of
+from mfabric_jax.simulation.on_host import solved_inside
 from mfabric_jax.simulation.scenario import Scenario
-from mfabric_jax.simulation.solving import solve_between, solve_inside
+from mfabric_jax.simulation.solving import solve_between
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
 from mfabric_jax.timing.exchange import at_unit_bandwidth
-from mfabric_jax.timing.iteration import FabricRates, walk
+from mfabric_jax.timing.iteration import FabricRates, walks_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.timing.switching import RELAY_STEPS
+from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.workload import Workload
 
 # -- the all-to-alls of an iteration as messages between servers, ranks or GPUs, on circuits or packet switches
@@ -148,11 +150,11 @@ def iteration_graph(
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)
-    rates = jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.rates(one.bandwidths[0]))
+    rates = jax.tree.map(float, one.rates(one.bandwidths[0]))
     layout = _layout(one.workload, ends)
     solved, replicas = _solved(one), []
     for found, replica in zip(solved, one.each_replica, strict=True):
-        walked = walk(one.workload, rates, found, _arrays(one), rules=one.settings.rules)
+        (walked,) = walks_now(one.workload, [(rates, found, one.seconds)], rules=one.settings.rules)
         replicas.append(
             Replica(
                 walked,
@@ -196,12 +198,8 @@ def _layout(job: Workload, ends: str) -> EndLayout:
     return EndLayout(job.servers_per_region * per_server, per_server, job.ranks_per_server / per_server)
 
 
-def _arrays(one: Scenario) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x, one.settings.case.run.dtype), one.seconds)
-
-
 def _solved(one: Scenario) -> list[Exchanges]:
-    between, inside = solve_between(one), solve_inside(one)
+    between, inside = solve_between(one), solved_inside(one)
     if one.weighs:
         between = jax.tree.map(lambda x: x[0], between)
     every = len(one.every_replica)

@@ -9,7 +9,6 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.electrical import Handover
 from mfabric_jax.fabric.failures import Degraded, Hit
@@ -65,8 +64,7 @@ class Region(eqx.Module):
     @property
     def degrees(self) -> Int[Array, "S"]:
         """The most circuits that each server can have."""
-        xp = array_module(self.optical_degree)
-        return xp.broadcast_to(xp.asarray(self.optical_degree).astype(np.int32), (self.servers,))
+        return jnp.broadcast_to(jnp.asarray(self.optical_degree).astype(jnp.int32), (self.servers,))
 
     @property
     def eps_Bps(self):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.array_module import put, stacked
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.fabric import Circuits, Region, degraded
@@ -25,12 +26,13 @@ from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_o
 from mfabric_jax.policies import Policy, check_legal, is_own
 from mfabric_jax.resolving.resolve import check_beside, resolve
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.fixed import fixed_time
+from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
-from mfabric_jax.timing import First, Iteration, Rules, iterate
+from mfabric_jax.timing import First, Iteration
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.timing.iteration import iteration_of, walks_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
@@ -143,17 +145,15 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, **sizes, **switches)
     if group.reconfigures:
         return left, _solve_stage(one, left, stage)
-    carrier: Any = group_numbers(linked(one, left.group), settings.case.run.dtype)
-    tokens = jnp.asarray(one.sent, settings.case.run.dtype)
-    return left, _solve_packets(job, tokens, carrier, stage, settings.carried_by.acks_back)
+    carrier: Any = linked(one, left.group)
+    return left, _solve_packets(job, np.asarray(one.sent, float), carrier, stage, settings.carried_by.acks_back)
 
 
-@eqx.filter_jit
-def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchanges:
-    def seconds(demand):
-        return fixed_time(carrier, acknowledged(demand, acks), workload.ranks_per_server)
+def _solve_packets(workload, tokens: np.ndarray, carrier, stage: int, acks: float) -> Exchanges:
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return fixed_times_now(carrier, acknowledged(demand, acks), workload.ranks_per_server)
 
-    return jax.lax.map(lambda drawn: steady_stage(workload, drawn, seconds, stage), tokens)
+    return stacked([steady_stage(workload, drawn, seconds, stage) for drawn in tokens])
 
 
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
@@ -175,7 +175,7 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
     if is_own(settings.case.circuits.policy):
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
-    return solved
+    return jax.tree.map(np.asarray, solved)
 
 
 def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
@@ -210,13 +210,14 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
 
 def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
     """The healthy all-to-alls with those of one stage replaced; traffic inside servers uses the NVLink left."""
+    here = slice(None), stage
     if healthy.anew is not None and failed.anew is not None:
-        healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
+        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[:, 0]))
     return healthy._replace(
-        optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
-        electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),
-        switch=healthy.switch.at[:, stage].set(failed.switch[:, 0]),
-        inside=healthy.inside.at[:, stage].divide(left.nvlink_left),
+        optical=put(healthy.optical, here, failed.optical[:, 0]),
+        electrical=put(healthy.electrical, here, failed.electrical[:, 0]),
+        switch=put(healthy.switch, here, failed.switch[:, 0]),
+        inside=put(healthy.inside, here, healthy.inside[here] / left.nvlink_left),
     )
 
 
@@ -229,13 +230,8 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) 
         send[stage] *= left.eps_left
         tp[stage] *= left.nvlink_left
         tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
-    numbers = rates._replace(eps_Bps=eps, send_Bps=send), one.seconds, tp
-    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.case.run.dtype), numbers)
-    timed = _time_all(one.workload, solved, numbers, settings.rules)
-    return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])
-
-
-@eqx.filter_jit
-def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
-    rates, seconds, tp_Bps = numbers
-    return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)
+    rates = rates._replace(eps_Bps=eps, send_Bps=send)
+    cases = [(rates, jax.tree.map(lambda x, at=at: x[at], solved), one.seconds) for at in range(len(solved.load))]
+    walked = walks_now(one.workload, cases, rules=settings.rules, tp_Bps=tp)
+    timed = stacked([iteration_of(each) for each in walked])
+    return timed, int(timed.stage[0])

@@ -24,14 +24,14 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
 
     With odd servers and an odd degree one NIC stays idle. In turn t only servers with more than t NICs get circuits.
     """
-    return Plan(Circuits(uniform_circuits(region)))
+    return Plan(Circuits(uniform_circuits(region.degrees)))
 
 
-def uniform_circuits(region: Region) -> Int[Array, "S S"]:
-    """The circuits of `uniform`; a NumPy array where the region's degrees are."""
-    turns, degree = _turns(region.servers), region.degrees
+def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+    """The circuits of `uniform`; a NumPy array where the degrees are."""
+    turns = _turns(len(degree))
     if not len(turns):
-        return np.zeros((region.servers,) * 2, np.int32)
+        return np.zeros((len(degree),) * 2, np.int32)
     xp = array_module(degree)
     both = xp.minimum(degree[:, None], degree[None, :])
     turn = np.arange(len(turns), dtype=np.int32)[:, None, None]

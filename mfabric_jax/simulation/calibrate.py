@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.array_module import stacked
 from mfabric_jax.atomic import replacing
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
@@ -52,9 +52,8 @@ def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated
     whole = one.settings.block_seconds(one.workload, 1.0)
 
     def times(efficiency: np.ndarray):
-        seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, case.run.dtype), whole)
-        timed = jax.vmap(lambda s: times_of(one, solved, s))(seconds)
-        mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=1), timed)
+        each = [times_of(one, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]
+        mean = jax.tree.map(lambda x: x.mean(axis=1), stacked(each))
         return mean.iteration_s, mean.compute_s[:, -1]
 
     low, high = RANGE

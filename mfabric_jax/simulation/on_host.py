@@ -3,20 +3,20 @@
 What it does not cover (`covers`) runs as one program that JAX traces (`solving`), from the same formulas.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from mfabric_jax import policies
+from mfabric_jax.array_module import array_module, stacked
 from mfabric_jax.platforms import platform
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, placed_inside, steady
 from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
-from mfabric_jax.timing.on_host import Choice, once_each_row, solver_now
+from mfabric_jax.timing.on_host import Choice, degrees_of, once_each_row, solver_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import (
     Table,
@@ -75,7 +75,7 @@ def solved_between(one: Scenario, carry: SinglePaths | None, planned: np.ndarray
     else:
         every = _on_circuits(one, unit, sent, planned)
     every = [_with_load(one, found, each) for found, each in zip(every, _repeated(sent, len(every)), strict=True)]
-    together = _stacked(every)
+    together = stacked(every)
     if not one.weighs:
         return together
     return jax.tree.map(lambda x: x.reshape(len(one.bandwidths), len(sent), *x.shape[1:]), together)
@@ -90,15 +90,11 @@ def _sent(one: Scenario) -> np.ndarray:
     return np.concatenate([np.asarray(replica.sent, float) for replica in one.each_replica])
 
 
-def _stacked(every: Sequence[Exchanges]) -> Exchanges:
-    return jax.tree.map(lambda *x: np.stack(x), *every)
-
-
 def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray | None) -> list[Exchanges]:
     job, settings = one.workload, one.settings
     case: Any = settings.case
     solver = solver_now(unit, choice_of(one), case.circuits.routing, settings.carried_by.acks_back, case.run.dtype)
-    where, start, cold = places(job), uniform_circuits(unit), case.circuits.cold_start
+    where, start, cold = places(job), uniform_circuits(degrees_of(unit)), case.circuits.cold_start
     even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
     demands = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
     if settings.first == "pays":
@@ -151,18 +147,20 @@ def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
     """`Early` of every block [P Q L 3 R]."""
     where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
     found = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
-    return np.stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
+    return array_module(tokens).stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
 
 
 def busy_of(one: Scenario, sent: np.ndarray) -> np.ndarray | None:
     """`expert_load` of every block [P Q L]; None: experts are balanced."""
     experts: Any = one.settings.case.compute.experts
-    if experts.name != "received":
-        return None
-    job = one.workload
-    where, load = places(job), expert_load(job, selections_of(job, sent), experts.tile)
+    return busy_of_blocks(one.workload, sent, experts.tile) if experts.name == "received" else None
+
+
+def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
+    """`expert_load` of every block [P Q L]."""
+    where, load = places(job), expert_load(job, selections_of(job, tokens), tile)
     where = where._replace(layer=where.experts)  # gradients of their weights, too
-    return np.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+    return array_module(load).where(where.layer >= 0, load[where.pick(*load.shape)], 1)
 
 
 def solved_inside(one: Scenario) -> np.ndarray:

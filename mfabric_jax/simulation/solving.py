@@ -16,27 +16,32 @@ import numpy as np
 from jaxtyping import Array
 
 from mfabric_jax import traffic, units
-from mfabric_jax.array_module import array_module
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
 from mfabric_jax.fabric.tree import roomy_radix
-from mfabric_jax.platforms import mapped, platform
+from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
-from mfabric_jax.simulation import on_host
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
+from mfabric_jax.simulation.on_host import (
+    busy_of_blocks,
+    covers,
+    sent_early,
+    solved_between,
+    solved_inside,
+    times_on_host,
+)
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_replicas, scenario_of, slowest
-from mfabric_jax.timing import First, Iteration, iterate
-from mfabric_jax.timing.exchange import exchanges_between, exchanges_inside, moving
-from mfabric_jax.timing.iteration import FabricRates, early, expert_load
+from mfabric_jax.timing import First, Iteration
+from mfabric_jax.timing.exchange import exchanges_between, moving
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import LONG, Span, TradeOff, trade_off_of
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
-from mfabric_jax.traffic.dispatch import PER_SERVER, selections_of, sent_as
+from mfabric_jax.traffic.dispatch import PER_SERVER, sent_as
 from mfabric_jax.traffic.placement import copied_experts, in_slots
 from mfabric_jax.traffic.predictor import DEFAULT, WINDOW
 from mfabric_jax.traffic.scenarios import error_of
@@ -109,22 +114,11 @@ class Program(eqx.Module):
             always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
             solved = solved._replace(switch=solved.switch | always)
         moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing)
-        sent = self.sent_early(group, given.tokens) if self.early else None
+        sent = sent_early(self.workload, group, given.tokens, self.tile) if self.early else None
         return solved._replace(busy=busy, early=sent, moved=moved)
 
-    def sent_early(self, group, tokens: Array) -> Array:
-        """`Early` of every block [P Q L 3 R]."""
-        where, switches = places(self.workload), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
-        found = early(self.workload, tokens, self.tile or 1, ports=switches.get(group.handover, "pair"))
-        return jnp.stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
-
     def busy(self, tokens: Array) -> Array | None:
-        """`expert_load` of every block [P Q L]."""
-        if self.tile is None:
-            return None
-        where, load = places(self.workload), expert_load(self.workload, selections_of(self.workload, tokens), self.tile)
-        where = where._replace(layer=where.experts)  # gradients of their weights, too
-        return jnp.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+        return None if self.tile is None else busy_of_blocks(self.workload, tokens, self.tile)
 
 
 def program_of(one: Scenario) -> Program:
@@ -205,16 +199,17 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 
 
 def solve_between(one: Scenario) -> Exchanges:
-    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`."""
+    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`. NumPy arrays."""
     settings = one.settings
-    if on_host.covers(one):
+    if covers(one):
         carry = None if one.group.reconfigures else carried(one)
-        return on_host.solved_between(one, carry, planned_on(one) if one.circuits_for in LONG else None)
+        return solved_between(one, carry, planned_on(one) if one.circuits_for in LONG else None)
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
-        solved = jax.block_until_ready(_solve_all(*given, None))
+        solved = _solve_all(*given, None)
+    solved = jax.tree.map(np.asarray, solved)
     if is_own(settings.case.circuits.policy) and one.group.reconfigures:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
@@ -231,31 +226,17 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
     return jax.vmap(lambda one: _each_iteration(lambda it: program.between(group, it, one), given))(stacked)
 
 
-def solve_inside(one: Scenario) -> jax.Array:
-    """The parts inside servers [I P Q L]: seconds times the NVLink bandwidth [bytes]."""
-    if platform() == "cpu":
-        return on_host.solved_inside(one)
-    group = group_numbers(one.group, one.settings.case.run.dtype)
-    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.case.run.dtype) for replica in one.each_replica])
-    return jax.block_until_ready(_inside_all(one.workload, group, tokens))
-
-
-@eqx.filter_jit
-def _inside_all(workload: Workload, group, tokens) -> jax.Array:
-    return _each_iteration(lambda one: exchanges_inside(workload, group, one), tokens)
-
-
 def _each_iteration(work, over):
     return mapped(work, over, *AT_ONCE)
 
 
 def solve(one: Scenario) -> Exchanges:
     """All all-to-alls of a scenario, without circuits."""
-    return _together(solve_between(one), solve_inside(one))
+    return _together(solve_between(one), solved_inside(one))
 
 
-def _together(between: Exchanges, inside: Any) -> Exchanges:
-    inside = array_module(inside).broadcast_to(inside, between.load.shape[:-1])
+def _together(between: Exchanges, inside: np.ndarray) -> Exchanges:
+    inside = np.broadcast_to(inside, between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
 
 
@@ -266,26 +247,8 @@ def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = No
 
 
 def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    settings = one.settings
-    seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
-    if array_module(seconds) is np and platform() == "cpu":
-        return on_host.times_on_host(one, solved, seconds)
-    at = [one.rates(gbps) for gbps in one.bandwidths]
-    rates = FabricRates(*(jnp.asarray(column, settings.case.run.dtype) for column in zip(*at, strict=True)))
-    axes = (0, 0) if one.weighs else (0, None)
-    return timed_at_rates(one.workload, rates, solved, _arrays(seconds, settings.case.run.dtype), rules, axes)
-
-
-@eqx.filter_jit
-def timed_at_rates(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
-    """Iterations at several rates; one program per model, as fabrics are data."""
-
-    def one(rates, solved):
-        return iterate(workload, rates, solved, seconds, rules=rules)
-
-    iterations = jax.vmap(one, (None, 0))
-    timed = jax.vmap(iterations, axes)(rates, solved)  # [bandwidth I]
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), timed)
+    seconds = one.settings.block_seconds(one.workload) if seconds is None else seconds
+    return times_on_host(one, solved, seconds)
 
 
 def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
@@ -312,7 +275,7 @@ def simulate_each(
     left = {number: one for number, one in enumerate(every) if number not in done}
     with ThreadPoolExecutor(workers) as pool:
         for one in sorted(left.values(), key=_work, reverse=True):  # long ones first: the pool stays busy
-            for key, work in ((one.between_key, solve_between), (one.inside_key, solve_inside)):
+            for key, work in ((one.between_key, solve_between), (one.inside_key, solved_inside)):
                 if key not in started:
                     started[key] = pool.submit(work, one)
         parts = {number: (started[one.between_key], started[one.inside_key]) for number, one in left.items()}

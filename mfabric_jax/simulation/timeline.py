@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
@@ -11,7 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import scenario_at, solve
-from mfabric_jax.timing.iteration import Walked, walk
+from mfabric_jax.timing.iteration import Walked, walks_now
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
@@ -45,10 +44,8 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 def walked_through(one: Scenario) -> Walked:
     settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
-    rates, seconds = jax.tree.map(
-        lambda x: np.asarray(x, settings.case.run.dtype), (one.rates(one.bandwidths[0]), one.seconds)
-    )
-    return walk(one.workload, rates, shown, seconds, rules=settings.rules)
+    case = one.rates(one.bandwidths[0]), shown, one.seconds
+    return walks_now(one.workload, [case], rules=one.settings.rules)[0]
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:
@@ -89,7 +86,7 @@ def _scenario(block: Block) -> Scenario:
 
 def _region(one: Scenario) -> dict[str, Any]:
     settings, job = one.settings, one.workload
-    sent = jnp.asarray(one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0], settings.case.run.dtype)
+    sent = one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0].astype(settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
     policy = settings.circuits_policy(one.mean_demand.astype(settings.case.run.dtype))
     plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.case.run.seed))

@@ -173,9 +173,9 @@ def failed_stage(
 
 
 def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
-    """The all-to-alls of one stage [1 Q L]; `seconds`: time of a demand [R R] at 1 byte/s per NIC."""
+    """The all-to-alls of one stage [1 Q L]; `seconds` as of `steady`."""
     where, demand = places(workload).of_stage(stage), dispatched_bytes(workload, tokens)
-    return steady(workload, where, demand, jax.vmap(seconds))
+    return steady(workload, where, demand, seconds)
 
 
 def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"], seconds: Callable) -> Exchanges:

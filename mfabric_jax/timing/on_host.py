@@ -48,9 +48,14 @@ def solver_now(unit: Region, choice: Choice, routing: str, acks: float, dtype: s
     return Solver(choose, seconds)
 
 
+def degrees_of(region: Region) -> np.ndarray:
+    """`Region.degrees` as a NumPy array."""
+    return np.broadcast_to(np.asarray(region.optical_degree, np.int32), region.servers)
+
+
 def _chosen(demand: np.ndarray, region: Region, choice: Choice) -> np.ndarray:
     if choice.name == "uniform":
-        return np.broadcast_to(uniform_circuits(region), demand.shape)
+        return np.broadcast_to(uniform_circuits(degrees_of(region)), demand.shape)
     if choice.name in policies.SETTLE_TIES:
         return _searched(demand, region, choice)
     return in_chunks(circuits_of, (demand,), region, choice.name, choice.settings, options=QUICKLY_COMPILED)

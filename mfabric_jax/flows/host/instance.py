@@ -1,14 +1,12 @@
 """Run one instance given as NumPy arrays, or its derivative."""
 
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from mfabric_jax.flows.host.compiled import kept
 from mfabric_jax.flows.host.events import Heaps, Times, Waiting
 from mfabric_jax.flows.host.events import run as run_events
 from mfabric_jax.flows.host.heap import new_heap
@@ -38,14 +36,6 @@ class HostInstance(NamedTuple):
 
 @functools.cache
 def _programs() -> tuple[Callable[..., Any], ...]:
-    """Compile once and cache on disk, keyed by the contents of this folder's files."""
-    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    stamp = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
-
-    def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__qualname__ += f"_{stamp}"
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
-
     @kept
     def run(sharing, size, waiting, heaps, times):
         return run_events(sharing, size, waiting, heaps, times)

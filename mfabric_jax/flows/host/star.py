@@ -1,16 +1,36 @@
-"""Stand-in until the compiled loop is merged."""
+"""Stars of ports on the host: when all-to-alls end, one instance after the other, in double precision."""
 
-import jax
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 
-def latest_ends(size, leaf, groups=None):
-    from mfabric_jax.flows.star import star_completion
+def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
+    """When the last flow of each star ends [B] s: `star_completion(...).max()` in float64, without an XLA program.
 
-    size = np.asarray(size, float)
-    leaf = np.asarray(leaf, float)
-    rest = () if groups is None else tuple(np.asarray(groups, float))
-    if not len(size):
-        return np.zeros(0)
-    f = jax.jit(jax.vmap(lambda s: star_completion(s, *leaf, *rest).max(initial=0)))
-    return np.asarray(f(size), float)
+    - `size` [B N N]: bytes from endpoint i to endpoint j. `leaf` [2 N]: capacities up and down [bytes/s].
+    - `groups` [2 G]: capacities that N/G neighbouring endpoints share; infinity is no limit.
+
+    0 without bytes, infinity where bytes cross a dead port, NaN where an input is NaN or a size infinite.
+    """
+    size, leaf = np.ascontiguousarray(size, float), np.ascontiguousarray(leaf, float)
+    groups = np.zeros((2, 0)) if groups is None else np.ascontiguousarray(groups, float)
+    if not np.isfinite(size).all() or np.isnan(leaf).any() or np.isnan(groups).any():
+        ends = [_program()(one[None], leaf, groups)[0] if _known(one, leaf, groups) else np.nan for one in size]
+        return np.array(ends).reshape(len(size))
+    return _program()(size, leaf, groups)
+
+
+def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
+    return bool(np.isfinite(size).all() and not np.isnan(leaf).any() and not np.isnan(groups).any())
+
+
+@functools.cache
+def _program() -> Callable[..., np.ndarray]:
+    """Compiled once and kept on disk beside the other loops of the host."""
+    from mfabric_jax.flows.host.compiled import kept
+    from mfabric_jax.flows.host.star_loops import FAST, ends_of_all
+
+    return kept(ends_of_all, fastmath=FAST)

@@ -1,0 +1,290 @@
+"""The loop of `star`: compiled by numba.
+
+The rate of a flow is the smaller of the levels of its two ports. Ports freeze lowest first (water filling); a flow that
+ends leaves the ports below its rate as they are, so filling resumes from what was kept behind them. Source: Bertsekas &
+Gallager, Data Networks, 2nd ed., 6.5.2.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
+SAME = 1e-12  # relative difference of levels that counts as rounding
+NONE, UNLIMITED = 1e300, 1e30  # no flow, or no level; the level of a port that limits no flow
+FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # else minima and sums are not vectorised
+WINDOW = 6  # ports that are compared for who freezes next, in the order of the event before
+compiled = njit(nogil=True, error_model="numpy", fastmath=FAST, _nrt=False, forceinline=True)
+
+
+class Star(NamedTuple):
+    """One star: flows [N N], ports [2 N] (0: up, 1: down) and groups of ports [2 G].
+
+    - `left` [N N]: bytes left (`NONE` without a flow); `has` [2 N N]: 1 where a flow runs, from either side.
+    - `degree`, `group_degree`: running flows. `open`: 1 for ports that are not frozen yet. `level`: rates of ports.
+    - Filling, kept behind every freeze: `order` [2N 2]: side and port; `reached` [2N]: its level; `version` [2N+1 2]:
+      which row of `room` and `frozen` [2 N+1 N] (capacity left, flows frozen by the opposite side) holds for a side.
+    """
+
+    left: np.ndarray
+    has: np.ndarray
+    degree: np.ndarray
+    open: np.ndarray
+    level: np.ndarray
+    room: np.ndarray
+    frozen: np.ndarray
+    order: np.ndarray
+    reached: np.ndarray
+    version: np.ndarray
+    group_degree: np.ndarray
+    group_room: np.ndarray
+    group_frozen: np.ndarray
+
+
+@compiled
+def _frozen(row, free, before, after):
+    for q in range(len(row)):
+        after[q] = before[q] + row[q] * free[q]
+
+
+@compiled
+def _left(row, free, before, after, level):
+    for q in range(len(row)):
+        after[q] = before[q] - level * (row[q] * free[q])
+
+
+@compiled
+def _sum_of(row, free, begin, end):
+    total = 0.0
+    for q in range(begin, end):
+        total += row[q] * free[q]
+    return total
+
+
+@compiled
+def _soonest(left, levels, level, step, slow, pace):
+    """Take the bytes of a step at the old levels off a source's flows; seconds until the next of them ends."""
+    low = NONE
+    for j in range(len(left)):
+        rest = max(left[j] - step * min(level, levels[j]), 0.0)
+        left[j] = rest
+        low = min(low, rest * max(pace, slow[j]))
+    return low
+
+
+def ends_of_all(size, leaf, groups):
+    """When the last flow of each star ends [B]; arguments as of `star.latest_ends`, without NaN."""
+    n, racks = size.shape[1], groups.shape[1]
+    star = Star(
+        *(np.empty((n, n)), np.empty((2, n, n)), np.empty((2, n)), np.empty((2, n)), np.empty((2, n))),
+        *(np.empty((2, n + 1, n)), np.empty((2, n + 1, n)), np.empty((2 * n, 2), np.int64), np.empty(2 * n)),
+        *(np.zeros((2 * n + 1, 2), np.int64), np.empty((2, racks))),
+        *(np.empty((2 * n + 1, 2, racks)), np.empty((2 * n + 1, 2, racks))),
+    )
+    ends, slow, old = np.zeros(len(size)), np.empty((2, n)), np.empty((2, n))
+    until, hint = np.empty(n), np.empty((2 * n, 2), np.int64)
+    for b in range(len(size)):
+        flows, most, fastest = _begin(star, size[b], leaf, groups)
+        if flows < 0:
+            ends[b] = np.inf
+            continue
+        now, step, first, steps = 0.0, 0.0, 0, 0
+        old[:] = 0.0
+        while flows > 0:
+            steps = _fill(star, first, steps, hint)
+            for s in range(2):
+                for p in range(n):
+                    if star.open[s, p] == 1.0:
+                        star.level[s, p] = UNLIMITED
+                    slow[s, p] = 1.0 / star.level[s, p]
+            soonest = NONE
+            for i in range(n):
+                until[i] = _soonest(star.left[i], old[1], old[0, i], step, slow[1], slow[0, i])
+                soonest = min(soonest, until[i])
+            step = soonest
+            now += step
+            ended, least = _end(star, until, slow, step + AT_ONE_TIME * now)
+            flows -= ended
+            old[:] = star.level
+            first = 0
+            least *= 1 - SAME  # a port kept at a level that differs by rounding alone would stay too slow
+            while first < steps and star.reached[first] < least:
+                first += 1
+        ends[b] = now * (most / fastest)
+    return ends
+
+
+@compiled
+def _begin(star, size, leaf, groups):
+    """Fill in one star, scaled to about 1: the number of flows (-1: one crosses a dead port), and both scales."""
+    n, racks = len(size), groups.shape[1]
+    share = n // racks if racks else 1
+    most, fastest, flows = 0.0, 0.0, 0
+    for i in range(n):
+        fastest = max(fastest, max(leaf[0, i], leaf[1, i]))
+        for j in range(n):
+            most = max(most, size[i, j])
+    fastest = fastest if fastest > 0.0 else 1.0
+    for s in range(2):
+        for p in range(n):
+            star.degree[s, p], star.open[s, p] = 0.0, 1.0
+            star.room[s, 0, p] = leaf[s, p] / fastest
+            star.frozen[s, 0, p] = 0.0
+        for r in range(racks):
+            star.group_degree[s, r] = 0.0
+            star.group_room[0, s, r] = min(groups[s, r] / fastest, UNLIMITED)
+            star.group_frozen[0, s, r] = 0.0
+    for i in range(n):
+        for j in range(n):
+            there = size[i, j] > 0.0
+            star.has[0, i, j] = star.has[1, j, i] = 1.0 if there else 0.0
+            star.left[i, j] = size[i, j] / most if there else NONE
+            if there:
+                if leaf[0, i] <= 0.0 or leaf[1, j] <= 0.0:
+                    return -1, most, fastest
+                if racks and (groups[0, i // share] <= 0.0 or groups[1, j // share] <= 0.0):
+                    return -1, most, fastest
+                flows += 1
+                _count(star, i, j, 1.0)
+    return flows, most, fastest
+
+
+@compiled
+def _count(star, i, j, change):
+    star.degree[0, i] += change
+    star.degree[1, j] += change
+    racks = star.group_degree.shape[1]
+    if racks:
+        share = len(star.left) // racks
+        star.group_degree[0, i // share] += change
+        star.group_degree[1, j // share] += change
+
+
+@compiled
+def _end(star, until, slow, border):
+    """End the flows that are through at the border: how many, and the least of their rates."""
+    ended, least = 0, NONE
+    for i in range(len(until)):
+        if until[i] > border:
+            continue
+        for j in range(len(until)):
+            if star.has[0, i, j] == 1.0 and star.left[i, j] * max(slow[0, i], slow[1, j]) <= border:
+                star.has[0, i, j] = star.has[1, j, i] = 0.0
+                star.left[i, j] = NONE
+                _count(star, i, j, -1.0)
+                ended += 1
+                least = min(least, min(star.level[0, i], star.level[1, j]))
+    return ended, least
+
+
+@compiled
+def _fill(star, first, steps, hint):
+    """Freeze ports from step `first` on, lowest first; returns the number of steps.
+
+    The order of the event before is a hint: of its next few ports the lowest freezes. Levels that come out ascending
+    are the only max-min ones. Where one does not, filling goes back to the step to which it belongs, and compares all
+    ports up to here.
+    """
+    every, racks = len(star.order), star.group_degree.shape[1]
+    window = WINDOW + (len(star.left) // racks if racks else 0)  # ports of a group move together
+    many, at, begin, compared = _hinted(star, first, steps, hint), first, 0, 0 if steps else every
+    while True:
+        end = many if at < compared else min(begin + window, many)
+        x, place, k = NONE, -1, begin
+        while k < end:
+            value = _share(star, at, hint[k, 0], hint[k, 1])
+            if value < x:
+                x, place = value, k
+            if value >= NONE:  # all its flows are frozen: it limits nothing any more
+                hint[k, 0], hint[k, 1] = hint[begin, 0], hint[begin, 1]
+                place = k if place == begin else place
+                begin += 1
+                end = min(end + 1, many)
+            k += 1
+        if place < 0 and begin < many:
+            continue
+        if place < 0 and (compared == every or not _overfull(star, at)):
+            return at
+        if place < 0 or (at > first and x < star.reached[at - 1] * (1 - SAME)):
+            compared = every if place < 0 else max(compared, at + 1)
+            back = first
+            while place >= 0 and back < at and star.reached[back] <= x:
+                back += 1
+            many, at, begin = _hinted(star, back, at, hint), back, 0
+            continue
+        _freeze(star, at, hint[place, 0], hint[place, 1], max(x, star.reached[at - 1]) if at > 0 else x)
+        hint[place, 0], hint[place, 1] = hint[begin, 0], hint[begin, 1]
+        begin += 1
+        at += 1
+
+
+@compiled
+def _hinted(star, back, at, hint):
+    """Open the ports frozen in steps `back` to `at` again; they and all other open ones are the hint. Their number."""
+    many = 0
+    for k in range(back, at):
+        hint[many, 0], hint[many, 1] = star.order[k, 0], star.order[k, 1]
+        many += 1
+    for s in range(2):
+        for p in range(len(star.left)):
+            if star.open[s, p] == 1.0:
+                hint[many, 0], hint[many, 1] = s, p
+                many += 1
+    for k in range(back, at):
+        star.open[star.order[k, 0], star.order[k, 1]] = 1.0
+    return many
+
+
+@compiled
+def _overfull(star, at):
+    """Whether a port or group whose flows are all frozen by others carries more than it can."""
+    for s in range(2):
+        for p in range(len(star.left)):
+            if star.open[s, p] == 1.0 and star.room[s, star.version[at, s], p] < -SAME:
+                return True
+        for r in range(star.group_degree.shape[1]):
+            if star.group_room[at, s, r] < -SAME:
+                return True
+    return False
+
+
+@compiled
+def _share(star, at, side, port):
+    """Level at which a port would fill, `NONE` where all its flows are frozen."""
+    version, racks = star.version[at, side], star.group_degree.shape[1]
+    count = star.degree[side, port] - star.frozen[side, version, port]
+    if count <= 0.0:
+        return NONE
+    value = star.room[side, version, port] / count
+    if racks:
+        mine = port // (star.left.shape[0] // racks)
+        together = star.group_degree[side, mine] - star.group_frozen[at, side, mine]
+        value = min(value, star.group_room[at, side, mine] / together)
+    return value
+
+
+@compiled
+def _freeze(star, at, side, port, level):
+    other, racks = 1 - side, star.group_degree.shape[1]
+    own, theirs = star.version[at, side], star.version[at, other]
+    row, free = star.has[side, port], star.open[other]
+    _frozen(row, free, star.frozen[other, theirs], star.frozen[other, theirs + 1])
+    _left(row, free, star.room[other, theirs], star.room[other, theirs + 1], level)
+    star.order[at, 0], star.order[at, 1] = side, port
+    star.reached[at] = star.level[side, port] = level
+    star.open[side, port] = 0.0
+    star.version[at + 1, side], star.version[at + 1, other] = own, theirs + 1
+    if racks:
+        share = star.left.shape[0] // racks
+        room, then, frozen, after = (
+            star.group_room[at], star.group_room[at + 1], star.group_frozen[at], star.group_frozen[at + 1]
+        )  # fmt: skip
+        for r in range(racks):
+            total = _sum_of(row, free, r * share, (r + 1) * share)
+            then[other, r] = room[other, r] - level * total
+            after[other, r] = frozen[other, r] + total
+            then[side, r], after[side, r] = room[side, r], frozen[side, r]
+        mine, count = port // share, star.degree[side, port] - star.frozen[side, own, port]
+        then[side, mine] = room[side, mine] - level * count
+        after[side, mine] = frozen[side, mine] + count
