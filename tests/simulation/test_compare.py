@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import Case, InputError, all_to_all_time, cases, load, resolve, simulate
+from mfabric_jax import Case, InputError, all_to_all_time, cases, load, programs, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
@@ -215,13 +215,12 @@ def test_nothing_is_promoted():
         assert kinds == {jnp.dtype(dtype)}
 
 
-def test_numbers_of_a_fabric_are_data(monkeypatch):
-    traces, counted, plain = [], module.iterate, module.timed_at_rates.__wrapped__
-    monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
-    monkeypatch.setattr(module, "timed_at_rates", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
+def test_numbers_of_a_fabric_are_data():
+    """Programs are by size of a region, policy and routing: never by model, fabric or number."""
+    programs.forget()
     changes = ({}, {"network.nic_gbps": 300.0, "circuits.delay_s": 0.1}, {"network.mfabric.optical_degree": 4})
     got = [simulate(small(SKEWED | change)).rows()[0]["iteration_s"] for change in changes]
-    assert len(traces) == 1
+    assert len(programs.asked()) == 1
     assert len(set(got)) == 3
 
 
