@@ -189,7 +189,7 @@ def stages(search: Search) -> tuple[Callable, Callable]:
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         return best(samples, _both(found, then), tail, stay) if stay else then
 
-    return first, further
+    return jax.jit(first), jax.jit(further)  # each traced once, however often it is batched
 
 
 @functools.cache

@@ -115,6 +115,16 @@ def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray
     return [set_once(where, start, demand, even, past, solver, cold=cold) for demand, past in each]
 
 
+def circuits_now(one: Scenario, demand: np.ndarray) -> np.ndarray:
+    """Circuits [S S] that the policy of a scenario chooses for a demand alone."""
+    case: Any = one.settings.case
+    if covers(one):
+        unit = at_unit_bandwidth(jax.tree.map(np.asarray, one.group), np.dtype(float))
+        return solver_now(unit, choice_of(one), case.circuits.routing, 0.0, case.run.dtype).choose(demand[None])[0]
+    policy = one.settings.circuits_policy(one.mean_demand.astype(case.run.dtype))
+    return np.asarray(policy(demand, one.group, previous=None, key=jax.random.key(case.run.seed)).circuits.count)
+
+
 def choice_of(one: Scenario) -> Choice:
     """The policy of a scenario by name, with its settings."""
     case: Any = one.settings.case

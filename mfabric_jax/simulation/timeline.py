@@ -8,6 +8,7 @@ import numpy as np
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.simulation.on_host import circuits_now
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing.iteration import Walked, walks_now
@@ -42,7 +43,6 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 
 
 def walked_through(one: Scenario) -> Walked:
-    settings = one.settings
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
     case = one.rates(one.bandwidths[0]), shown, one.seconds
     return walks_now(one.workload, [case], rules=one.settings.rules)[0]
@@ -88,6 +88,4 @@ def _region(one: Scenario) -> dict[str, Any]:
     settings, job = one.settings, one.workload
     sent = one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0].astype(settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
-    policy = settings.circuits_policy(one.mean_demand.astype(settings.case.run.dtype))
-    plan = policy(demand, one.group, previous=None, key=jax.random.key(settings.case.run.seed))
-    return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}
+    return {"demand": demand * (1 - np.eye(len(demand))), "circuits": circuits_now(one, demand)}

@@ -13,13 +13,13 @@ import math
 import threading
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Num
 
+from mfabric_jax import programs
 from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic.generator import capped
@@ -242,8 +242,8 @@ def reached(
     parts = []
     for start in range(0, len(taken), size):
         some = np.minimum(np.arange(start, start + size), len(taken) - 1)
-        rows, left = (jnp.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
-        parts.append(tuple(map(np.asarray, _reached(rows, left, top_k, servers, limit))))
+        rows, left = (np.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
+        parts.append(programs.run(reached_of, rows, left, top_k, servers, limit))
     chance, off = (np.concatenate(column)[at] for column in zip(*parts, strict=True))
     return chance.astype(np.float64), off
 
@@ -271,10 +271,10 @@ def _sets(sizes: np.ndarray, k: int, most: int) -> int:
     return sum(many for (taken, _), many in ways.items() if taken == k)
 
 
-@eqx.filter_jit
-def _reached(
+def reached_of(
     taken: Float[Array, "N E"], kept: Float[Array, "N E"], top_k: int, servers: int, limit: GroupLimit
 ) -> tuple[Float[Array, "N S"], Float[Array, "N"]]:
+    """`reached` of some rows, as JAX traces it."""
     chance, off = _fitted(taken, top_k, limit)
     server = jnp.arange(taken.shape[1]) // (taken.shape[1] // servers)
 
