@@ -263,9 +263,7 @@ def _compilation_cache() -> Iterator[Line]:
 
 def _kept_programs() -> Iterator[Line]:
     folder = programs.folder()
-    yield Line(
-        "kept programs", program_store.state(folder) if folder else "none: mfabric_jax.programs.keep_in() is off"
-    )
+    yield Line("kept programs", program_store.state(folder) if folder else "none: off, or no programs.keep_in() yet")
     if (store := programs.opened()) is not None:
         yield from (Line("kept programs", f"not kept or loaded; {trouble}") for trouble in store.troubles)
 

@@ -23,6 +23,7 @@ import pytest
 
 from mfabric_jax import program_key, program_store, programs, tuned_file, tuning
 from mfabric_jax.checks import InputError
+from tests.command_line import status
 
 ROOT = pathlib.Path(__file__).parents[1]
 TRACED = []
@@ -395,9 +396,7 @@ def said():
     return [line.says for line in tuning.doctor() if line.topic == "kept programs"]
 
 
-def test_doctor_counts_and_clears(folder, capsys, command_line, tmp_path):
-    from tests.command_line import status
-
+def test_doctor_counts_and_clears(folder, capsys, command_line):
     again(folder)
     assert said() == [f"{folder}: 1 programs, 0 of at most 512 MiB"]
     (folder / "of a user.txt").touch()
