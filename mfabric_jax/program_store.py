@@ -13,13 +13,12 @@ import os
 import pathlib
 import pickle
 import secrets
+import shutil
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from mfabric_jax import platforms
 from mfabric_jax.atomic import STALE_S, locked, replacing
@@ -32,6 +31,7 @@ OFF = "off"
 MAGIC = b"mfabric program 1\n"
 HEADER = struct.Struct(">IQ32s")  # bytes of the key, bytes of the program, SHA-256 of the program
 MOST = 512 << 20  # bytes of all files; those loaded longest ago go first
+LEAST_ROOM = 4 << 20  # bytes
 WAIT_S = 60.0  # for another process that compiles the same program
 POLL_S = 0.05
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -75,6 +75,19 @@ def why_not(folder: pathlib.Path) -> str | None:
 def sizes(folder: pathlib.Path) -> list[int]:
     """Bytes of each program that is kept."""
     return [size for _, size, path in _files(folder) if path.suffix == ".program"]
+
+
+def state(folder: pathlib.Path) -> str:
+    """A sentence on the programs of a folder, and why it is not used."""
+    if (why := why_not(folder)) is not None:
+        return f"{folder}: not used, {why}"
+    kept = sizes(folder)
+    words = f"{folder}: {len(kept):,} programs, {sum(kept) / (1 << 20):,.0f} of at most {MOST >> 20:,} MiB"
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{words}; no more are kept, it cannot be written"
+    room = shutil.disk_usage(place).free
+    return f"{words}; no more are kept, its disk is full" if room < LEAST_ROOM else words
 
 
 def clear(folder: pathlib.Path) -> int:
@@ -160,15 +173,23 @@ class Store:
                     path.unlink(missing_ok=True)
                 lock.close()
 
-    def keep(self, words: str, program: Any, inputs: Sequence[np.ndarray], results: Any, same: Callable) -> None:
-        """Write a program that was compiled afresh, if its file computes the same `results` of `inputs`."""
+    def content(self, words: str, program: Any) -> bytes | None:
+        """The file of a program that was compiled afresh and has not run: after it ran, sorting is not serialized.
+
+        None for a program that cannot be kept.
+        """
         with self._trouble("keep"):
             if sources_changed():
                 raise Unfit("files of the package changed after this process began")
-            content = _content(words, program)
+            return _content(words, program)
+        return None
+
+    def keep(self, words: str, content: bytes, works: Callable[[Callable[..., Any]], bool]) -> None:
+        """Write the file of a program, if the program read from it `works`."""
+        with self._trouble("keep"):
             with replacing(self._path(words)) as (part,):
                 _write(part, content)
-                if not same(loaded(payload_of(part, words)), inputs, results):
+                if not works(loaded(payload_of(part, words))):
                     raise Unfit("read again, it computes something else")
             evict(self.folder)
 
@@ -280,6 +301,11 @@ def _content(words: str, program: Any) -> bytes:
     payload = file.getvalue()
     if CALLBACKS in payload:
         raise Unfit("it calls back into Python")
+    return packed(words, payload)
+
+
+def packed(words: str, payload: bytes) -> bytes:
+    """The content of a file: `payload_of` reads it."""
     key = words.encode()
     return MAGIC + HEADER.pack(len(key), len(payload), hashlib.sha256(payload).digest()) + key + payload
 

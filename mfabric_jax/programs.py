@@ -56,6 +56,16 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
         _folder, _store = program_store.folder_of(folder), None
 
 
+def folder() -> pathlib.Path | None:
+    """Where programs are kept, if the folder can be used; None: nowhere."""
+    return _folder
+
+
+def opened() -> program_store.Store | None:
+    """`store()` if a program was asked of it."""
+    return _store
+
+
 def store() -> program_store.Store | None:
     """The programs on disk; None without `keep_in`."""
     global _store
@@ -138,8 +148,10 @@ class _Program:
                 call = program_store.compiled_afresh(lowered, self._options)
             except Exception:  # the compiler may lack the option that tells programs apart
                 return self._compiled(lowered.compile(self._options), inputs)
+            content = kept.content(words, call)
             results = self._compiled(call, inputs)
-            kept.keep(words, call, inputs, results, _computes)
+            if content is not None:
+                kept.keep(words, content, lambda file: _computes(file, inputs, results))
             return results
 
     def _compiled(self, call: Callable[..., Any], inputs: list[np.ndarray]) -> Any:

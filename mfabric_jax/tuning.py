@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax import platforms, tuned_file
+from mfabric_jax import platforms, program_store, programs, tuned_file
 from mfabric_jax.checks import InputError, check_together, distinct, whole
 from mfabric_jax.extras import PACKAGES
 from mfabric_jax.fabric import Region
@@ -207,7 +207,7 @@ class Line(NamedTuple):
 
 def doctor() -> list[Line]:
     """Lines of (topic, state) on what affects the speed of this process; computes and writes nothing."""
-    lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache()]
+    lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache(), *_kept_programs()]
     try:
         lines += [*_tuned_file(), *_kernels()]
     except InputError as mistake:  # of the file: a call would warn with this sentence
@@ -255,9 +255,17 @@ def _compilation_cache() -> Iterator[Line]:
     elif "://" in folder:
         yield Line("compilation cache", folder)
     else:
-        files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+        apart = programs.folder()
+        files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file() and path.parent != apart]
         size = sum(path.stat().st_size for path in files)
         yield Line("compilation cache", f"{folder}: {len(files):,} files, {size / MEBI:,.0f} MiB")
+
+
+def _kept_programs() -> Iterator[Line]:
+    folder = programs.folder()
+    yield Line("kept programs", program_store.state(folder) if folder else "none: off, or no programs.keep_in() yet")
+    if (store := programs.opened()) is not None:
+        yield from (Line("kept programs", f"not kept or loaded; {trouble}") for trouble in store.troubles)
 
 
 def _keeps_programs() -> bool:

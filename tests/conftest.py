@@ -39,6 +39,9 @@ hypothesis.settings.load_profile("steady")
 # What was tuned on this machine is for no test.
 os.environ["MFABRIC_TUNED"] = os.path.join(os.environ["MFABRIC_TEST_PROGRAMS"], "tuned.json")
 
+# Programs that `mfabric` keeps are for tests alone; tests that read no files have none.
+os.environ["MFABRIC_PROGRAMS"] = os.path.join(os.environ["MFABRIC_TEST_PROGRAMS"], "kept")
+
 SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
 
 

@@ -9,11 +9,17 @@ from mfabric_jax.commands import shared
 class Options(shared.OnDevice):
     """What decides the speed here: devices, versions, caches, tuned kernels, extras, and what is known to be slow."""
 
+    clear_programs: bool = False
+    """Remove the programs that are kept on disk."""
+
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import tuning
+    from mfabric_jax import program_store, programs, tuning
 
+    if options.clear_programs and (folder := programs.folder()) is not None:
+        print(f"{program_store.clear(folder):,} programs removed from {folder}")
+        return
     lines = tuning.doctor()
     wide = max(len(line.topic) for line in lines)
     for line in lines:

@@ -34,7 +34,7 @@ class RowsAndPictures(OnDevice):
 
 
 def start_jax(dtype: str, device: str | None) -> None:
-    """Set device, precision and compilation cache of this process, and on a GPU that loops run in command buffers.
+    """Set device, precision, compilation cache and kept programs of this process; loops of a GPU in command buffers.
 
     `InputError` for a device that this machine lacks.
     """
@@ -54,6 +54,9 @@ def start_jax(dtype: str, device: str | None) -> None:
         except RuntimeError:
             found = sorted({d.platform for d in jax.devices()})
             raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
+    from mfabric_jax import programs
+
+    programs.keep_in()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         from mfabric_jax.tuned_file import cache_folder
 
