@@ -21,7 +21,6 @@ from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import (
     Table,
     demands_of_stages,
-    few_pairs,
     once_each,
     set_once,
     trade_off_of,
@@ -33,6 +32,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
 SPANS = ("all-to-all", "iteration", "run")
+MOST_PAIRS = 1 << 14  # of circuits and demands that are timed to find out where a turn pays
 TOGETHER = 1 << 21  # slots of iterations that a clock plays side by side
 
 
@@ -52,7 +52,9 @@ def covers(one: Scenario) -> bool:
         return False
     if settings.first == "pays":
         where = places(job)
-        return where.lane is None and few_pairs(demands_of_stages(where, *one.tokens.count.shape[1:3]))
+        stages, number = demands_of_stages(where, *one.tokens.count.shape[1:3]).demands.shape
+        few = job.servers_per_region == 1 or stages * number**2 <= MOST_PAIRS
+        return where.lane is None and few
     return settings.first == "block"
 
 

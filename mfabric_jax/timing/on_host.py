@@ -34,12 +34,15 @@ def solver_now(unit: Region, choice: Choice, routing: str, acks: float, dtype: s
     """The solver of a region at unit bandwidth, for a policy without memory; NumPy arrays in and out."""
     region = jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), unit)
 
+    others = 1.0 - np.eye(region.servers)  # what stays on a server takes part in nothing
+
     def choose(demand: np.ndarray) -> np.ndarray:
+        demand = demand * others
         given = demand if choice.mean is None else np.broadcast_to(choice.mean, demand.shape)
         return once_each_row(lambda each: _chosen(each, region, choice), given.astype(dtype))
 
     def seconds(count: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, ...]:
-        demand = acknowledged(demand, acks)
+        demand = acknowledged(demand * others, acks)
         if routing == "unsplit":
             return once_each_row(lambda *both: unsplit_times_now(unit, *both), count, demand)
         routes = lambda *both: in_chunks(seconds_of, both, region, routing, options=QUICKLY_COMPILED)  # noqa: E731
