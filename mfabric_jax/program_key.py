@@ -165,7 +165,7 @@ def _words(value: Any, apart: list[Any]) -> str:
 def _changing() -> list[str]:
     """What a process may change while it runs: settings of JAX, flags, the device, kernels that were tuned."""
     settings = jax.config.values
-    lines = [f"{name} = {getattr(jax.config, name, settings[name])!r}" for name in _settings()]
+    lines = [f"{name} = {settings[name]!r}" for name in _settings()]
     lines += [f"{name} = {os.environ.get(name)!r}" for name in FLAGS]
     lines += [f"for {platforms.platform()}, on {platforms.device()}", f"tuned {_tuned()}"]
     return lines

@@ -13,7 +13,10 @@ ORDER = (
     *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
-BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file")
+BESIDE = (
+    *("checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
+    *("program_key", "program_store", "programs"),
+)
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
 OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")

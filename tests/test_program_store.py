@@ -184,7 +184,7 @@ def test_a_function_from_elsewhere_and_objects_without_words_are_never_kept(fold
 def test_programs_that_call_back_are_not_kept(folder, kind, capfd):
     programs.keep_in(folder)
     np.testing.assert_array_equal(programs.run(called_back, X, kind), X + 1)
-    assert len(troubles()) == 1
+    assert "Can't pickle local object" in troubles()[0]  # what calls back lives in this process
     assert files(folder) == []
 
 
