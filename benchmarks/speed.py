@@ -157,8 +157,8 @@ def table(found: dict[str, Any], names: list[str]) -> str:
             if name not in of:
                 continue
             cold, warm = of[name]["cold"], of[name]["warm"]
-            counts = "".join(f"{one.get(what, ''):>{wide}}" for one, what, wide in
-                             ((cold, "programs", 10), (cold, "requests", 10), (cold, "traces", 8), (warm, "traces", 6)))  # fmt: skip
+            counted = (cold, "programs", 10), (cold, "requests", 10), (cold, "traces", 8), (warm, "traces", 6)
+            counts = "".join(f"{one.get(what, ''):>{wide}}" for one, what, wide in counted)
             lines.append(
                 f"{name:14}{Path(source).name[:11]:12}{cold['cpu_s']:8.2f}{warm['cpu_s']:8.2f}{cold['wall_s']:8.2f}"
                 f"{warm['wall_s']:8.2f}{max(cold['peak_gb'], warm['peak_gb']):6.2f}{counts}"

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+Array = Any  # of NumPy or of JAX, which share no type that a checker knows
+
 
 def array_module(*values: Any) -> Any:
     """`jax.numpy` where a leaf of the values is JAX's (or traced), else `numpy`."""

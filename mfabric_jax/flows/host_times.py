@@ -10,8 +10,9 @@ import numpy as np
 from jax import lax
 from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
+from mfabric_jax.array_module import Array
 from mfabric_jax.flows.dependencies import Successors, checked_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.platforms import cores

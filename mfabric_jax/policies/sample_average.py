@@ -123,9 +123,9 @@ class Search(NamedTuple):
     @staticmethod
     def of(policy: str, settings: dict[str, Any]) -> "Search":
         """That of a policy for one demand without a previous plan: "joint" or "sample-average"."""
-        given = dict(settings)
+        given: dict[str, Any] = dict(settings)
         if policy == "joint":
-            given = {"steps": 100} | given
+            given.setdefault("steps", 100)
             given["starts"] = given.pop("samples", 4)
         given["tail"] = tail_of(given.pop("risk", "mean"))
         given.pop("share_steps", None)

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
-from mfabric_jax.array_module import aligned, array_module
+from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
@@ -136,6 +136,7 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
 def forward_times_now(fabric: DirectLinks, demand: Float[np.ndarray, "B S S"]) -> Float[np.ndarray, "B"]:
     """`forward_time` of many all-to-alls, by compiled loops of the host in float64."""
+    assert fabric.mesh is not None
     size = np.tile(_to_others(demand).reshape(len(demand), -1), fabric.groups)
     return _means_of_groups_now(fabric.mesh.nics, fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
-from mfabric_jax.array_module import array_module
+from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
@@ -68,7 +68,9 @@ def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array,
     return pairs.max(initial=0), electrical
 
 
-def _without_relay(region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str):
+def _without_relay(
+    region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str
+) -> tuple[jax.Array, jax.Array]:
     servers, port = region.servers, _port(region, demand)
     direct = direct_seconds(region, circuits, demand)
     optical = circuits.count > 0
@@ -105,8 +107,8 @@ def parts_that_wait(
     if routing != "relay":
         pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
         return pairs.max(initial=0), electrical, jnp.where(turning, pairs, 0).max(initial=0)
-    through = jnp.concatenate([turning[:, None, :] | turning.T[None], turning[..., None]], axis=2)
-    waits = jnp.concatenate([through, jnp.zeros_like(turning)[..., None]], axis=2)
+    through = jnp.concatenate((turning[:, None, :] | turning.T[None], turning[..., None]), axis=2)
+    waits = jnp.concatenate((through, jnp.zeros_like(turning)[..., None]), axis=2)
     shares = _shares(region, plan)
     late = _relay_seconds(region, plan.circuits, demand, jnp.where(waits, shares, 0))
     optical, electrical = _relay_seconds(region, plan.circuits, demand, shares)

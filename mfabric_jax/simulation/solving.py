@@ -13,9 +13,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from mfabric_jax import traffic, units
+from mfabric_jax.array_module import Array
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
@@ -146,13 +146,13 @@ def program_of(one: Scenario) -> Program:
     )
 
 
-def planned_on(one: Scenario) -> jax.Array:
+def planned_on(one: Scenario) -> np.ndarray:
     """Selections [I layer M R E] on which long spans are planned."""
     if one.settings.plan_on == "span":
-        return jnp.asarray(one.sent, one.settings.case.run.dtype)
+        return np.asarray(one.sent, one.settings.case.run.dtype)
     past = iterations_before(one.tokens)
     past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
-    return jnp.asarray(past, one.settings.case.run.dtype)
+    return np.asarray(past, one.settings.case.run.dtype)
 
 
 def given_of(one: Scenario) -> Given:

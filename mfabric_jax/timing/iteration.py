@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.array_module import aligned, array_module
+from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
 from mfabric_jax.routing.fixed import away_from_server
@@ -188,11 +188,12 @@ def walks_now(
 ) -> list[Walked]:
     """`walk` of iterations that differ in numbers alone, NumPy arrays in float64: their clocks run side by side."""
     rules = rules_of(workload, rules)
-    begun = [_begun(workload, *in_float64(case), rules, tp_Bps) for case in cases]
+    cases = [in_float64(case) for case in cases]
+    begun = [_begun(workload, rates, exchanges, seconds, rules, tp_Bps) for rates, exchanges, seconds in cases]
     clocks = run_now(order_of(workload), [(*one[:4], one.decision_s) for one in begun], rules)
     return [
-        _ended(workload, *in_float64(case[:2]), one, slots, rules)
-        for case, one, slots in zip(cases, begun, clocks, strict=True)
+        _ended(workload, rates, exchanges, one, slots, rules)
+        for (rates, exchanges, _), one, slots in zip(cases, begun, clocks, strict=True)
     ]
 
 

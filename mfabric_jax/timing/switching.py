@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.interpreters import partial_eval
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
-from mfabric_jax.array_module import array_module
+from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, takes_many, uniform
@@ -28,7 +28,7 @@ from mfabric_jax.workload.compute import BlockSeconds, scores_over_attention
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 # --------------------------------------------------------------------------------------- what a turn is weighed against
-Seconds = tuple[Array, Array]  # until circuits and packet switches finish, at unit bandwidth
+Seconds = tuple[Array, ...]  # until circuits and packet switches finish, at unit bandwidth
 RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
 PAIRS_A_SLOT = 16  # with more pairs of demands per slot, all-to-alls are timed in sequence
 

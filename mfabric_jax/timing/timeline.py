@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from mfabric_jax.array_module import array_module, put
+from mfabric_jax.array_module import Array, array_module, put
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import (
     FLAGS,

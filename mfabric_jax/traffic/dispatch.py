@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Bool, Float, Num
 
 from mfabric_jax import programs
-from mfabric_jax.array_module import array_module
+from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens

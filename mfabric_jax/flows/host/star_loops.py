@@ -5,7 +5,7 @@ ends leaves the ports below its rate as they are, so filling resumes from what w
 Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -15,7 +15,8 @@ SAME = 1e-12  # relative difference of levels that counts as rounding
 NONE, UNLIMITED = 1e300, 1e30  # no flow, or no level; the level of a port that limits no flow
 FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # else minima and sums are not vectorised
 WINDOW = 6  # ports that are compared for who freezes next, in the order of the event before
-compiled = njit(nogil=True, error_model="numpy", fastmath=FAST, _nrt=False, forceinline=True)
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": FAST, "_nrt": False, "forceinline": True}
+compiled = njit(nogil=True, **OPTIONS)
 
 
 class Star(NamedTuple):
