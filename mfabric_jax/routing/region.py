@@ -107,8 +107,8 @@ def parts_that_wait(
     if routing != "relay":
         pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
         return pairs.max(initial=0), electrical, jnp.where(turning, pairs, 0).max(initial=0)
-    through = jnp.concatenate((turning[:, None, :] | turning.T[None], turning[..., None]), axis=2)
-    waits = jnp.concatenate((through, jnp.zeros_like(turning)[..., None]), axis=2)
+    through = jnp.concatenate([jnp.logical_or(turning[:, None, :], turning.T[None]), turning[..., None]], axis=2)
+    waits = jnp.concatenate([through, jnp.zeros_like(turning)[..., None]], axis=2)
     shares = _shares(region, plan)
     late = _relay_seconds(region, plan.circuits, demand, jnp.where(waits, shares, 0))
     optical, electrical = _relay_seconds(region, plan.circuits, demand, shares)
