@@ -15,7 +15,7 @@ ORDER = (
 )
 BESIDE = (
     *("checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
-    *("program_key", "program_store", "programs"),
+    *("array_module", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone

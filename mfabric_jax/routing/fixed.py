@@ -54,12 +54,10 @@ def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Flo
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
+@functools.singledispatch
 def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
     """`fixed_time` of many all-to-alls, by compiled loops of the host in float64: no XLA program."""
-    if isinstance(group, DirectLinks):
-        return forward_times_now(group, server_bytes(demand, ranks_per_server))
-    ports = left_ports(group, demand) if isinstance(group, Star) else spray_ports(group, demand, ranks_per_server)
-    return latest_ends_on(ports)
+    raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
@@ -72,6 +70,11 @@ def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
 def _(group: Star, demand, ranks_per_server: int):
     ports = left_ports(group, demand)
     return star_completion(ports.size, *ports.capacities).max(initial=0)
+
+
+@fixed_times_now.register
+def _(group: Star, demand, ranks_per_server: int):
+    return latest_ends_on(left_ports(group, demand))
 
 
 def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
@@ -89,6 +92,11 @@ def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
 @fixed_time.register
 def _(group: DirectLinks, demand, ranks_per_server: int):
     return forward_time(group, server_bytes(demand, ranks_per_server))
+
+
+@fixed_times_now.register
+def _(group: DirectLinks, demand, ranks_per_server: int):
+    return forward_times_now(group, server_bytes(demand, ranks_per_server))
 
 
 def wired(fabric: DirectLinks, count=None) -> DirectLinks:
@@ -163,6 +171,11 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     leave by the NIC of the destination's rank."""
     ports = spray_ports(fabric, demand, ranks_per_server)
     return star_completion(ports.size, *ports.capacities).max(initial=0)
+
+
+@fixed_times_now.register
+def _(group: Electrical, demand, ranks_per_server: int):
+    return latest_ends_on(spray_ports(group, demand, ranks_per_server))
 
 
 def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_server: int) -> Ports:

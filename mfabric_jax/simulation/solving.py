@@ -5,6 +5,7 @@ All-to-alls are solved once for all bandwidths: links are multiples of NICs, so 
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import expert_state_bytes
 
+_ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
 AT_ONCE = 16, 256  # iterations solved together on a CPU and elsewhere
 
 
@@ -150,9 +152,14 @@ def planned_on(one: Scenario) -> np.ndarray:
     """Selections [I layer M R E] on which long spans are planned."""
     if one.settings.plan_on == "span":
         return np.asarray(one.sent, one.settings.case.run.dtype)
-    past = iterations_before(one.tokens)
-    past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
+    with _ONE:
+        past = _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
     return np.asarray(past, one.settings.case.run.dtype)
+
+
+@functools.lru_cache(maxsize=4)
+def _past(workload: Workload, tokens: Tokens, iterations: int) -> np.ndarray:
+    return sent_as(workload, iterations_before(tokens)[:iterations])
 
 
 def given_of(one: Scenario) -> Given:

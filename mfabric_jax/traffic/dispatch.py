@@ -11,15 +11,12 @@ Neighbouring ranks share a server. N rows, R ranks, E experts, S servers, g rank
 import functools
 import math
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Float, Num
 
-from mfabric_jax import programs
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic.generator import capped
@@ -205,11 +202,6 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
 # Source: Chen, Dempster and Liu, Weighted finite population sampling to maximize entropy, Biometrika 81(3), 1994. The
 # groups are ours. Experts of a group, and of a server, are neighbours.
 
-ROWS = 1024  # fitted together
-ROUNDS = 100  # limit of a fit; impossible rows stay approximate
-EXACT = 20, 1e-12  # tolerance of a fit: roundings, absolute
-LONGEST = 3.0  # step of a fit, of the logarithm of odds
-
 
 class GroupLimit(NamedTuple):
     """A token takes its experts from at most `most` of `groups` groups of neighbours."""
@@ -235,17 +227,20 @@ def reached(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probability [N S] that a token reaches a server, and the largest error of the fit [N]. `taken` [N E] are
     probabilities that a token takes an expert, with sum `top_k`; `kept` [N E] are parts of tokens not dropped."""
+    many = len(taken)
     alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
-    at = np.zeros(len(taken), int) if alike else np.arange(len(taken))
-    taken, kept = taken[: at[-1] + 1], kept[: at[-1] + 1]
-    size = min(ROWS, 1 << (len(taken) - 1).bit_length())
-    parts = []
-    for start in range(0, len(taken), size):
-        some = np.minimum(np.arange(start, start + size), len(taken) - 1)
-        rows, left = (np.asarray(x[some], jnp.result_type(float)) for x in (taken, kept))
-        parts.append(programs.run(reached_of, rows, left, top_k, servers, limit))
-    chance, off = (np.concatenate(column)[at] for column in zip(*parts, strict=True))
-    return chance.astype(np.float64), off
+    rows = slice(1 if alike else None)
+    taken, kept = (np.ascontiguousarray(x[rows], float) for x in (taken, kept))
+    chance, off = _reached_of_all()(taken, kept, top_k, servers, *limit)
+    return (np.repeat(chance, many, axis=0), np.repeat(off, many)) if alike else (chance, off)
+
+
+@functools.cache
+def _reached_of_all() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    from mfabric_jax.loops import kept
+    from mfabric_jax.traffic.reached_loops import FAST, reached_of_all
+
+    return kept(reached_of_all, fastmath=FAST)
 
 
 @functools.lru_cache(maxsize=64)
@@ -269,92 +264,3 @@ def _sets(sizes: np.ndarray, k: int, most: int) -> int:
                     following[key] = following.get(key, 0) + many * math.comb(size, more)
         ways = following
     return sum(many for (taken, _), many in ways.items() if taken == k)
-
-
-def reached_of(
-    taken: Float[Array, "N E"], kept: Float[Array, "N E"], top_k: int, servers: int, limit: GroupLimit
-) -> tuple[Float[Array, "N S"], Float[Array, "N"]]:
-    """`reached` of some rows, as JAX traces it."""
-    chance, off = _fitted(taken, top_k, limit)
-    server = jnp.arange(taken.shape[1]) // (taken.shape[1] // servers)
-
-    def missed(row, kept, one):
-        return _allowed(1 - row, jnp.where(server == one, row * (1 - kept), row), top_k, limit)
-
-    of_all = jax.vmap(jax.vmap(missed, (None, None, 0)), (0, 0, None))(chance, kept, jnp.arange(servers))
-    every = jax.vmap(lambda row: _allowed(1 - row, row, top_k, limit))(chance)
-    return 1 - of_all / every[:, None], off
-
-
-def _allowed(left: Float[Array, "E"], taken: Float[Array, "E"], k: int, limit: GroupLimit) -> Float[Array, ""]:
-    left, taken = (x.reshape(limit.groups, -1) for x in (left, taken))
-    nobody = jnp.zeros((limit.groups, k + 1), left.dtype).at[:, 0].set(1)
-
-    def with_expert(chance, one):
-        left, taken = one
-        return left[:, None] * chance + taken[:, None] * _shifted(chance), None
-
-    of_group = lax.scan(with_expert, nobody, (left.T, taken.T))[0]  # [G k+1]: of so many experts of it
-    back = np.subtract.outer(np.arange(k + 1), np.arange(k + 1))  # how many a group adds, from a column to a row
-
-    def with_group(chance, own):  # [M+1 k+1]: of so many groups and experts
-        some = jnp.where(jnp.asarray(back > 0), own[np.maximum(back, 0)], 0)
-        return own[0] * chance + _shifted((chance @ some.T).T).T, None
-
-    start = jnp.zeros((limit.most + 1, k + 1), left.dtype).at[0, 0].set(1)
-    return lax.scan(with_group, start, of_group)[0][:, k].sum()
-
-
-def _shifted(rows: Float[Array, "A B"]) -> Float[Array, "A B"]:
-    return jnp.pad(rows[:, :-1], ((0, 0), (1, 0)))
-
-
-class _Fit(NamedTuple):
-    """State of a fit: each expert's probability alone [N E], log-likelihoods [N], errors [N E], steps [N], rounds."""
-
-    chance: Array
-    likely: Array
-    error: Array
-    step: Array
-    rounds: Array
-
-    @property
-    def off(self) -> Float[Array, "N"]:
-        return jnp.abs(self.error).max(axis=1)
-
-
-def _fitted(taken: Float[Array, "N E"], top_k: int, limit: GroupLimit) -> tuple[Float[Array, "N E"], Float[Array, "N"]]:
-    """Each expert's probability if taken alone, so that k allowed ones match `taken`: near-Newton ascent of a
-    likelihood."""
-    eps = float(jnp.finfo(taken.dtype).eps)
-    exact, sure = max(EXACT[0] * eps, EXACT[1]), (taken <= 0) | (taken >= 1)
-    spread = 1 + top_k / limit.most - top_k / limit.groups  # variance of a group's experts, over that of each alone
-
-    def of_row(chance, row, sure):
-        value, slope = jax.value_and_grad(lambda x: jnp.log(_allowed(1 - chance, x, top_k, limit)))(chance)
-        some = jnp.where(sure, 0.5, chance)
-        likely = jnp.where(sure, 0, row * jnp.log(some) + (1 - row) * jnp.log1p(-some)).sum() - value
-        return likely, jnp.where(sure, 0, row - chance * slope)
-
-    def going(fit: _Fit) -> Bool[Array, ""]:
-        return (fit.rounds < ROUNDS) & jnp.any(fit.off > exact)
-
-    def round_(fit: _Fit) -> _Fit:
-        found = jnp.clip(taken - fit.error, eps, 1 - eps)
-        shape = (len(taken), limit.groups, -1)
-        error, alone = (jnp.where(sure, low, x).reshape(shape) for x, low in ((fit.error, 0), (found * (1 - found), 1)))
-        of_group = error.sum(-1) / alone.sum(-1)
-        move = (error / alone - ((1 - 1 / spread) * of_group)[..., None]).reshape(taken.shape)
-        move = move * (fit.step / jnp.maximum(1, jnp.abs(move).max(axis=1) / LONGEST))[:, None]
-        odds = jnp.exp(jnp.where(sure, 0, move))
-        chance = jnp.where(sure, taken, fit.chance * odds / (1 - fit.chance + fit.chance * odds))
-        likely, error = jax.vmap(of_row)(chance, taken, sure)
-        better = (likely > fit.likely) | (jnp.abs(error).max(axis=1) < fit.off)
-        chance, error = (jnp.where(better[:, None], *pair) for pair in ((chance, fit.chance), (error, fit.error)))
-        likely, step = jnp.where(better, likely, fit.likely), jnp.where(better, fit.step, fit.step / 2)
-        return _Fit(chance, likely, error, step, fit.rounds + 1)
-
-    likely, error = jax.vmap(of_row)(taken, taken, sure)
-    start = _Fit(taken, likely, error, jnp.ones_like(likely), jnp.asarray(0))
-    done = lax.while_loop(going, round_, start)
-    return done.chance, done.off

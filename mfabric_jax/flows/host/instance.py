@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.flows.host.compiled import kept
 from mfabric_jax.flows.host.events import Heaps, Times, Waiting
 from mfabric_jax.flows.host.events import run as run_events
 from mfabric_jax.flows.host.heap import new_heap
@@ -14,6 +13,7 @@ from mfabric_jax.flows.host.refilling import nothing_shared
 from mfabric_jax.flows.host.tape import Tape, new_tape
 from mfabric_jax.flows.host.tape import pulled as pull_back
 from mfabric_jax.flows.host.tape import pushed as push_forward
+from mfabric_jax.loops import kept
 
 
 class HostInstance(NamedTuple):

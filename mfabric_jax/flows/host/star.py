@@ -30,7 +30,7 @@ def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
 @functools.cache
 def _program() -> Callable[..., np.ndarray]:
     """Compiled once and kept on disk beside the other loops of the host."""
-    from mfabric_jax.flows.host.compiled import kept
     from mfabric_jax.flows.host.star_loops import FAST, ends_of_all
+    from mfabric_jax.loops import kept
 
     return kept(ends_of_all, fastmath=FAST)

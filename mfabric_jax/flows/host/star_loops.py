@@ -5,18 +5,19 @@ ends leaves the ports below its rate as they are, so filling resumes from what w
 Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from mfabric_jax.loops import part_of_loops
 
 AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
 SAME = 1e-12  # relative difference of levels that counts as rounding
-NONE, UNLIMITED = 1e300, 1e30  # no flow, or no level; the level of a port that limits no flow
+NONE = 1e300  # no flow, or no level
+UNLIMITED = 1e30  # level of a port that limits no flow
 FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # else minima and sums are not vectorised
 WINDOW = 6  # ports that are compared for who freezes next, in the order of the event before
-OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": FAST, "_nrt": False, "forceinline": True}
-compiled = njit(nogil=True, **OPTIONS)
+compiled = part_of_loops(FAST)
 
 
 class Star(NamedTuple):
@@ -278,9 +279,8 @@ def _freeze(star, at, side, port, level):
     star.version[at + 1, side], star.version[at + 1, other] = own, theirs + 1
     if racks:
         share = star.left.shape[0] // racks
-        room, then, frozen, after = (
-            star.group_room[at], star.group_room[at + 1], star.group_frozen[at], star.group_frozen[at + 1]
-        )  # fmt: skip
+        room, then = star.group_room[at], star.group_room[at + 1]
+        frozen, after = star.group_frozen[at], star.group_frozen[at + 1]
         for r in range(racks):
             total = _sum_of(row, free, r * share, (r + 1) * share)
             then[other, r] = room[other, r] - level * total

@@ -1,0 +1,260 @@
+"""The loops of `dispatch.reached`: compiled by numba; rows run side by side in the lanes of vector registers.
+
+The chance of a set of experts is a polynomial in the chances of each alone. Products from the first expert (group) on,
+and derivatives of all that follows, give how often every expert is taken without a division.
+"""
+
+import numpy as np
+
+from mfabric_jax.loops import part_of_loops
+
+LANES = 8  # rows side by side
+ROUNDS = 100  # limit of a fit; impossible rows stay approximate
+EXACT = 1e-12  # tolerance of a fit
+LONGEST = 3.0  # step of a fit, of the logarithm of odds
+EPS = 2.0**-52  # no chance is closer to 0 or 1 in a step
+FAST = {"contract"}
+compiled = part_of_loops(FAST)
+
+
+@compiled
+def _nothing(array):
+    for i in range(array.shape[0]):
+        for lane in range(LANES):
+            array[i, lane] = 0.0
+
+
+@compiled
+def _with_experts(left, taken, own, first, last):
+    """`own` [k+1]: chances that so many of the experts `first` to `last` are taken."""
+    _nothing(own)
+    for lane in range(LANES):
+        own[0, lane] = 1.0
+    for e in range(first, last):
+        for j in range(own.shape[0] - 1, 0, -1):
+            for lane in range(LANES):
+                own[j, lane] = left[e, lane] * own[j, lane] + taken[e, lane] * own[j - 1, lane]
+        for lane in range(LANES):
+            own[0, lane] *= left[e, lane]
+
+
+@compiled
+def _with_group(own, before, after):
+    """`after` [M+1 k+1]: chances of so many groups and experts, with one group more."""
+    most, k = before.shape[0] - 1, before.shape[1] - 1
+    for m in range(most + 1):
+        for i in range(k + 1):
+            for lane in range(LANES):
+                after[m, i, lane] = own[0, lane] * before[m, i, lane]
+            if m:
+                for j in range(1, i + 1):
+                    for lane in range(LANES):
+                        after[m, i, lane] += own[j, lane] * before[m - 1, i - j, lane]
+
+
+@compiled
+def _without_group(own, after, before):
+    """Derivatives by the chances before a group, from those by the chances after it."""
+    most, k = before.shape[0] - 1, before.shape[1] - 1
+    for m in range(most + 1):
+        for i in range(k + 1):
+            for lane in range(LANES):
+                before[m, i, lane] = own[0, lane] * after[m, i, lane]
+            if m < most:
+                for j in range(1, k + 1 - i):
+                    for lane in range(LANES):
+                        before[m, i, lane] += own[j, lane] * after[m + 1, i + j, lane]
+
+
+@compiled
+def _of_group(before, after, slope):
+    """`slope` [k+1]: derivatives by the chances of a group's own counts."""
+    most, k = before.shape[0] - 1, before.shape[1] - 1
+    _nothing(slope)
+    for m in range(most + 1):
+        for i in range(k + 1):
+            for lane in range(LANES):
+                slope[0, lane] += after[m, i, lane] * before[m, i, lane]
+            if m < most:
+                for j in range(1, k + 1 - i):
+                    for lane in range(LANES):
+                        slope[j, lane] += after[m + 1, i + j, lane] * before[m, i, lane]
+
+
+@compiled
+def _total(of_groups, every):
+    for lane in range(LANES):
+        every[lane] = 0.0
+    for m in range(of_groups.shape[0]):
+        for lane in range(LANES):
+            every[lane] += of_groups[m, -1, lane]
+
+
+@compiled
+def _forward(left, taken, own, through, every):
+    """`every`: chance of all allowed sets; `own` [G k+1] and `through` [G+1 M+1 k+1] are kept on the way."""
+    groups, experts = own.shape[0], taken.shape[0]
+    for g in range(groups):
+        _with_experts(left, taken, own[g], g * experts // groups, (g + 1) * experts // groups)
+        _with_group(own[g], through[g], through[g + 1])
+    _total(through[groups], every)
+
+
+@compiled
+def _begin(through):
+    for m in range(through.shape[1]):
+        _nothing(through[0, m])
+    for lane in range(LANES):
+        through[0, 0, 0, lane] = 1.0
+
+
+@compiled
+def _errors(target, sure, chance, left, own, through, behind, states, slope, every, error):
+    """How much more often each expert is to be taken, `target`, than with the chances of each alone."""
+    groups, experts, size = own.shape[0], chance.shape[0], own.shape[1]
+    for e in range(experts):
+        for lane in range(LANES):
+            left[e, lane] = 1 - chance[e, lane]
+    _forward(left, chance, own, through, every)
+    for m in range(behind.shape[1]):
+        _nothing(behind[groups, m])
+        for lane in range(LANES):
+            behind[groups, m, size - 1, lane] = 1.0
+    for g in range(groups - 1, -1, -1):
+        _without_group(own[g], behind[g + 1], behind[g])
+        _of_group(through[g], behind[g + 1], slope)
+        first, last = g * experts // groups, (g + 1) * experts // groups
+        for j in range(size):
+            for lane in range(LANES):
+                states[0, j, lane] = 0.0 if j else 1.0
+        for e in range(first, last - 1):
+            for lane in range(LANES):
+                states[e - first + 1, 0, lane] = left[e, lane] * states[e - first, 0, lane]
+            for j in range(1, size):
+                for lane in range(LANES):
+                    states[e - first + 1, j, lane] = (
+                        left[e, lane] * states[e - first, j, lane] + chance[e, lane] * states[e - first, j - 1, lane]
+                    )
+        for e in range(last - 1, first - 1, -1):
+            for lane in range(LANES):
+                error[e, lane] = 0.0
+            for j in range(1, size):
+                for lane in range(LANES):
+                    error[e, lane] += slope[j, lane] * states[e - first, j - 1, lane]
+            for lane in range(LANES):
+                missing = target[e, lane] - chance[e, lane] * error[e, lane] / every[lane]
+                error[e, lane] = missing * (1 - sure[e, lane])
+            for j in range(size - 1):
+                for lane in range(LANES):
+                    slope[j, lane] = left[e, lane] * slope[j, lane] + chance[e, lane] * slope[j + 1, lane]
+            for lane in range(LANES):
+                slope[size - 1, lane] *= left[e, lane]
+
+
+@compiled
+def _largest(array, found):
+    for lane in range(LANES):
+        found[lane] = 0.0
+    for e in range(array.shape[0]):
+        for lane in range(LANES):
+            found[lane] = max(found[lane], abs(array[e, lane]))
+
+
+@compiled
+def _likely(target, sure, chance, every, lane):
+    found = -np.log(every[lane])
+    for e in range(len(target)):
+        if sure[e, lane] == 0:
+            found += target[e, lane] * np.log(chance[e, lane]) + (1 - target[e, lane]) * np.log1p(-chance[e, lane])
+    return found
+
+
+@compiled
+def _moved(target, sure, chance, error, step, groups, move, trial):
+    """Near-Newton ascent of the likelihood: experts of a group vary together as if by its mean."""
+    experts = len(target)
+    for g in range(groups):
+        first, last = g * experts // groups, (g + 1) * experts // groups
+        for lane in range(LANES):
+            wrong, alone = 0.0, EPS
+            for e in range(first, last):
+                found = min(max(target[e, lane] - error[e, lane], EPS), 1 - EPS)
+                free = 1 - sure[e, lane]
+                move[e, lane] = free * error[e, lane] / (found * (1 - found))
+                wrong += free * error[e, lane]
+                alone += free * found * (1 - found)
+            for e in range(first, last):
+                move[e, lane] -= step[1, lane] * wrong / alone
+    for lane in range(LANES):
+        longest = 1.0
+        for e in range(experts):
+            longest = max(longest, abs(move[e, lane]) / LONGEST)
+        for e in range(experts):
+            if sure[e, lane]:
+                trial[e, lane] = target[e, lane]
+            else:
+                odds = np.exp(move[e, lane] * step[0, lane] / longest)
+                trial[e, lane] = chance[e, lane] * odds / (1 - chance[e, lane] + chance[e, lane] * odds)
+
+
+def reached_of_all(taken, kept, top_k, servers, groups, most):
+    """Chances [N S] that a token reaches a server, and errors of the fits [N], of `taken` and `kept` [N E]; at most
+    `most` of `groups` groups of experts."""
+    many, experts = taken.shape
+    size, per_group, per_server = top_k + 1, experts // groups, experts // servers
+    reached, off = np.empty((many, servers)), np.empty(many)
+    target, sure, chance, left, trial, error, new, move = np.zeros((8, experts, LANES))
+    own, slope = np.zeros((groups, size, LANES)), np.zeros((size, LANES))
+    through, behind = np.zeros((2, groups + 1, most + 1, size, LANES))
+    states = np.zeros((per_group, size, LANES))
+    every, total, wrong, worse = np.zeros((4, LANES))
+    step = np.zeros((2, LANES))
+    spread = 1 + top_k / most - top_k / groups  # variance of a group's experts, over that of each alone
+    _begin(through)
+    for start in range(0, many, LANES):
+        for lane in range(LANES):
+            row = min(start + lane, many - 1)
+            step[0, lane], step[1, lane] = 1.0, 1 - 1 / spread
+            for e in range(experts):
+                one = taken[row, e]
+                target[e, lane] = chance[e, lane] = one
+                sure[e, lane] = 1.0 if one <= 0 or one >= 1 else 0.0
+        _errors(target, sure, chance, left, own, through, behind, states, slope, every, error)
+        _largest(error, wrong)
+        for _ in range(ROUNDS):
+            done = True
+            for lane in range(LANES):
+                done = done and wrong[lane] <= EXACT
+            if done:
+                break
+            _moved(target, sure, chance, error, step, groups, move, trial)
+            _errors(target, sure, trial, left, own, through, behind, states, slope, total, new)
+            _largest(new, worse)
+            for lane in range(LANES):
+                if not worse[lane] < wrong[lane]:
+                    likely = _likely(target, sure, trial, total, lane)
+                    if not likely > _likely(target, sure, chance, every, lane):
+                        step[0, lane] /= 2
+                        continue
+                every[lane], wrong[lane] = total[lane], worse[lane]
+                for e in range(experts):
+                    chance[e, lane], error[e, lane] = trial[e, lane], new[e, lane]
+        for e in range(experts):
+            for lane in range(LANES):
+                left[e, lane], trial[e, lane] = 1 - chance[e, lane], chance[e, lane]
+        _forward(left, chance, own, through, every)
+        for one in range(servers):
+            for lane in range(LANES):
+                row = min(start + lane, many - 1)
+                for e in range(one * per_server, (one + 1) * per_server):
+                    trial[e, lane] = chance[e, lane] * (1 - kept[row, e])
+            _forward(left, trial, own, through, total)
+            for lane in range(LANES):
+                for e in range(one * per_server, (one + 1) * per_server):
+                    trial[e, lane] = chance[e, lane]
+                if start + lane < many:
+                    reached[start + lane, one] = 1 - total[lane] / every[lane]
+        for lane in range(LANES):
+            if start + lane < many:
+                off[start + lane] = wrong[lane]
+    return reached, off
