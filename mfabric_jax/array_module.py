@@ -1,10 +1,9 @@
 """NumPy or JAX: formulas written once serve programs that JAX traces and plain arrays on the host."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 Array = Any  # of NumPy or of JAX, which share no type that a checker knows
@@ -12,7 +11,9 @@ Array = Any  # of NumPy or of JAX, which share no type that a checker knows
 
 def array_module(*values: Any) -> Any:
     """`jax.numpy` where a leaf of the values is JAX's (or traced), else `numpy`."""
-    return jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
+    if (jax := sys.modules.get("jax")) is None:  # nothing is JAX's before it is loaded
+        return np
+    return jax.numpy if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 
 def aligned(value: Any, other: Any) -> Any:
@@ -22,7 +23,7 @@ def aligned(value: Any, other: Any) -> Any:
 
 def put(array: Any, at: Any, value: Any) -> Any:
     """The array with other values at indices."""
-    if isinstance(array, jax.Array):
+    if not isinstance(array, np.ndarray):
         return array.at[at].set(value)
     array = array.copy()
     array[at] = value
@@ -31,4 +32,6 @@ def put(array: Any, at: Any, value: Any) -> Any:
 
 def stacked(trees: Sequence[Any]) -> Any:
     """Trees of NumPy arrays as one, along a new first axis."""
+    import jax
+
     return jax.tree.map(lambda *x: np.stack(x), *trees)

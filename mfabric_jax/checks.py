@@ -97,7 +97,8 @@ def check_size(field: str, value: float) -> None:
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
 
 
-def _concrete(value: Any) -> bool:
+def concrete(value: Any) -> bool:
+    """Whether a value is known now: not one that JAX traces."""
     core = sys.modules.get("jax.core")  # nobody traces without it; help and checks of words do not wait for JAX
     return core is None or not isinstance(value, core.Tracer)
 
@@ -122,14 +123,14 @@ def _numbers(field: str, value: Any) -> "np.ndarray":
 
 
 def number(field: str, value: T) -> T:
-    if _concrete(value) and _numbers(field, value).ndim:
+    if concrete(value) and _numbers(field, value).ndim:
         raise InputError(f"{field} must be a number, got {value!r:.80}.")
     return value
 
 
 def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
     """A number or array that satisfies `rule` (described by `words`) and its field's range."""
-    if _concrete(value):
+    if concrete(value):
         array = _numbers(field, value)
         if not rule(array).all():
             raise InputError(f"{field} must be {words}, got {_plain(value)}.")

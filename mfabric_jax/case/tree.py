@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from mfabric_jax import units
+from mfabric_jax.case import policies
 from mfabric_jax.case.fabrics import NAMES
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -512,10 +513,7 @@ class CircuitSettings(Group, frozen=True):
 
     policy: Annotated[
         Any,
-        doc(
-            "greedy, greedy-released, greedy-next, uniform, random, static, previous, topoopt, matching, threshold,"
-            " local-search, relaxed, joint, index, learned, exact; a .policy file; FILE.py:FUNCTION."
-        ),
+        doc(f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION."),
     ] = "greedy"
     routing: Annotated[
         Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")

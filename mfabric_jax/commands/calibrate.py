@@ -28,6 +28,7 @@ def run(cases: Cases, options: Options) -> None:
     if further := [path for path in cases.varied if path != "model.name"]:
         raise InputError(f"calibrate fits models under one set of assumptions; give one value of {further[0]}.")
     shared.refuse_flags(cases, FITTED, "calibrate fits times on the fat-tree at all published bandwidths")
+    shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.simulation import calibrate

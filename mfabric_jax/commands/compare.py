@@ -15,6 +15,7 @@ class Options(shared.RowsAndPictures):
 
 def run(cases: Cases, options: Options) -> int | None:
     """Returns the exit status, None where all went well."""
+    shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.simulation.results import effective, simulate

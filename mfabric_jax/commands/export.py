@@ -34,6 +34,7 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "export")
+    shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.atomic import check_file

@@ -35,6 +35,7 @@ def lost_months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[st
 
 
 def run(cases: Cases, options: Options) -> None:
+    shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.failures import failures

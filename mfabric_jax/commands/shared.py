@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, Misfit, one_of
 
 DEVICES = ("cpu", "gpu", "tpu")
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -69,6 +70,21 @@ def dtype_of(cases: Cases) -> str:
     return max(block.case.run.dtype for block in cases.blocks)
 
 
+MOST_CHECKED = 1000  # cases that are worked out before JAX is loaded
+
+
+def check_cases(cases: Cases, *, misfits: bool = True) -> None:
+    """`InputError` for what is wrong with cases, before JAX is loaded; `misfits` False: a command leaves those out."""
+    from mfabric_jax.resolving.resolve import worked_out
+
+    for block in itertools.islice(cases.blocks, MOST_CHECKED):
+        try:
+            worked_out(block.case)
+        except Misfit:
+            if misfits:
+                raise
+
+
 def one_case(cases: Cases, command: str) -> Case:
     """The one case of a command that shows one. `InputError` for several."""
     if len(cases) > 1:
@@ -105,11 +121,11 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 def case_notes(cases: Cases) -> list[str]:
     """Sentences about jobs whose set-up was found, and about jobs that do not fit."""
-    from mfabric_jax.simulation import resolve
-    from mfabric_jax.simulation.rows import found_words, too_large_words
+    from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.resolving.set_up import found_words, too_large_words
 
     notes = []
-    for resolved in map(resolve, (block.case for block in cases.blocks)):
+    for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved), too_large_words(resolved)]
     return list(dict.fromkeys(note for note in notes if note is not None))
 

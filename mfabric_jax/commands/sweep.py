@@ -70,6 +70,7 @@ class _Bar:
 def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     shard = _shard(options.shard)
+    shared.check_cases(cases, misfits=False)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax.sweep.case_space import CaseSpace
 

@@ -18,6 +18,7 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "timeline")
+    shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
     from mfabric_jax.report import figures

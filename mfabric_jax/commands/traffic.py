@@ -23,12 +23,13 @@ def _size(job: Workload) -> str:
 
 
 def run(cases: Cases, options: Options) -> None:
-    from mfabric_jax import report, simulation, workload
+    from mfabric_jax import report, workload
+    from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
-    resolved = simulation.resolve(shared.one_case(cases, "traffic"))
+    resolved = worked_out(shared.one_case(cases, "traffic"))
     job = resolved.job
     print(
         f"{job.model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "

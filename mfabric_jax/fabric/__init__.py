@@ -1,5 +1,7 @@
 """Fabrics as data: circuits, regions, packet switches, whole clusters, failures, cost."""
 
+from typing import TYPE_CHECKING
+
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
@@ -7,9 +9,12 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.region import Circuits, Region
 from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
+from mfabric_jax.lazily import at_first_use
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.region import Circuits, Region
 
 __all__ = [
     "NAMES",
@@ -28,3 +33,5 @@ __all__ = [
     "get_transport",
     "read_graph",
 ]
+
+__getattr__ = at_first_use(__name__, {"region": ("Circuits", "Region")})

@@ -4,17 +4,22 @@ Fabrics differ in which NICs hang on a tree, in how these are allocated to edge 
 sits at one GPU of its server; other GPUs reach it through the NVSwitch (delegation). Source: arXiv 2501.03905.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
-from mfabric_jax.fabric.direct_links import Mesh
-from mfabric_jax.fabric.electrical import NIC_USES
 from mfabric_jax.fabric.network import Network, find_links, network_of
+from mfabric_jax.fabric.nic_use import NIC_USES
 from mfabric_jax.fabric.tree import Tree
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import Mesh
 
 LINK_DELAY_S = units.us(1.0)
 
@@ -169,6 +174,8 @@ class Cluster:
             return self.mesh
         table = self.circuits
         links = (("circuit", len(table.src)),)
+        from mfabric_jax.fabric.direct_links import Mesh
+
         return Mesh(table.src, table.dst, table.count, (("server", self.servers),), links)
 
     def _runs(self, switch_links) -> list:
@@ -251,7 +258,7 @@ class Cluster:
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *kinds, ("optics", self._optical_nodes))
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
-    def with_circuits(self, regions: np.ndarray) -> "Cluster":
+    def with_circuits(self, regions: np.ndarray) -> Cluster:
         return replace(self, regions=np.asarray(regions))
 
 

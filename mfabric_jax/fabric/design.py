@@ -1,27 +1,28 @@
 """The interface of a fabric. Each fabric is one file with one `Fabric`, and one line in `case/fabrics.py`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
-from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import NVSWITCHES
 from mfabric_jax.fabric.parts_list import Ocs
-from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
 
-EpGroup = Electrical | Region | DirectLinks
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.electrical import Electrical
+    from mfabric_jax.fabric.region import Region
+
+    EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
@@ -100,6 +101,8 @@ def tree_links(settings: Asked) -> int:
 
 
 def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup:
+    import equinox as eqx
+
     return eqx.tree_at(lambda g: g.nic_gbps, group, nic_gbps)
 
 
@@ -223,6 +226,8 @@ def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:
 
 def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
     """The group with its numbers as arrays, so that other values reuse the compiled program."""
+    import jax
+    import jax.numpy as jnp
 
     def leaf(x):
         return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
@@ -232,4 +237,7 @@ def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
 
 def as_data(tree: Any, dtype: Any) -> Any:
     """Real numbers of a tree as arrays, so that other values reuse the compiled program."""
+    import jax
+    import jax.numpy as jnp
+
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, positive, whole
-from mfabric_jax.fabric.electrical import Handover
 from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
+from mfabric_jax.fabric.nic_use import Handover
 
 FIXED = "its optical switches are set once and not modelled by themselves"
 NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"

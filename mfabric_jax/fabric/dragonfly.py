@@ -6,16 +6,20 @@ groups equally; Valiant goes through every third group first, equally. Source: K
 Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
-from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
 
 class Shape(NamedTuple):
@@ -72,6 +76,8 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     ]
     runs = [run for run in runs if len(run[1])]
     area = np.concatenate([server // shape.per_router, router]) // np.repeat([routers, routers], [servers, len(router)])
+    from mfabric_jax.fabric.direct_links import Mesh
+
     return Mesh(
         np.concatenate([tail for _, tail, _, _ in runs]),
         np.concatenate([head for _, _, head, _ in runs]),
@@ -102,6 +108,8 @@ def _groups(
     mesh = dragonfly_mesh(job.servers, nics, valiant)
     groups = max(1, stage // job.servers_per_region)
     rates: dict[str, Any] = {"ring_nics": None, "stage_nics": None}
+    from mfabric_jax.fabric.direct_links import DirectLinks
+
     return [DirectLinks(job.servers_per_region, nic_gbps, nics, mesh=mesh, groups=groups, stage=stage, **rates)]
 
 

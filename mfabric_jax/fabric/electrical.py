@@ -1,6 +1,6 @@
 """The servers of one expert-parallel group on packet switches: a star of ports."""
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -9,12 +9,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric.failures import NO_OPTICS, Degraded, Hit
-
-NicUse = Literal["own", "pooled"]
-NIC_USES: tuple[str, ...] = get_args(NicUse)
-Handover = Literal[
-    "none", "to the rail", "levelled", "spread"
-]  # over the NVSwitch of a server; see `routing.delegated`
+from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 
 
 class Electrical(eqx.Module):

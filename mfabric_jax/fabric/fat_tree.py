@@ -1,7 +1,10 @@
 """Fat-trees: all NICs on one switch tree, non-blocking or 3:1; shared by other fabrics on trees. arXiv 2501.03905."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
@@ -13,15 +16,19 @@ from mfabric_jax.fabric.design import (
     check_own,
     nics_of,
 )
-from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.electrical import Electrical
 
 
 def tree_groups(
     settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
 ) -> list[Electrical]:
     """A star of ports for every use of NICs."""
+    from mfabric_jax.fabric.electrical import Electrical
+
     nics = nics_of(settings, job)
     for use in nic_uses:
         check_own(use, nics, job.gpus_per_server)

@@ -1,6 +1,8 @@
 """mFabric: some NICs of a server on a regional optical switch, the others on a switch tree (arXiv 2501.03905)."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +14,10 @@ from mfabric_jax.fabric.design import (
     Form,
 )
 from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
-from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.region import Region
 
 
 def check_ports(settings: Asked, region: Region) -> Region:
@@ -24,6 +28,8 @@ def check_ports(settings: Asked, region: Region) -> Region:
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+    from mfabric_jax.fabric.region import Region
+
     nics = settings.optical_degree, float(settings.electrical_nics)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 

@@ -4,9 +4,11 @@ Rail-optimised: rails share a spine, so other ranks are reached over it or, with
 rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905, 2307.12169.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
@@ -19,14 +21,18 @@ from mfabric_jax.fabric.design import (
     nics_of,
     tree_links,
 )
-from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    pass
 
 
 def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
+    from mfabric_jax.fabric.electrical import Electrical
+
     return [Electrical(nic_gbps, nics, pxn=True)]
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
-from mfabric_jax.fabric.electrical import Handover
 from mfabric_jax.fabric.failures import Degraded, Hit
+from mfabric_jax.fabric.nic_use import Handover
 
 NO_RELAY = "no circuit leads to a server that could relay"
 UNSPLIT = "what is relayed then is modelled for routing unsplit alone"

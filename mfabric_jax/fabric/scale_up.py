@@ -4,22 +4,23 @@ A GPU has `gpu_tbps` in all. What its NIC leaves is NVLink (nvl72), or half NVLi
 bandwidth to an optical switch between domains (mfabric-cpo). Source: arXiv 2501.03905, look-ahead.
 """
 
-from typing import Any
+from __future__ import annotations
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jax.core import Tracer
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
 from mfabric_jax.fabric.mfabric import check_ports
-from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.electrical import Electrical
+    from mfabric_jax.fabric.region import Region
 
 DOMAIN_GPUS = 64
 DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
@@ -27,7 +28,7 @@ DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
-    if not isinstance(beside, Tracer) and beside <= 0:
+    if concrete(beside) and beside <= 0:
         raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
     return beside
 
@@ -39,8 +40,8 @@ def _half_beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
 def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
     """Optical ports of a GPU: as many as fit half of its non-Ethernet bandwidth; maybe traced."""
     beside = units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps
-    if isinstance(nic_gbps, Tracer):
-        return jnp.floor_divide(beside, 2 * nic_gbps).astype(jnp.int32)
+    if not concrete(nic_gbps):
+        return (beside // (2 * nic_gbps)).astype(np.int32)
     ports = int(beside // (2 * nic_gbps))
     if ports < 1:
         raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} to a GPU.")
@@ -49,6 +50,8 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
 
 def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
+    from mfabric_jax.fabric.electrical import Electrical
+
     return [Electrical(nic_gbps, job.gpus_per_server)]
 
 
@@ -56,13 +59,18 @@ def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> li
     _beside_nic(settings.gpu_tbps, nic_gbps)
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
+    from mfabric_jax.fabric.region import Region
+
     region = Region(job.servers_per_region, nic_gbps, circuits, float(gpus), settings.delay_s, own_ports=True)
     return [check_ports(settings, region)]
 
 
 def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
+    import equinox as eqx
+    import jax
+
     gpus = group.electrical_nics
-    gpus = gpus.astype(jnp.int32) if isinstance(gpus, jax.Array) else int(gpus)
+    gpus = gpus.astype(np.int32) if isinstance(gpus, jax.Array) else int(gpus)
     degree = optical_ports(gpu_tbps, nic_gbps) * gpus
     return eqx.tree_at(lambda g: (g.nic_gbps, g.optical_degree), group, (nic_gbps, degree))
 

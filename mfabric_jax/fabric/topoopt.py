@@ -5,18 +5,22 @@ neighbouring stages, and matchings inside expert-parallel groups; other wirings 
 both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
 """
 
+from __future__ import annotations
+
 import math
 from itertools import cycle, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
-from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.fat_tree import tree_form
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks
 
 
 def _stage_nics(job: ClusterShape) -> int:
@@ -28,6 +32,8 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[D
     least = RING_NICS + _stage_nics(job)
     if nics < least:
         raise InputError(f"topoopt needs {least} NICs for its ring and pipeline neighbours, got nics {nics}.")
+    from mfabric_jax.fabric.direct_links import DirectLinks
+
     return [DirectLinks(job.servers_per_region, nic_gbps, nics - _stage_nics(job), RING_NICS, 1, panels=True)]
 
 

@@ -6,9 +6,11 @@ even coordinates go up and odd ones down. Gradients use z in both directions; se
 of their own. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +22,10 @@ from mfabric_jax.fabric.design import (
     Fabric,
     Form,
 )
-from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
 DIRECTIONS = 6
 Shape = tuple[int, int, int]
@@ -82,6 +86,8 @@ def torus_mesh(shape: Shape, per_direction: int) -> Mesh:
     """The torus with `per_direction` links per direction, and its routing rule."""
     servers = np.arange(math.prod(shape))
     places = np.stack(_coordinates(servers, shape), axis=1)
+    from mfabric_jax.fabric.direct_links import mesh_of
+
     return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=places)
 
 
@@ -96,6 +102,8 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     plane = (*near_square(job.servers_per_region), 1)
     replicas = max(1, job.servers // job.pp // job.servers_per_region)
     rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / replicas}
+    from mfabric_jax.fabric.direct_links import DirectLinks
+
     return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
 
 

@@ -5,15 +5,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.case.policies import check_name, is_file, is_function, name_of
+from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
-from mfabric_jax.policies.learned import Trained, index, is_file, learned, load
+from mfabric_jax.policies.learned import Trained, index, learned, load
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
-from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
+from mfabric_jax.policies.own import check_legal, load_function, try_out
 from mfabric_jax.policies.relaxed import relaxed
 from mfabric_jax.policies.sample_average import joint, sample_average
 from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
@@ -71,9 +72,7 @@ def get(name: str, **settings: Any) -> Policy:
 
 @functools.lru_cache(maxsize=256)
 def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
-    if trained is None and (name.endswith(".py") or ":" in name):
-        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
-    policy = trained or REGISTRY[one_of("policy", name, REGISTRY)]
+    policy = trained or REGISTRY[check_name(name)]
     known = settings_of(policy)
     for setting in settings:
         if setting not in known:

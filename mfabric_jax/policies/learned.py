@@ -22,10 +22,10 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax.case.policies import is_file
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
-from mfabric_jax.policies.own import is_function
 from mfabric_jax.policies.relaxed import demand_logits, soft_circuits
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.routing import Plan, relay_shares
@@ -34,7 +34,6 @@ from mfabric_jax.traffic.demand_families import record_digests
 from mfabric_jax.traffic.scenarios import expected
 
 KINDS = ("network", "index")
-SUFFIX = ".policy"  # of files that `mfabric train` writes
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 PAIR_FEATURES = 15
 MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
@@ -273,10 +272,6 @@ def load(path: str | os.PathLike) -> Trained:
 @functools.lru_cache(maxsize=64)
 def _loaded(path: str, changed_ns: int, size: int) -> Trained:
     return _trained(policy_file.read(path))
-
-
-def is_file(name: str) -> bool:
-    return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 
 def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:

@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +17,6 @@ from mfabric_jax.routing import Plan
 TRIES = 2  # demands; the second call gets the plan of the first as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
-
-
-def is_function(name: str) -> bool:
-    return ".py:" in name
 
 
 def load_function(name: str) -> Callable[..., Plan]:
@@ -46,10 +41,6 @@ def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[...,
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
     functions = {key: value for key, value in own.items() if inspect.isfunction(value)}
     return functions[one_of(f"function of policy {name!r}", function, functions)]
-
-
-def name_of(policy: Any) -> str:
-    return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from mfabric_jax import fabric, policies, units
+from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import AUTO, EITHER, Case, Statement, build, flat, layered, stated
+from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
@@ -220,15 +221,23 @@ def resolve(case: Case) -> Resolved:
 
     `InputError` for an unknown name, `Misfit` for values that do not go together.
     """
+    return _checked(case, _files(case))
+
+
+def worked_out(case: Case) -> Resolved:
+    """`resolve` before what a fabric's group and a policy's code have to say: without JAX."""
+    return _worked_out(case, _files(case))
+
+
+def _files(case: Case) -> tuple:
     source, payload = case.traffic.source, case.network.payload
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
-    files = tuple(stamp(name) for name in named if isinstance(name, str) and name.endswith((".toml", ".json")))
-    return _resolved(case, files)
+    return tuple(stamp(name) for name in named if isinstance(name, str) and name.endswith((".toml", ".json")))
 
 
 @functools.lru_cache(maxsize=4096)
-def _resolved(case: Case, files: tuple) -> Resolved:
-    """`resolve`, cached until a file of the case changes."""
+def _worked_out(case: Case, files: tuple) -> Resolved:
+    """`worked_out`, cached until a file of the case changes."""
     found = _Open(case)
     gpu = _gpu(found)
     model = get_model(case.model.name, _overrides(found))
@@ -243,9 +252,15 @@ def _resolved(case: Case, files: tuple) -> Resolved:
     _rest(found, tree_nics)
     whole = found.case
     check_limits(whole, job, on, tree_nics)
-    settings = _settings(whole, gpu)
-    resolved = Resolved(whole, job, settings, found.why, case)
-    _check_fabric(resolved)
+    resolved = Resolved(whole, job, _settings(whole, gpu), found.why, case)
+    _check_values(resolved)
+    return resolved
+
+
+@functools.lru_cache(maxsize=4096)
+def _checked(case: Case, files: tuple) -> Resolved:
+    resolved = _worked_out(case, files)
+    _check_groups(resolved)
     return resolved
 
 
@@ -603,12 +618,13 @@ def _settings(case: Case, gpu: Gpu) -> Settings:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
             axes_of(source.axes)
-    policies.suited(case.circuits.policy, routing=case.circuits.routing)
+    if isinstance(case.circuits.policy, str):
+        check_name(case.circuits.policy)
     return Settings(**_hardware(case, gpu))
 
 
-def _check_fabric(resolved: Resolved) -> None:
-    """`InputError` for a group that the fabric has no room for, or a bandwidth without a price."""
+def _check_values(resolved: Resolved) -> None:
+    """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
     case, settings, job = resolved.case, resolved.settings, resolved.job
     settings.parts.prices.at("nic", case.network.nic_gbps)
     settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
@@ -617,6 +633,14 @@ def _check_fabric(resolved: Resolved) -> None:
     _check_measured(case)
     settings.room(job)
     one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
+
+
+def _check_groups(resolved: Resolved) -> None:
+    """`InputError` for a group that the fabric has no room for, or a policy that does not work."""
+    from mfabric_jax import policies
+
+    case, settings, job = resolved.case, resolved.settings, resolved.job
+    policies.suited(case.circuits.policy, routing=case.circuits.routing)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures:
             rest = {"routing": case.circuits.routing}

@@ -4,26 +4,28 @@ Computation time is one achieved FLOP/s rate per model, fitted per preset to pub
 2501.03905, non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
-from mfabric_jax import policies
 from mfabric_jax.case.paths import Case
+from mfabric_jax.case.policies import name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.timing import Rules
-from mfabric_jax.traffic import Knobs
-from mfabric_jax.traffic.knobs import WORKLOADS
+from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
+
+if TYPE_CHECKING:
+    from mfabric_jax.policies import Policy
+    from mfabric_jax.timing import Rules
 
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
@@ -168,6 +170,8 @@ class Settings(Hardware):
 
     @property
     def rules(self) -> Rules:
+        from mfabric_jax.timing import Rules
+
         case: Any = self.case
         overlap = case.job.overlap
         return Rules(
@@ -180,10 +184,14 @@ class Settings(Hardware):
     # --------------------------------------------------------------------------------------------------------- circuits
     @property
     def policy_name(self) -> str:
-        return policies.name_of(self.case.circuits.policy)
+        return name_of(self.case.circuits.policy)
 
-    def circuits_policy(self, mean=None) -> policies.Policy:
+    def circuits_policy(self, mean=None) -> Policy:
         """The policy with its settings; `mean`: demand for "static"."""
+        import jax
+
+        from mfabric_jax import policies
+
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":

@@ -8,18 +8,15 @@ import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
-from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
-from mfabric_jax.units import to_gigabytes
-from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import iteration_flops
-from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
-from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
 # --------------------------------------------------------------------------------------- what a cluster costs and draws
 SECONDS_AN_HOUR = 3600
@@ -283,55 +280,6 @@ def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dic
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
-def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
-    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: unknown."""
-    needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
-    return {
-        "memory_gb": float(to_gigabytes(needs)),
-        "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
-        "fits": None if has is None else needs <= usable_bytes(has),
-    }
-
-
-FIELDS = {  # of a `Workload`, and where a case says them
-    **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
-    **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
-    **{"recompute": "job.recompute", "sharding": "job.sharding"},
-}
-
-
-def found_words(resolved: Resolved) -> str | None:
-    """Sentences on degrees chosen by search and why; None where the case states them."""
-    job, why = resolved.job, resolved.why
-    found = [name for name in ("tp", "pp", "ep") if f"job.parallel.{name}" in why]
-    recipe = [
-        why[f"job.parallel.{name}"] for name in found if why[f"job.parallel.{name}"].startswith(("recipe", "file"))
-    ]
-    if not found or len(recipe) == len(found):
-        return None
-    degrees = {name: getattr(job, name) for name in (*DEGREES, "gpus")}
-    rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
-    return f"{job.model}: {', '.join(found)} were left open and found: {set_up_words(degrees)}, {rest}."
-
-
-def too_large_words(resolved: Resolved) -> str | None:
-    """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
-    job, server = resolved.job, resolved.gpu
-    said = memory_columns(resolved.settings, job)  # type: ignore[arg-type]
-    if said["fits"] is not False:
-        return None
-
-    def again(changed: Mapping[str, Any]) -> Workload:
-        stated = {FIELDS[name]: getattr(job, name) for name in ("tp", "pp", "ep", "recompute")}
-        stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
-        return resolve(resolved.asked.with_(stated)).job
-
-    does = [remedy_words(one, job) for one in remedies(job, server, again)]
-    kept = f"{HEADROOM:.0%} kept for buffers"
-    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
-    return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
-
-
 # -------------------------------------------------------------------------------------------------------------- columns
 def column_of(values: Sequence[Any]) -> np.ndarray:
     """An array of numbers with nan for None, if all are numbers or None; otherwise objects."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.case.policies import is_function
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.parts import CONFIG
-from mfabric_jax.policies import is_function
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns

@@ -1,6 +1,8 @@
 """Measured, generated and recorded token counts, and the demand matrices that follow from them."""
 
-from mfabric_jax.flows.flows import Flows as Flows
+from typing import TYPE_CHECKING
+
+from mfabric_jax.lazily import at_first_use
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes
 from mfabric_jax.traffic.dispatch import rank_bytes as rank_bytes
 from mfabric_jax.traffic.dispatch import sent_tokens as sent_tokens
@@ -14,12 +16,24 @@ from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.placement import Room as Room
 from mfabric_jax.traffic.placement import placed as placed
 from mfabric_jax.traffic.placement import placement_policy as placement_policy
-from mfabric_jax.traffic.predictor import predicted as predicted
 from mfabric_jax.traffic.recording import Recording as Recording
 from mfabric_jax.traffic.recording import open_trace as open_trace
 from mfabric_jax.traffic.recording import recorded as recorded
 from mfabric_jax.traffic.recording import save_tokens as save_tokens
-from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
 from mfabric_jax.traffic.tokens import Tokens as Tokens
-from mfabric_jax.traffic.training import region_bytes as region_bytes
-from mfabric_jax.traffic.training import training_flows as training_flows
+
+if TYPE_CHECKING:
+    from mfabric_jax.flows.flows import Flows as Flows
+    from mfabric_jax.traffic.predictor import predicted as predicted
+    from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
+    from mfabric_jax.traffic.training import region_bytes as region_bytes
+    from mfabric_jax.traffic.training import training_flows as training_flows
+
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "predictor": ("predicted",),
+        "scenarios": ("likely_demands",),
+        "training": ("Flows", "region_bytes", "training_flows"),
+    },
+)

@@ -9,9 +9,9 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.export import exported_iteration
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.failures import failures
+from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.points import Points
-from mfabric_jax.simulation.rows import memory_columns
 from mfabric_jax.workload import get
 from mfabric_jax.workload.catalog import NAMES as MODELS
 from tests.small import JOB, refused, row, scenario, small

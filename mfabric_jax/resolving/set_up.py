@@ -1,0 +1,61 @@
+"""What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mfabric_jax.resolving.resolve import Resolved, worked_out
+from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.units import to_gigabytes
+from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload.memory import HEADROOM, usable_bytes
+from mfabric_jax.workload.parallel import DEGREES
+from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
+
+
+def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
+    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: unknown."""
+    needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
+    return {
+        "memory_gb": float(to_gigabytes(needs)),
+        "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
+        "fits": None if has is None else needs <= usable_bytes(has),
+    }
+
+
+FIELDS = {  # of a `Workload`, and where a case says them
+    **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
+    **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
+    **{"recompute": "job.recompute", "sharding": "job.sharding"},
+}
+
+
+def found_words(resolved: Resolved) -> str | None:
+    """Sentences on degrees chosen by search and why; None where the case states them."""
+    job, why = resolved.job, resolved.why
+    found = [name for name in ("tp", "pp", "ep") if f"job.parallel.{name}" in why]
+    recipe = [
+        why[f"job.parallel.{name}"] for name in found if why[f"job.parallel.{name}"].startswith(("recipe", "file"))
+    ]
+    if not found or len(recipe) == len(found):
+        return None
+    degrees = {name: getattr(job, name) for name in (*DEGREES, "gpus")}
+    rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
+    return f"{job.model}: {', '.join(found)} were left open and found: {set_up_words(degrees)}, {rest}."
+
+
+def too_large_words(resolved: Resolved) -> str | None:
+    """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
+    job, server = resolved.job, resolved.gpu
+    said = memory_columns(resolved.settings, job)  # type: ignore[arg-type]
+    if said["fits"] is not False:
+        return None
+
+    def again(changed: Mapping[str, Any]) -> Workload:
+        stated = {FIELDS[name]: getattr(job, name) for name in ("tp", "pp", "ep", "recompute")}
+        stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
+        return worked_out(resolved.asked.with_(stated)).job
+
+    does = [remedy_words(one, job) for one in remedies(job, server, again)]
+    kept = f"{HEADROOM:.0%} kept for buffers"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
