@@ -15,7 +15,7 @@ ORDER = (
 )
 BESIDE = (
     *("checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
-    *("array_module", "loops", "program_key", "program_store", "programs"),
+    *("array_module", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
@@ -98,6 +98,32 @@ def test_the_package_neither_needs_nor_imports_an_extra():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
         assert not set(ast.literal_eval(done.stdout)) & set(OPTIONAL)
+
+
+WORDS = """
+import sys
+from mfabric_jax.cli import main
+open("table.csv", "w").write("model,iteration_s\\nllama-moe,1.5\\n")
+wrong = ("--model", "llama-mo"), ("--gpu", "H1"), ("--fabric", "fat-tre"), ("--ocs", "calien"), ("--gpus", "7")
+wrong += ("--policy", "gredy"), ("--set", "traffic.knobs=llama-mo"), ("--transport", "roc"), ("--modell", "llama-moe")
+for command in ("compare", "timeline", "failures", "export"):
+    out = ("--out", "job.json") if command == "export" else ()
+    for words in wrong:
+        assert main([command, *words, *out]) == 2, (command, words)
+assert main(["sweep", "--model", "llama-mo", "--out", "rows"]) == 2
+for words in ("--help", "compare --help", "compare --help circuits", "show --model llama-moe", "show --presets",
+              "query table.csv --sort iteration_s", "traffic --model llama-moe --fabric mfabric"):
+    try:
+        assert not main(words.split()), words
+    except SystemExit as left:
+        assert not left.code
+assert "jax" not in sys.modules
+"""
+
+
+def test_words_and_cases_are_checked_and_shown_without_jax(tmp_path):
+    done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 LEAVES = {  # rooms that only some users need, and what outside of them may import them
