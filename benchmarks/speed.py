@@ -97,6 +97,7 @@ def asked(name: str, root: Path, folder: Path, *, warm: bool) -> dict[str, Any]:
     (folder / "space.toml").write_text(SPACE)
     (folder / "readme.py").write_text(re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.S)[1])
     environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache)}
+    environment["NUMBA_CACHE_DIR"] = str(cache / "numba")
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     words = QUESTIONS[name].split()
     start = ["-m", "mfabric_jax.cli", *words]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
 
     EpGroup = Electrical | Region | DirectLinks
+else:
+    EpGroup = Any
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
