@@ -142,11 +142,12 @@ def packages() -> list[ModuleType]:
 
 
 def exported(module: ModuleType) -> set[str]:
-    """`__all__`, or what the package imports under its own name on purpose (`import X as X`)."""
+    """`__all__`, or what is imported under its own name on purpose (`import X as X`), at once or for type checkers."""
     if hasattr(module, "__all__"):
         return set(module.__all__)
     tree = ast.parse(pathlib.Path(str(module.__file__)).read_text(encoding="utf-8"))
-    return {name.asname for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names if name.asname}
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {name.asname for node in imports for name in node.names if name.asname}
 
 
 def sentence(module: ModuleType, name: str) -> str:
