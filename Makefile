@@ -4,14 +4,17 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 
-.PHONY: demo test test-slow gpu-check lint clean
+.PHONY: demo test test-slow gpu-check speed lint clean
 
 # The environment is made once, and again when the dependencies change; Ray, which is large, for slow tests alone.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+# What every command loads is compiled here once: where Python keeps no bytecode, each of them would compile it again.
+LOADED := jax.numpy, equinox, optax, numba, scipy.linalg, matplotlib.figure, msgspec
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(INSTALL) '.[dev]'
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import $(LOADED)'
 	touch $@
 
 .venv/ray: .venv/ready
@@ -42,6 +45,10 @@ test-slow: .venv/ray
 gpu-check:
 	@$(MAKE) .venv-gpu/ready || { echo '0 paths compiled, 0 over their ceilings, all skipped: no CUDA wheels'; exit 3; }
 	.venv-gpu/bin/python benchmarks/gpu_check/check.py
+
+# CPU seconds cold and warm, memory, programs, compile requests and traces of plain questions, beside committed figures.
+speed: .venv/ready
+	$(BIN)/python benchmarks/speed.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -98,7 +98,8 @@ def asked(name: str, root: Path, folder: Path, *, warm: bool) -> dict[str, Any]:
     (folder / "readme.py").write_text(re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.S)[1])
     environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache)}
     environment["NUMBA_CACHE_DIR"] = str(cache / "numba")
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    for kept in ("JAX_COMPILATION_CACHE_DIR", "MFABRIC_PROGRAMS", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(kept, None)
     words = QUESTIONS[name].split()
     start = ["-m", "mfabric_jax.cli", *words]
     if name not in UNCOUNTED:

@@ -49,7 +49,8 @@ def called_back(x, kind):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of programs of this test; functions of this file count as the package's."""
+    """A folder of programs of this test; functions of this file count as the package's, unedited."""
+    monkeypatch.setattr(program_key, "BEGAN", time.time())
     monkeypatch.setattr(program_key, "KNOWN", program_key.KNOWN | {"tests"})
     yield tmp_path / "kept"
     programs.forget()

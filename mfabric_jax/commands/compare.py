@@ -16,12 +16,31 @@ class Options(shared.RowsAndPictures):
 def run(cases: Cases, options: Options) -> int | None:
     """Returns the exit status, None where all went well."""
     shared.check_cases(cases)
+    shared.check_outputs(options.out, figures=options.figures)
+    if options.figures is None:
+        rows, stopped = _compared(cases, options)
+        return 130 if stopped else None
+    from mfabric_jax.report.beside import drawing
+    from mfabric_jax.report.figures import save_comparisons, save_examples
+
+    with drawing() as draw:
+        rows, stopped = _compared(cases, options)
+        if stopped:
+            return 130
+        from mfabric_jax.simulation.timeline import examples
+
+        compared = draw(save_comparisons, rows, options.figures)
+        shown = draw(save_examples, options.figures, *examples(cases))
+        for path in (*compared.result(), *shown.result()):
+            shared.tell(path)
+
+
+def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
+    """The rows, printed; and whether somebody stopped it."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.simulation.results import effective, simulate
-    from mfabric_jax.simulation.timeline import examples
 
-    shared.check_outputs(options.out, figures=options.figures)
     results, told = simulate(cases), effective(cases)
     rows, stopped = _rows(results, told, options.out)
     print(report.comparison(rows) if rows else "no rows")
@@ -32,11 +51,7 @@ def run(cases: Cases, options: Options) -> int | None:
     if stopped:
         more = "" if options.out is None else "; the same command goes on"
         print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
-        return 130
-    if options.figures is not None:
-        regions, timelines = examples(cases)
-        for path in report.save_all(rows, options.figures, regions, timelines):
-            shared.tell(path)
+    return rows, stopped
 
 
 def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax import platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
@@ -187,7 +187,7 @@ def provenance(dtype: str) -> dict[str, Any]:
     """What every result records: versions, commit, device, dtype and kernels."""
     import mfabric_jax
 
-    device = next(iter(jnp.zeros(()).devices()))
+    device = platforms.device()
     sizes = sorted({*SIZES, *tuned_sizes(device)})
     return {
         "version": mfabric_jax.__version__,

@@ -57,7 +57,7 @@ def degrees_of(region: Region) -> np.ndarray:
 
 
 def _chosen(demand: np.ndarray, region: Region, choice: Choice) -> np.ndarray:
-    if choice.name == "uniform":
+    if choice.name == "uniform" or region.servers == 1:  # a server has no circuit to itself
         return np.broadcast_to(uniform_circuits(degrees_of(region)), demand.shape)
     if choice.name in policies.SETTLE_TIES:
         return _searched(demand, region, choice)

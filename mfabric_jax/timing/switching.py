@@ -235,7 +235,7 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
         return fresh, fresh
     if first.rule == "pays" and first.trade_off is not None:
         kept, anew = (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
-        new = circuits_anew(before, fresh)
+        new = circuits_anew(before, fresh, anew[0].dtype)
         turned = what_pays(first.trade_off, kept, anew, new, slot.kind, behind, slot.busy)
         return tuple(jnp.where(turn, fresh, before) for turn in turned)
     if first.rule == "reuse":

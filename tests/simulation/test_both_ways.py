@@ -12,14 +12,15 @@ from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.simulation import solving
 from mfabric_jax.simulation.on_host import covers
-from mfabric_jax.timing import exchanges_inside, iterate
+from mfabric_jax.timing import iterate
+from mfabric_jax.timing.exchange import exchanges_inside
 from tests.small import model_file
 
 # What decides the code of a program, several times where it is what the quick way is about.
 SHAPES = {
     "network.fabric": [*NAMES, *["mfabric"] * 14],
     "network.nic_use": ["own", "pooled"],
-    "network.paths": ["spray"] * 5 + ["ecmp", "least-loaded", "weighted"],
+    "network.paths": ["spray"] * 5 + ["ecmp"] * 2,
     "network.payload": ["goodput", "transport"],
     "circuits.policy": [
         *("greedy", "greedy-released", "greedy-next", "uniform", "static", "topoopt", "matching", "index", "joint"),
@@ -57,7 +58,7 @@ WORDS = {"circuits.span.": "span", "circuits.predict.": "predict", "compute.rece
 def numbers(draw):
     """What is an input of a program."""
     return {
-        "network.nic_gbps": draw.choice((50.0, 100.0, 400.0, 800.0)),
+        "network.nic_gbps": draw.choice((100.0, 200.0, 400.0, 800.0)),
         "circuits.delay_s": 10 ** draw.uniform(-6, -1),
         "compute.efficiency": draw.uniform(0.2, 0.9),
         "traffic.generated.skew": draw.uniform(0, 2),
@@ -103,15 +104,20 @@ def traced(one):
     return between, jax.tree.map(lambda *x: np.stack(x), *times)
 
 
-def compare(case, dtype, most):
+NEAR = {"float64": 1e-9, "float32": 1e-5}
+NEAR_RELAY = {"float64": 1e-7, "float32": 1e-3}  # 100 steps of a search for shares enlarge what rounding differs in
+
+
+def compare(case, dtype):
+    most = (NEAR_RELAY if case.circuits.routing == "relay" else NEAR)[dtype]
     one = solving.scenario_at(resolve(case.with_({"run.dtype": dtype})), (case.network.nic_gbps,))
     quick = solving.solve(one)
     between, expected = traced(one)
     found = solving._times_of_replicas(one, quick)
     quick = jax.tree.map(lambda x: x[0], quick) if one.weighs else quick
-    for name in ("load", "packets", "inside"):
-        if getattr(between, name, None) is not None and name != "inside":
-            np.testing.assert_allclose(getattr(quick, name), getattr(between, name), rtol=most, err_msg=name)
+    for name in ("optical", "electrical"):
+        np.testing.assert_allclose(getattr(quick, name), getattr(between, name), rtol=most, err_msg=name)
+    np.testing.assert_array_equal(quick.switch, between.switch)
     total = np.asarray(expected.iteration_s)
     for name in expected._fields:
         if name != "stage":
@@ -128,8 +134,8 @@ def agree(seeds, tmp_path, most_numbers):
         case = shapes(draw, model)
         for _ in range(most_numbers):
             drawn = case.with_(numbers(draw))
-            quick += compare(drawn, "float64", 1e-9)
-        compare(drawn, "float32", 1e-5)
+            quick += compare(drawn, "float64")
+        compare(drawn, "float32")
     return quick
 
 

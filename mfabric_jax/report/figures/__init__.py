@@ -29,19 +29,32 @@ def save_all(
     regions: Mapping[str, Mapping[str, Any]] | None = None,
     timelines: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[Path]:
-    """Every picture of a comparison, into one folder.
+    """Every picture of a comparison, into one folder; `regions`, `timelines`: as in `save_examples`."""
+    return save_comparisons(rows, folder) + save_examples(folder, regions or {}, timelines or {})
+
+
+def save_comparisons(rows: Rows, folder: str | Path) -> list[Path]:
+    """The charts of a comparison, into one folder."""
+    return [compared_picture(name, rows, Path(folder) / f"{name}.png") for name in compared_charts(rows)[0]]
+
+
+def save_examples(
+    folder: str | Path,
+    regions: Mapping[str, Mapping[str, Any]],
+    timelines: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[Path]:
+    """Pictures of single regions and blocks, into one folder.
 
     - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}`, and optionally `"servers"`:
       names.
     - `timelines`: examples by title, each the segments of one block.
     """
-    folder = Path(folder)
-    written = [compared_picture(name, rows, folder / f"{name}.png") for name in compared_charts(rows)[0]]
-    for title, example in (regions or {}).items():
+    folder, written = Path(folder), []
+    for title, example in regions.items():
         if len(example["demand"]) > 1:  # one server alone sends to no other
             path = folder / f"region_{_slug(title)}.png"
             written.append(region(example["demand"], example["circuits"], path, title, example.get("servers")))
-    for title, segments in (timelines or {}).items():
+    for title, segments in timelines.items():
         written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
     return written
 

@@ -1,0 +1,30 @@
+"""How many programs a command compiles, and how often JAX traces: they decide how long a first answer takes."""
+
+import importlib.util
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("speed", ROOT / "benchmarks" / "speed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("question", "programs", "requests", "traces"),
+    [("small", 10, 10, 100), pytest.param("demo", 25, 25, 500, marks=pytest.mark.slow)],
+)
+def test_few_programs_the_first_time_and_none_after(question, programs, requests, traces, tmp_path):
+    speed = benchmark()
+    cold = speed.asked(question, ROOT, tmp_path, warm=False)
+    warm = speed.asked(question, ROOT, tmp_path, warm=True)
+    assert cold["programs"] <= programs
+    assert cold["requests"] <= requests
+    assert cold["traces"] <= traces
+    assert (warm["programs"], warm["requests"], warm["traces"]) == (0, 0, 0)
