@@ -28,4 +28,5 @@ def part_of_loops(fast: set[str]) -> Callable[[Callable[..., Any]], Any]:
     from numba import njit
 
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": fast, "_nrt": False, "forceinline": True}
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python never calls them
     return njit(nogil=True, **options)

@@ -153,13 +153,19 @@ def _words(value: Any, apart: list[Any]) -> str:
             return f"{_words(kind, apart)} {value.name}"
         if dataclasses.is_dataclass(value):
             fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-            return f"{_words(kind, apart)} {_words(fields | getattr(value, '__dict__', {}), apart)}"
+            more = {name: x for name, x in getattr(value, "__dict__", {}).items() if not _worked_out(kind, name)}
+            return f"{_words(kind, apart)} {_words(fields | more, apart)}"
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return f"{_words(kind, apart)} {_words(tuple(value), apart)}"
     if kind.__module__.startswith("equinox.") and repr(value) == "Missing":  # a field of a module that is not set
         return "Missing"
     apart.append(value)
     return f"object {len(apart)} of {kind.__module__}:{kind.__qualname__}"
+
+
+def _worked_out(kind: type, name: str) -> bool:
+    """Whether an attribute follows from the others, and is there once somebody has asked for it."""
+    return isinstance(getattr(kind, name, None), functools.cached_property)
 
 
 def _changing() -> list[str]:

@@ -8,13 +8,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax import programs
 from mfabric_jax.array_module import put, stacked
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
@@ -160,22 +160,33 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     settings, job = one.settings, one.workload
     keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
-    parts = (
-        functools.partial(relayed_part_times, server=left.server)
-        if left.relays
-        else routed(settings.case.circuits.routing)
-    )
-    parts = with_acks(parts, settings.carried_by.acks_back)
+    relay = int(left.server) if left.relays else None
+    carried = Carried(settings.case.circuits.routing, relay, settings.carried_by.acks_back)
     tokens, share = (jnp.asarray(x, settings.case.run.dtype) for x in (one.sent, share))
     region: Any = group_numbers(left.group, settings.case.run.dtype)
     policy = settings.circuits_policy()
-    policy = _serving_first(policy, left.server) if left.relays else policy
+    policy = policy if relay is None else functools.partial(_serving_first, policy=policy, server=relay)
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.case.circuits.cold_start)
-    solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
+    solved = programs.run(_solve_all, job, region, tokens, share, keys, policy, stage, carried, first)
     if is_own(settings.case.circuits.policy):
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
-    return jax.tree.map(np.asarray, solved)
+    return solved
+
+
+class Carried(NamedTuple):
+    """Static: how bytes are carried; `relay`: the server whose bytes others relay."""
+
+    routing: str
+    relay: int | None
+    acks: float
+
+    @property
+    def parts(self) -> Callable:
+        """Seconds of circuits and of packet switches, of (region, circuits, demand)."""
+        if self.relay is None:
+            return with_acks(routed(self.routing), self.acks)
+        return with_acks(functools.partial(relayed_part_times, server=self.relay), self.acks)
 
 
 def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
@@ -183,27 +194,26 @@ def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) ->
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    return policy(demand, region, previous=None, key=jax.random.key(one.settings.case.run.seed)).circuits.count
+    return programs.run(_circuits, policy, demand, region, jax.random.key(one.settings.case.run.seed))
+
+
+def _circuits(policy: Policy, demand, region: Region, key) -> jax.Array:
+    return policy(demand, region, previous=None, key=key).circuits.count
 
 
 def _staying(demand, region, *, previous=None, key=None, count):
     return Plan(Circuits(count))
 
 
-@functools.lru_cache
-def _serving_first(policy: Policy, server: int) -> Policy:
-    def urgent(demand, region, *, previous=None, key=None):
-        here = jnp.arange(demand.shape[0]) == server
-        heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
-        return policy(demand * heavier, region, previous=previous, key=key)
-
-    return urgent
+def _serving_first(demand, region, *, previous=None, key=None, policy: Policy, server: int) -> Plan:
+    here = jnp.arange(demand.shape[0]) == server
+    heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
+    return policy(demand * heavier, region, previous=previous, key=key)
 
 
-@eqx.filter_jit
-def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: First):
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, carried: Carried, first: First):
     def one(drawn):
-        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=first, key=drawn[1])
+        return failed_stage(workload, region, drawn[0], share, policy, stage, carried.parts, first=first, key=drawn[1])
 
     return jax.lax.map(one, (tokens, keys))
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import traffic
+from mfabric_jax import programs, traffic
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
@@ -316,8 +316,12 @@ def check_dtype(dtype: str) -> None:
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
     """Wiring "demand" of one group."""
-    region = Region(group.servers, group.nic_gbps, jnp.asarray(group.nics, jnp.int32))
-    return wired(group, topoopt(demand, region).circuits.count)
+    region = Region(group.servers, np.asarray(1.0), np.asarray(group.nics, np.int32))  # any bandwidth: one program
+    return wired(group, programs.run(_circuits_for, np.asarray(demand), region))
+
+
+def _circuits_for(demand: Float[Array, "S S"], region: Region) -> Array:
+    return topoopt(demand, region).circuits.count
 
 
 def all_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
@@ -331,7 +335,7 @@ def totient_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]
     servers, size = job.servers // job.pp, group.servers
     rings = rings_of(group.nics, gradient_sent(job), all_to_all_sent(job, demand))
     free = jnp.full(size, group.nics - RING_NICS * rings, jnp.int32)
-    inside = np.asarray(matchings(jnp.asarray(demand), free))
+    inside = programs.run(matchings, np.asarray(demand), free)
     between = ring_circuits(servers, totient_steps(servers, rings))
     return _over_stage(group, between + np.kron(np.eye(servers // size, dtype=np.int64), inside), rings)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import traffic, units
+from mfabric_jax import programs, traffic, units
 from mfabric_jax.array_module import Array
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
@@ -213,21 +213,18 @@ def solve_between(one: Scenario) -> Exchanges:
         return solved_between(one, carry, planned_on(one) if one.circuits_for in LONG else None)
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
-        solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
+        solved = programs.run(_solve_weighed, *given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
-        solved = _solve_all(*given, None)
-    solved = jax.tree.map(np.asarray, solved)
+        solved = programs.run(_solve_all, *given)
     if is_own(settings.case.circuits.policy) and one.group.reconfigures:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
 
 
-@eqx.filter_jit
-def _solve_all(program: Program, group, given: Given, trade_off) -> Exchanges:
-    return _each_iteration(lambda one: program.between(group, one, trade_off), given)
+def _solve_all(program: Program, group, given: Given) -> Exchanges:
+    return _each_iteration(lambda one: program.between(group, one, None), given)
 
 
-@eqx.filter_jit
 def _solve_weighed(program: Program, group, given: Given, trade_offs: list[TradeOff]) -> Exchanges:
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *trade_offs)
     return jax.vmap(lambda one: _each_iteration(lambda it: program.between(group, it, one), given))(stacked)

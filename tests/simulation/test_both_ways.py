@@ -2,6 +2,7 @@
 
 import random
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,10 +91,10 @@ def traced(one):
     given = solving.program_of(one), group_numbers(one.group, dtype), solving.given_of(one)
     (gbps,) = one.bandwidths
     if one.weighs:
-        between = solving._solve_weighed(*given, [solving.trade_off_at(one, gbps)])
+        between = eqx.filter_jit(solving._solve_weighed)(*given, [solving.trade_off_at(one, gbps)])
         between = jax.tree.map(lambda x: x[0], between)
     else:
-        between = solving._solve_all(*given, None)
+        between = eqx.filter_jit(solving._solve_all)(*given)
     sent = np.concatenate([replica.sent for replica in one.each_replica])
     rates, seconds = one.rates(gbps), one.settings.block_seconds(job)
     times = []

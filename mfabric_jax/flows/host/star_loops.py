@@ -91,7 +91,7 @@ def ends_of_all(size, leaf, groups):
         if flows < 0:
             ends[b] = np.inf
             continue
-        now, step, first, steps = 0.0, 0.0, 0, 0
+        now, step, first, steps = 0.0, 0.0, np.int64(0), np.int64(0)  # functions compile once more for a literal 0
         old[:] = 0.0
         while flows > 0:
             steps = _fill(star, first, steps, hint)
@@ -108,7 +108,9 @@ def ends_of_all(size, leaf, groups):
             now += step
             ended, least = _end(star, until, slow, step + AT_ONE_TIME * now)
             flows -= ended
-            old[:] = star.level
+            for s in range(2):
+                for p in range(n):
+                    old[s, p] = star.level[s, p]
             first = 0
             least *= 1 - SAME  # a port kept at a level that differs by rounding alone would stay too slow
             while first < steps and star.reached[first] < least:
