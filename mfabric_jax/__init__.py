@@ -5,6 +5,7 @@ Public names, in the order of a simulation; each is imported, and JAX with it, a
 
 import importlib
 import importlib.util
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mfabric_jax.simulation import resolve, simulate
 
 __version__ = "0.1.0"
+BEGAN = time.time()  # files of the package that were written later are not what this process imports
 
 __all__ = [
     "Case",

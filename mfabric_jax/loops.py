@@ -3,9 +3,22 @@
 import functools
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, which makes something once, whatever threads ask for it."""
+    lock, once = threading.Lock(), functools.cache(make)
+
+    @functools.wraps(make)
+    def made() -> Any:
+        with lock:
+            return once()
+
+    return made
 
 
 @functools.cache
@@ -16,11 +29,27 @@ def stamp(folder: Path) -> str:
 
 
 def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function, compiled without the lock of the interpreter."""
+    """The function, compiled without the lock of the interpreter; where no folder can be written, in each process."""
     from numba import njit
 
-    function.__qualname__ += f"_{stamp(Path(inspect.getfile(function)).parent)}"
-    return njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    stamped = f"_{stamp(Path(inspect.getfile(function)).parent)}"
+    function.__qualname__ = f"{function.__qualname__.removesuffix(stamped)}{stamped}"
+    options |= {"nogil": True, "error_model": "numpy"}
+    try:
+        compiled = njit(cache=True, **options)(function)
+    except RuntimeError:  # numba has no folder for it
+        return njit(**options)(function)
+
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        nonlocal compiled
+        try:
+            return compiled(*arguments)
+        except OSError:  # the disk is full, or was closed meanwhile: loops themselves know no files
+            compiled = njit(**options)(function)
+            return compiled(*arguments)
+
+    return run
 
 
 def part_of_loops(fast: set[str]) -> Callable[[Callable[..., Any]], Any]:

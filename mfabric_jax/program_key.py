@@ -12,7 +12,6 @@ import os
 import pathlib
 import platform
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -21,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import mfabric_jax
 from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
 
-BEGAN = time.time()
+BEGAN = mfabric_jax.BEGAN
 PACKAGE = pathlib.Path(__file__).parent
 OWN = __name__.partition(".")[0]
 KNOWN = frozenset(

@@ -126,11 +126,20 @@ class Store:
             self.troubles.append(f"folder: {why}")
         self.used = why is None
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether further programs can be kept here: else JAX's own cache may keep them."""
+        with contextlib.suppress(OSError):
+            writable = os.access(self.folder, os.W_OK | os.X_OK)
+            return self.used and writable and shutil.disk_usage(self.folder).free >= LEAST_ROOM
+        return False
+
     def words(self, key: Key) -> str | None:
         """All that decides a program; None for one that is not kept."""
         if not self.used or key.apart or (device := platforms.device()) is None:
             return None
         with self._trouble("sources"):
+            _unchanged()
             return f"{surroundings(device)}\n{key.words}"
         return None
 
@@ -178,8 +187,7 @@ class Store:
         None for a program that cannot be kept.
         """
         with self._trouble("keep"):
-            if sources_changed():
-                raise Unfit("files of the package changed after this process began")
+            _unchanged()
             return _content(words, program)
         return None
 
@@ -291,6 +299,11 @@ def unset_of_equinox() -> Any:
         pass
 
     return jax.tree.structure(Empty()).node_data()[1][0]
+
+
+def _unchanged() -> None:
+    if sources_changed():
+        raise Unfit("files of the package changed after this process began")
 
 
 def _content(words: str, program: Any) -> bytes:

@@ -140,6 +140,8 @@ class _Program:
             return self._compiled(self._lowered().compile(self._options), inputs)
         if (found := self._loaded(kept, words, inputs)) is not None:
             return found.results
+        if not kept.takes_more:
+            return self._compiled(self._lowered().compile(self._options), inputs)
         with kept.writing(words):
             if (found := self._loaded(kept, words, inputs)) is not None:  # by who had the lock
                 return found.results

@@ -374,10 +374,20 @@ def test_who_waits_for_the_lock_loads(folder):
 
 
 def test_sources_that_change_while_a_process_runs_keep_nothing(folder, monkeypatch):
+    again(folder)
     monkeypatch.setattr(program_key, "BEGAN", 0.0)
-    assert again(folder)[1] == (0, 1)
-    assert troubles() == ["keep: files of the package changed after this process began"]
-    assert list(folder.iterdir()) == []
+    for number in (2, 3):  # what is there is not loaded, what is not is not kept
+        assert again(folder, number)[1] == (0, 1)
+        assert troubles() == ["sources: files of the package changed after this process began"]
+    assert len(files(folder)) == 1
+
+
+def test_a_folder_that_takes_no_more_leaves_programs_to_jax_s_own_cache(folder, monkeypatch):
+    again(folder)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(program_store, "compiled_afresh", None)  # which passes that cache by
+    assert [again(folder, n)[1] for n in (2, 3)] == [(1, 0), (0, 1)]
+    assert troubles() == []
 
 
 def test_the_folder_that_is_asked_for(monkeypatch, tmp_path):

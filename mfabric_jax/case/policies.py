@@ -30,6 +30,8 @@ def name_of(policy: Any) -> str:
 
 def check_name(name: str) -> str:
     """The name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else."""
+    if is_function(name) and not os.path.isfile(path := name.rpartition(":")[0]):
+        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
     if is_function(name) or is_file(name):
         return name
     if name.endswith(".py") or ":" in name:

@@ -1,6 +1,7 @@
 """`mfabric compare`: cases side by side."""
 
 import dataclasses
+import itertools
 import sys
 from typing import Any
 
@@ -23,15 +24,15 @@ def run(cases: Cases, options: Options) -> int | None:
     from mfabric_jax.report.beside import drawing
     from mfabric_jax.report.figures import save_comparisons, save_examples
 
-    with drawing() as draw:
+    with drawing() as beside:
         rows, stopped = _compared(cases, options)
         if stopped:
             return 130
         from mfabric_jax.simulation.timeline import examples
 
-        compared = draw(save_comparisons, rows, options.figures)
-        shown = draw(save_examples, options.figures, *examples(cases))
-        for path in (*compared.result(), *shown.result()):
+        beside.draw(save_comparisons, rows, options.figures)
+        beside.draw(save_examples, options.figures, *examples(cases))
+        for path in itertools.chain(*beside.results()):
             shared.tell(path)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
 
@@ -17,7 +18,9 @@ def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
     from mfabric_jax import program_store, programs, tuning
 
-    if options.clear_programs and (folder := programs.folder()) is not None:
+    if options.clear_programs:
+        if (folder := programs.folder()) is None:
+            raise InputError("clear_programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
         print(f"{program_store.clear(folder):,} programs removed from {folder}")
         return
     lines = tuning.doctor()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
@@ -21,10 +22,8 @@ NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
 def load_function(name: str) -> Callable[..., Plan]:
     """The function in a file. `InputError` if the file or the function is missing, or the file does not run."""
-    path, _, function = name.rpartition(":")
+    path, _, function = check_name(name).rpartition(":")
     file = Path(path).resolve()
-    if not file.is_file():
-        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
     return _loaded(name, file, file.stat().st_mtime_ns, function)
 
 

@@ -5,6 +5,7 @@ Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -110,26 +111,29 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
 class Search(NamedTuple):
     """Static settings of a search; `stay`: the previous circuits are preferred, `at_once`: members run together."""
 
-    routing: str = "relay"
-    routes: str = "adaptive"
-    tail: float = 1.0
-    rounds: int = 12
-    swaps: int = 6
-    steps: int = 40
-    starts: int = 4
+    routing: str
+    routes: str
+    tail: float
+    rounds: int
+    swaps: int
+    steps: int
+    starts: int
     stay: bool = False
     at_once: int = LANES
 
     @staticmethod
     def of(policy: str, settings: dict[str, Any]) -> "Search":
         """That of a policy for one demand without a previous plan: "joint" or "sample-average"."""
-        given: dict[str, Any] = dict(settings)
+        given = _defaults(sample_average) | settings
         if policy == "joint":
-            given.setdefault("steps", 100)
-            given["starts"] = given.pop("samples", 4)
-        given["tail"] = tail_of(given.pop("risk", "mean"))
-        given.pop("share_steps", None)
-        return Search(**given)
+            own = _defaults(joint) | settings
+            given |= {"steps": own["steps"], "starts": own["samples"], "rounds": own["rounds"]}
+        return Search(tail=tail_of(given["risk"]), **{name: given[name] for name in Search._fields if name in given})
+
+
+def _defaults(policy: Callable) -> dict[str, Any]:
+    every = inspect.signature(policy).parameters.items()
+    return {name: one.default for name, one in every if one.default is not one.empty}
 
 
 def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search) -> tuple[Found, Array]:

@@ -124,6 +124,13 @@ class Settings(Hardware):
         turn: Any = self.case.circuits.turn
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 
+    @property
+    def past(self) -> bool:
+        """Whether an iteration more is drawn, before the others: long spans are planned on it."""
+        from mfabric_jax.timing.switching import LONG
+
+        return self.plan_on == "past" and self.circuits_for in LONG
+
     # ------------------------------------------------------------------------------------------ the rate of computation
     @property
     def calibrated(self) -> dict[str, Calibrated]:

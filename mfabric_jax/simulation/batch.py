@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
+from mfabric_jax import programs
 from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.platforms import local_devices, platform
 
@@ -66,6 +67,7 @@ class Evaluated:
 def drop_programs_if_crowded() -> None:
     """Drops compiled programs once they hold half of the memory maps that a process may have."""
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > CROWDED:
+        programs.forget()
         jax.clear_caches()
         gc.collect()
 

@@ -102,9 +102,8 @@ def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray
     if settings.first == "pays":
         own = demands_of_stages(where, *demands.shape[1:3])
         tables = [Table.of(start, demand, even, solver, own) for demand in demands]
-        both = one.circuits_for == "block"
         return [
-            turned_where_it_pays(where, table, _trade_off(one, gbps, each), cold=cold, both=both)
+            turned_where_it_pays(where, table, _trade_off(one, gbps, each), cold=cold, both=False)
             for gbps in one.bandwidths
             for table, each in zip(tables, sent, strict=True)
         ]

@@ -279,7 +279,6 @@ def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dic
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
 
 
-# -------------------------------------------------------------------------------------------------------------- memory
 # -------------------------------------------------------------------------------------------------------------- columns
 def column_of(values: Sequence[Any]) -> np.ndarray:
     """An array of numbers with nan for None, if all are numbers or None; otherwise objects."""

@@ -43,7 +43,6 @@ from mfabric_jax.routing.fixed import wired
 from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.switching import LONG
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placement_policy
 from mfabric_jax.workload import Workload
@@ -137,7 +136,7 @@ class Scenario:
     @property
     def _drawn_for(self) -> Any:
         case = self.settings.case
-        return case.traffic, case.placement, case.run, self.settings.plan_on
+        return case.traffic, case.placement, case.run, self.settings.past
 
     @property
     def _solved_for(self) -> Any:
@@ -199,9 +198,9 @@ class TrafficOf:
         if case.placement.rule.name == "contiguous":
             del shape["gpus_per_server"]
         run = case.run.seed, case.run.iterations, case.run.replicas
-        past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
         source = case.traffic.source
         file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
+        past = resolved.settings.past
         return TrafficOf(resolved, (tuple(shape.items()), case.traffic, file, case.placement, run, past))
 
 
@@ -263,8 +262,7 @@ def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
     """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
     rule: Any = settings.case.placement.rule
     moved = rule.name != "contiguous"
-    past = settings.plan_on == "past" and settings.circuits_for in LONG
-    past |= moved and rule.loads > 0
+    past = settings.past or (moved and rule.loads > 0)
     every = _tokens(settings.case, workload, settings.case.run.iterations + past)
     every = tuple(_alike(settings.case, tokens.after_the_first() if past else tokens) for tokens in every)
     if not moved:

@@ -209,8 +209,10 @@ def solve_between(one: Scenario) -> Exchanges:
     """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`. NumPy arrays."""
     settings = one.settings
     if covers(one):
-        carry = None if one.group.reconfigures else carried(one)
-        return solved_between(one, carry, planned_on(one) if one.circuits_for in LONG else None)
+        if not one.group.reconfigures:
+            return solved_between(one, carried(one), None)
+        spans = one.each_replica if one.circuits_for in LONG else []
+        return solved_between(one, None, np.concatenate([planned_on(each) for each in spans]) if spans else None)
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = programs.run(_solve_weighed, *given, [trade_off_at(one, gbps) for gbps in one.bandwidths])

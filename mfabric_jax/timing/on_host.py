@@ -1,7 +1,8 @@
 """A region's policy and routing on the host: NumPy, compiled loops and few XLA programs.
 
 A program is keyed by what decides its code (servers, policy, routing), never by model, fabric or bandwidth; equal
-demands run once, in padded chunks. Seconds are computed in float64, circuits in the arithmetic of the case.
+demands run once, in padded chunks. Seconds of `unsplit` are computed in float64; circuits, and seconds of routings that
+share bytes, in the arithmetic of the case.
 """
 
 from collections.abc import Callable
@@ -72,8 +73,8 @@ def _searched(demand: np.ndarray, region: Region, choice: Choice) -> np.ndarray:
     if not len(left):
         return found.count
     some = jax.tree.map(lambda x: x[left], found)
-    further = further_of_each
-    then = in_chunks(further, (some, demand[left]), region, search, lanes=search.at_once, options=QUICKLY_COMPILED)
+    given = some, demand[left]
+    then = in_chunks(further_of_each, given, region, search, lanes=search.at_once, options=QUICKLY_COMPILED)
     count = found.count.copy()
     count[left] = then
     return count

@@ -19,6 +19,7 @@ from jaxtyping import Float, Num
 
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.loops import kept, made_once
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
@@ -235,9 +236,8 @@ def reached(
     return (np.repeat(chance, many, axis=0), np.repeat(off, many)) if alike else (chance, off)
 
 
-@functools.cache
+@made_once
 def _reached_of_all() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    from mfabric_jax.loops import kept
     from mfabric_jax.traffic.reached_loops import FAST, reached_of_all
 
     return kept(reached_of_all, fastmath=FAST)

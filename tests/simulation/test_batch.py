@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import Region, all_to_all_time, greedy, simulate
+from mfabric_jax import Region, all_to_all_time, greedy, programs, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
@@ -165,5 +165,11 @@ def test_programs_are_dropped_before_they_crowd_the_process(monkeypatch):
     for crowded, expected in ((1e9, 0), (0, 1)):
         monkeypatch.setattr(batch, "CROWDED", crowded)
         dropped.clear()
+        programs.run(doubled, np.ones(2))
         simulate(small({"network.fabric": "fat-tree"})).rows()
         assert len(dropped) == expected
+        assert any("doubled" in name for name in programs.asked()) == (not expected)
+
+
+def doubled(x):
+    return 2 * x

@@ -61,6 +61,7 @@ def numbers(draw):
     return {
         "network.nic_gbps": draw.choice((100.0, 200.0, 400.0, 800.0)),
         "circuits.delay_s": 10 ** draw.uniform(-6, -1),
+        "circuits.each_s": 10 ** draw.uniform(-7, -3),
         "compute.efficiency": draw.uniform(0.2, 0.9),
         "traffic.generated.skew": draw.uniform(0, 2),
         "run.seed": draw.randrange(1000),
@@ -116,9 +117,13 @@ def compare(case, dtype):
     between, expected = traced(one)
     found = solving._times_of_replicas(one, quick)
     quick = jax.tree.map(lambda x: x[0], quick) if one.weighs else quick
-    for name in ("optical", "electrical"):
-        np.testing.assert_allclose(getattr(quick, name), getattr(between, name), rtol=most, err_msg=name)
-    np.testing.assert_array_equal(quick.switch, between.switch)
+    for name, expected_of in between._asdict().items():
+        if name in ("inside", "count"):  # solved apart; left out
+            continue
+        got = getattr(quick, name)
+        assert (got is None) == (expected_of is None), name
+        if got is not None:
+            np.testing.assert_allclose(got, expected_of, rtol=most, err_msg=name)
     total = np.asarray(expected.iteration_s)
     for name in expected._fields:
         if name != "stage":
@@ -138,6 +143,22 @@ def agree(seeds, tmp_path, most_numbers):
             quick += compare(drawn, "float64")
         compare(drawn, "float32")
     return quick
+
+
+RARE = {  # drawn by chance too seldom
+    "replicas under spans of an iteration": {"circuits.span.length": "iteration", "run.replicas": 2},
+    "replicas under spans as they will be": {"circuits.span.chosen_on": "actual", "run.replicas": 2},
+    "replicas where it pays": {"circuits.turn": "pays", "circuits.policy": "joint", "run.replicas": 2},
+    "a run's circuits, overlapping passes": {"circuits.span.length": "run", "job.schedule": "dualpipe"},
+}
+
+
+@pytest.mark.parametrize("what", RARE)
+def test_what_is_seldom_drawn(what, tmp_path):
+    said = {"model.name": model_file(tmp_path / "small.toml", blocks=4), "job.parallel.tp": 4, "job.parallel.ep": 8}
+    said |= {"job.parallel.dp": 2, "job.batch.micro_batches": 4, "job.batch.sequence": 256, "traffic.drawn": 2}
+    said |= {"run.iterations": 2, "job.parallel.pp": 2, "traffic.generated.skew": 1.0} | RARE[what]
+    assert compare(load().with_(said | {"network.fabric": "mfabric"}), "float64")
 
 
 def test_a_few_drawn_cases(tmp_path):

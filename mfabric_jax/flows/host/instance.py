@@ -1,6 +1,5 @@
 """Run one instance given as NumPy arrays, or its derivative."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from mfabric_jax.flows.host.refilling import nothing_shared
 from mfabric_jax.flows.host.tape import Tape, new_tape
 from mfabric_jax.flows.host.tape import pulled as pull_back
 from mfabric_jax.flows.host.tape import pushed as push_forward
-from mfabric_jax.loops import kept
+from mfabric_jax.loops import kept, made_once
 
 
 class HostInstance(NamedTuple):
@@ -34,7 +33,7 @@ class HostInstance(NamedTuple):
     waits: np.ndarray
 
 
-@functools.cache
+@made_once
 def _programs() -> tuple[Callable[..., Any], ...]:
     @kept
     def run(sharing, size, waiting, heaps, times):

@@ -1,10 +1,11 @@
 """Stars of ports on the host: when all-to-alls end, one instance after the other, in double precision."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from mfabric_jax.loops import kept, made_once
 
 
 def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
@@ -27,10 +28,9 @@ def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
     return bool(np.isfinite(size).all() and not np.isnan(leaf).any() and not np.isnan(groups).any())
 
 
-@functools.cache
+@made_once
 def _program() -> Callable[..., np.ndarray]:
     """Compiled once and kept on disk beside the other loops of the host."""
     from mfabric_jax.flows.host.star_loops import FAST, ends_of_all
-    from mfabric_jax.loops import kept
 
     return kept(ends_of_all, fastmath=FAST)

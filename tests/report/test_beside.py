@@ -1,0 +1,69 @@
+"""Pictures drawn by another process, and here where it fails."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from mfabric_jax.report import beside
+from mfabric_jax.report.beside import drawing
+
+
+def process_of(*_):
+    return os.getpid()
+
+
+def refused(what):
+    raise ValueError(f"no picture of {what}")
+
+
+def test_another_process_draws_and_answers_in_order():
+    with drawing() as other:
+        for _ in range(2):
+            other.draw(process_of)
+        other.draw(divmod, 7, 3)
+        first, second, last = other.results()
+    assert first == second != os.getpid()
+    assert last == (2, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_killed_process_owes_is_drawn_here(when):
+    with drawing() as other:
+        if when == "after":
+            other.draw(divmod, 7, 3)
+        os.kill(other._process.pid, signal.SIGKILL)
+        other._process.wait()
+        other.draw(process_of)
+        assert other.results()[-1] == os.getpid()
+
+
+def test_without_a_process_everything_is_drawn_here(monkeypatch):
+    for program in (None, "/nowhere/python"):
+        monkeypatch.setattr(sys, "executable", program)
+        with drawing() as other:
+            other.draw(process_of)
+            assert other.results() == [os.getpid()]
+
+
+def test_what_a_drawing_raises_is_raised_here():
+    with drawing() as other:
+        other.draw(refused, "nothing")
+        with pytest.raises(ValueError, match="no picture of nothing"):
+            other.results()
+
+
+def test_a_process_that_cannot_start_draws_nothing(monkeypatch):
+    monkeypatch.setattr(beside, "SERVE", "raise SystemExit(3)")
+    with drawing() as other:
+        other.draw(process_of, "x" * 200_000)
+        assert other.results() == [os.getpid()]
+
+
+def test_an_interrupt_ends_the_other_process_at_once():
+    with pytest.raises(KeyboardInterrupt), drawing() as other:  # noqa: PT012
+        process = other._process
+        other.draw(divmod, 7, 3)
+        raise KeyboardInterrupt
+    assert process.poll() is not None
