@@ -40,7 +40,6 @@ class Times(NamedTuple):
     holder: np.ndarray
 
 
-@compiled
 def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
     """Fill `times`; returns the number of distinct event times."""
     clock, of_links, of_caps = heaps

@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-# Nothing is allocated, so references need no counting; everything is inlined, so calls cost nothing.
-SETTINGS = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
-compiled = njit(**SETTINGS)
+from mfabric_jax.loops import part_of_loops
+
+compiled = part_of_loops(set())
 
 
 _ENTRY = np.dtype([("key", float), ("thing", np.int64)])

@@ -5,13 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.flows.host.events import Heaps, Times, Waiting
-from mfabric_jax.flows.host.events import run as run_events
+from mfabric_jax.flows.host.events import Heaps, Times, Waiting, run
 from mfabric_jax.flows.host.heap import new_heap
 from mfabric_jax.flows.host.refilling import nothing_shared
-from mfabric_jax.flows.host.tape import Tape, new_tape
-from mfabric_jax.flows.host.tape import pulled as pull_back
-from mfabric_jax.flows.host.tape import pushed as push_forward
+from mfabric_jax.flows.host.tape import Tape, new_tape, pulled, pushed
 from mfabric_jax.loops import kept, made_once
 
 
@@ -35,19 +32,7 @@ class HostInstance(NamedTuple):
 
 @made_once
 def _programs() -> tuple[Callable[..., Any], ...]:
-    @kept
-    def run(sharing, size, waiting, heaps, times):
-        return run_events(sharing, size, waiting, heaps, times)
-
-    @kept
-    def pushed(tape, hop_flow, share, weight, d):
-        return push_forward(tape, hop_flow, share, weight, d)
-
-    @kept
-    def pulled(tape, hop_flow, share, weight, links, of_time):
-        return pull_back(tape, hop_flow, share, weight, links, of_time)
-
-    return run, pushed, pulled
+    return kept(run), kept(pushed), kept(pulled)
 
 
 def run_instance(one: HostInstance) -> tuple[Times, int]:
@@ -61,8 +46,8 @@ def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
     waiting = Waiting(one.start, one.lag, one.first, one.then, one.waits.copy(), ready, last)
     times = Times(np.full(flows, np.inf), np.full(flows, np.inf), np.full(flows, -1, np.int32))
     heaps = Heaps(new_heap(flows), new_heap(len(one.capacity)), new_heap(flows))
-    run, _, _ = _programs()
-    return times, run(sharing, one.size, waiting, heaps, times)
+    events, _, _ = _programs()
+    return times, events(sharing, one.size, waiting, heaps, times)
 
 
 def taped(one: HostInstance) -> Tape:
@@ -76,11 +61,11 @@ def taped(one: HostInstance) -> Tape:
 
 def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
     """Change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start and lag."""
-    _, pushed, _ = _programs()
-    return pushed(taped(one), one.flow, one.share, one.weight, d)
+    _, forward, _ = _programs()
+    return forward(taped(one), one.flow, one.share, one.weight, d)
 
 
 def counts(one: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
     """The transpose of `changes`."""
-    _, _, pulled = _programs()
-    return pulled(taped(one), one.flow, one.share, one.weight, len(one.capacity), of_time)
+    _, _, back = _programs()
+    return back(taped(one), one.flow, one.share, one.weight, len(one.capacity), of_time)

@@ -7,7 +7,6 @@ infinitesimal change of the input. At ties the derivative is that of the run's o
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from mfabric_jax.flows.host.heap import compiled
 
@@ -57,7 +56,6 @@ def note_member(tape, hop, held, rate):
         tape.hop[at], tape.held[at], tape.rate[at] = hop, held, rate
 
 
-@njit(nogil=True, error_model="numpy")
 def pushed(tape, hop_flow, share, weight, d):
     """Change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size, start, lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
@@ -96,7 +94,6 @@ def pushed(tape, hop_flow, share, weight, d):
     return time
 
 
-@njit(nogil=True, error_model="numpy")
 def pulled(tape, hop_flow, share, weight, links, of_time):
     """The transpose of `pushed`: cotangents of begins and ends [2F] to cotangents of each input."""
     flows, hops = len(weight), len(share)
