@@ -314,7 +314,8 @@ def check_dtype(dtype: str) -> None:
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
     """Wiring "demand" of one group."""
-    region = Region(group.servers, np.asarray(1.0), np.asarray(group.nics, np.int32))  # any bandwidth: one program
+    one, nics = jnp.ones(()), jnp.asarray(group.nics, jnp.int32)
+    region = Region(group.servers, one, nics)  # at any bandwidth: one program
     return wired(group, programs.run(_circuits_for, np.asarray(demand), region))
 
 

@@ -108,7 +108,7 @@ def plain_loops(name="", line="", instead=""):
             copy = broken(f"host.{part}", *((line, instead) if part == name else ("", "")))
             sys.modules[f"mfabric_jax.flows.host.{part}"] = copy
         new_heap, nothing_shared = copy.new_heap, copy.nothing_shared  # records, whose fields plain Python sees
-        copy._programs = lambda: (copy.run_events, copy.push_forward, copy.pull_back)
+        copy._programs = lambda: (copy.run, copy.pushed, copy.pulled)
         copy.new_heap = lambda things: new_heap(things)._replace(entries=new_heap(things).entries.view(np.recarray))
         copy.nothing_shared = lambda *terms: as_records(nothing_shared(*terms))
         yield
