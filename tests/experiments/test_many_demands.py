@@ -47,6 +47,7 @@ def over(plans, region, seen, true, routes):
     return np.mean(found)
 
 
+@pytest.mark.slow
 def test_rows_are_what_direct_calls_give(rows):
     assert len(rows) == 2 * 2 * len(CONFIG.policies)
     case, region = case_of(CONFIG, "gate", 4, 2, 2), CONFIG.region(4)
@@ -63,6 +64,7 @@ def test_rows_are_what_direct_calls_give(rows):
         assert row["low"] <= row["over_bound"] <= row["high"]
 
 
+@pytest.mark.slow
 def test_without_errors_all_that_search_jointly_are_one_and_errors_are_found_out(rows):
     exact = [row for row in rows if row["sigma"] == 0 and row["policy"] not in ("greedy", EVEN)]
     for routes in ("adaptive", "fixed"):
@@ -83,6 +85,7 @@ def test_gaps_are_closed_between_joint_on_the_forecast_and_on_the_truth():
     assert gaps(made)[0]["closed"] is None
 
 
+@pytest.mark.slow
 def test_table_and_figure(rows, tmp_path):
     assert "broad 0.8" in SCRIPT.table(rows)
     assert SCRIPT.draw(rows, tmp_path / "demands.png").stat().st_size > 10_000

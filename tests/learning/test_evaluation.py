@@ -142,6 +142,7 @@ def test_a_network_brings_its_own_shares():
     np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_plans_for_many_demands_gets_scenarios_of_the_forecast():
     names = ("joint", "sample-average", "uniform")
     given = {"sizes": (6,), "sigmas": (1.0,), "samples": 6, "optical_degree": 3, "electrical_nics": 1, "scenarios": 8}

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from mfabric_jax.fabric import Circuits, Region
@@ -104,6 +105,7 @@ def test_what_counts_of_the_samples_by_hand():
     assert risk_of(seconds, absent, tail_of("worst")) == 2  # a sample of no weight does not count
 
 
+@pytest.mark.slow
 def test_the_tail_is_lower_where_it_is_what_counts():
     servers, region, worst = 6, Region(6, 400.0, 3, 1.0), []
     for seed in range(4):

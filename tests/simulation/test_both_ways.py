@@ -148,7 +148,7 @@ def agree(seeds, tmp_path, most_numbers):
 RARE = {  # drawn by chance too seldom
     "replicas under spans of an iteration": {"circuits.span.length": "iteration", "run.replicas": 2},
     "replicas under spans as they will be": {"circuits.span.chosen_on": "actual", "run.replicas": 2},
-    "replicas where it pays": {"circuits.turn": "pays", "circuits.policy": "joint", "run.replicas": 2},
+    "replicas where it pays": {"circuits.turn": "pays", "run.replicas": 2},
     "a run's circuits, overlapping passes": {"circuits.span.length": "run", "job.schedule": "dualpipe"},
 }
 
@@ -162,7 +162,7 @@ def test_what_is_seldom_drawn(what, tmp_path):
 
 
 def test_a_few_drawn_cases(tmp_path):
-    assert agree(range(3), tmp_path, 2)
+    assert agree(range(2), tmp_path, 1)
 
 
 @pytest.mark.slow
