@@ -18,7 +18,7 @@ def benchmark():
 
 @pytest.mark.parametrize(
     ("question", "programs", "requests", "traces"),
-    [("small", 10, 10, 100), pytest.param("demo", 25, 25, 500, marks=pytest.mark.slow)],
+    [("small", 2, 2, 2), pytest.param("demo", 10, 10, 10, marks=pytest.mark.slow)],
 )
 def test_few_programs_the_first_time_and_none_after(question, programs, requests, traces, tmp_path):
     speed = benchmark()
