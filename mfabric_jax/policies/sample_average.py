@@ -193,7 +193,8 @@ def stages(search: Search) -> tuple[Callable, Callable]:
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         return best(samples, _both(found, then), tail, stay) if stay else then
 
-    return jax.jit(first), jax.jit(further)  # each traced once, however often it is batched
+    # Each is traced once, however often it is batched; inlined, what is before and behind is fused with it.
+    return jax.jit(first, inline=True), jax.jit(further, inline=True)
 
 
 @functools.cache
