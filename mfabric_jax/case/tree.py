@@ -102,9 +102,13 @@ class GpuSettings(Group, frozen=True):
 
 # ----------------------------------------------------------------------------------------------------------------- job
 class Parallel(Group, frozen=True):
-    """How the job is spread over GPUs. `gpus` and `dp` follow from each other; both may be stated where they agree."""
+    """How the job is spread over GPUs: gpus = dp x etp x ep x pp, where etp is tp if it is left open."""
 
     tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
+    etp: Annotated[
+        Count | None,
+        doc("Tensor-parallel degree inside experts; the other GPUs of tp hold other experts (folding; open: tp)."),
+    ] = None
     pp: Annotated[Count | None, doc("Pipeline stages.")] = None
     ep: Annotated[Count | None, doc("Expert-parallel degree.")] = None
     gpus: Annotated[Count | None, doc("GPUs of the job (open: 1,024 where dp is open, too).")] = None

@@ -32,7 +32,7 @@ def run(cases: Cases, options: Options) -> None:
     resolved = worked_out(shared.one_case(cases, "traffic"))
     job = resolved.job
     print(
-        f"{job.model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
+        f"{job.model}: {job.gpus} GPUs = DP {job.dp} x {job.tp_words} x PP {job.pp} x EP {job.ep}, "
         f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration, "
         f"a region (an EP group's servers) of {job.servers_per_region}"
     )

@@ -35,8 +35,10 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
 def job_words(rows: Rows) -> list[str]:
     """The job of one model's rows in words; every value where rows differ, nothing where values are unknown."""
     gpus, batches = (_values(rows, name) for name in ("gpus", "micro_batches"))
-    degrees = {name.upper(): _values(rows, name) for name in ("dp", "tp", "pp", "ep")}
+    folded = _values(rows, "etp") not in ("", _values(rows, "tp"))
+    degrees = {name.upper(): _values(rows, name) for name in ("dp", "etp" if folded else "tp", "pp", "ep")}
     product = f" = {' x '.join(f'{name} {value}' for name, value in degrees.items())}" if all(degrees.values()) else ""
+    product += f" (attention TP {_values(rows, 'tp')})" if product and folded else ""
     each = [_values(rows, name) for name in ("micro_batch", "sequence")]
     of = f" of {' x '.join(map(str, each))} tokens" if all(each) else ""
     tokens = " and ".join(f"{value / MILLION:.3g}" for value in sorted(set(map(_tokens, rows)) - {0.0}))

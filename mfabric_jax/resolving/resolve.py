@@ -365,9 +365,10 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
         if found[path] is None:
             found.fill(path, getattr(chosen, name), why)
             why = f"with {path}" if why == chosen.why else why
-    degrees = {name: found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp")}
+    degrees = {name: found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": _of_experts(found)}
+    found.fill("job.parallel.etp", degrees["tp"], "as tp")
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
-    found.fill("job.parallel.gpus", product, "dp x tp x pp x ep")
+    found.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
     if found["job.recompute"] == "fit":
         found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
     _batch(found, degrees)
@@ -397,6 +398,7 @@ def _shape(found: _Open) -> dict[str, Any]:
         "chunks": found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1,
         "overlap_passes": passes,
         "cp": found["job.parallel.cp"],
+        "folded": (found["job.parallel.tp"] or 1) // (_of_experts(found) or 1),
         "tp_reduces": found["job.parallel.tp_reduces"],
         "sharding": found["job.sharding"],
         "head": "known" if found["job.head"] else "left-out",
@@ -416,15 +418,22 @@ def _placed(found: _Open, name: str) -> Any:
     return found[f"placement.{found['placement.rule']}.{name}"]
 
 
+def _of_experts(found: _Open) -> int | None:
+    """Tensor-parallel degree inside experts."""
+    etp = found["job.parallel.etp"]
+    return found["job.parallel.tp"] if etp is None else etp
+
+
 def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
     """Degrees and recomputation: as stated, else the fastest per token that fits."""
-    tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
+    _check_degrees(found, model, gpu)
+    pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
+    tp = _of_experts(found)
     if gpus is None and dp is not None and None not in (tp, pp, ep):
         gpus = tp * pp * ep * dp
     if gpus is None and None not in (tp, pp, ep):
         replica = tp * pp * ep
         gpus = max(1, GPUS // replica) * replica
-    _check_degrees(found, model, gpu)
     recompute = found["job.recompute"]
     shape = {name: value for name, value in _shape(found).items() if name not in ("sequence", "micro_batch")}
     return quickest(
@@ -447,7 +456,9 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
 def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
     """`Misfit` for degrees that do not divide evenly, with the nearest that do."""
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
-    facts, servers = model.architecture, gpu.gpus_per_server
+    facts, servers, etp = model.architecture, gpu.gpus_per_server, found["job.parallel.etp"]
+    if etp is not None and (tp is None or tp % etp):
+        raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {_word(tp)}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
         if degree is not None and of % degree:
             near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
@@ -456,16 +467,19 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
         raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
     if None in (tp, pp, ep, gpus):
         return
+    of_experts = "tp" if etp is None else "etp"
+    tp = tp if etp is None else etp
     replica = tp * pp * ep
     if dp is not None and gpus != dp * replica:
         raise Misfit(
-            f"job.parallel.gpus {gpus} and dp {dp} do not agree: dp {dp} x tp {tp} x pp {pp} x ep {ep} make "
+            f"job.parallel.gpus {gpus} and dp {dp} do not agree: dp {dp} x {of_experts} {tp} x pp {pp} x ep {ep} make "
             f"{dp * replica}."
         )
     if gpus % replica:
         near = _nearest(gpus, [gpus // replica * replica, (gpus // replica + 1) * replica])
         raise Misfit(
-            f"job.parallel.gpus must be a multiple of tp {tp} x pp {pp} x ep {ep} = {replica}, got {gpus}; {near}."
+            f"job.parallel.gpus must be a multiple of {of_experts} {tp} x pp {pp} x ep {ep} = {replica}, got {gpus}; "
+            f"{near}."
         )
 
 
@@ -487,7 +501,8 @@ def _disagree(found: _Open, said: str, takes: str) -> None:
 
 
 def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
-    micro_batch, cp, pp = found["job.batch.micro_batch"], found["job.parallel.cp"], degrees["pp"]
+    micro_batch, pp = found["job.batch.micro_batch"], degrees["pp"]
+    cp = found["job.parallel.cp"] * (found["job.parallel.tp"] // degrees["tp"])  # EP ranks that share a sequence
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
     order = SCHEDULES[found["job.schedule"]]
     chunks, passes = found["job.interleaved.chunks"] or order.chunks or 1, found["job.overlap"] == "passes"

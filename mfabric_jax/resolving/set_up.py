@@ -51,8 +51,10 @@ def too_large_words(resolved: Resolved) -> str | None:
         return None
 
     def again(changed: Mapping[str, Any]) -> Workload:
-        stated = {FIELDS[name]: getattr(job, name) for name in ("tp", "pp", "ep", "recompute")}
+        stated = {FIELDS[name]: getattr(job, name) for name in ("pp", "ep", "recompute")}
         stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
+        etp = changed.get("tp", job.tp)
+        stated |= {"job.parallel.tp": etp * job.folded, "job.parallel.etp": etp}
         return worked_out(resolved.asked.with_(stated)).job
 
     does = [remedy_words(one, job) for one in remedies(job, server, again)]

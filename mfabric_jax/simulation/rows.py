@@ -237,7 +237,10 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     """Columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
-    return {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")} | {
+    found = {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")}
+    return found | {
+        "tp": job.attention_tp,
+        "etp": job.tp,
         "tokens_per_iteration": tokens_of_iteration(job),
         "compute_precision": settings.case.job.precision.compute,
         "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),

@@ -104,8 +104,9 @@ class _Writer:
         ends, group = self.grid[stage, number], stage * len(self.replicas) + number
         site = Site(self.tasks, ends, group, barriers=self.barriers, receives=self.receives)
         if self.collectives and self.ends.ranks < 1:
-            members = ends.reshape(-1, self.workload.tp)
-            site.reduced = Reduced(np.repeat(self.tasks.grouped(members), members.shape[1]), pp_bytes(self.workload))
+            members = ends.reshape(-1, self.workload.attention_tp)
+            size = self.workload.folded * pp_bytes(self.workload)
+            site.reduced = Reduced(np.repeat(self.tasks.grouped(members), members.shape[1]), size)
         return site
 
     def _arrived(self, sites: list[Site], n: int, ended: dict[int, Ready]) -> Ready:

@@ -398,7 +398,7 @@ def last_blocks(workload: Workload) -> np.ndarray:
 
 def _rings(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of context-parallel rings that attention scores do not hide."""
-    if workload.ranks_per_server % workload.cp == 0:
+    if workload.ranks_per_server % workload.sequence_ranks == 0:
         once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
     else:
         of_rank = rates.send_Bps * (workload.tp / workload.gpus_per_server)

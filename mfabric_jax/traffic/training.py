@@ -117,9 +117,10 @@ def gradient_flows(workload: Workload) -> Flows:
     parts = []
     for stages in workload.stages_alike:
         gradients, holders = replica_bytes(workload, stages[0]), grid[list(stages)]
-        for slice_ in range(workload.tp):
-            members = holders[:, :, :, slice_].reshape(-1, per_server // workload.tp)
-            parts.append(hierarchical_all_reduce(members, gradients.dense / workload.tp, label="DP"))
+        slices = holders.reshape(-1, workload.attention_tp)
+        for slice_ in slices.T:
+            members = slice_.reshape(-1, per_server // workload.attention_tp)
+            parts.append(hierarchical_all_reduce(members, gradients.dense / workload.attention_tp, label="DP"))
         experts = holders.transpose(2, 3, 0, 1).reshape(-1, len(stages) * workload.dp)
         parts.append(ring_all_reduce(experts, gradients.expert / workload.tp, label="DP experts"))
     return together(*parts)
@@ -137,7 +138,7 @@ def pipeline_flows(workload: Workload) -> Flows:
 
 def context_flows(workload: Workload) -> Flows:
     """Keys and values, and their gradients, around every context-parallel ring, for all blocks."""
-    rings = gpu_grid(workload).reshape(workload.pp, -1, workload.cp, workload.tp)
+    rings = gpu_grid(workload).reshape(workload.pp, -1, workload.cp, workload.attention_tp)
     blocks = np.reshape(workload.stage_blocks, (-1, 1, 1, 1))
     each = workload.micro_batches / workload.order.copies
     size = context_rounds(workload) * each * blocks * (context_bytes(workload) / workload.tp)

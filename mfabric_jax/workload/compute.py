@@ -185,7 +185,7 @@ def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> f
     seconds = _blocks(workload) * reduces * tp_bytes_per_gpu(workload) / rates.nvlink
     if workload.cp == 1:
         return seconds
-    inside = workload.tp * workload.cp <= workload.gpus_per_server
+    inside = workload.tp * workload.sequence_ranks <= workload.gpus_per_server
     ring_Bps = workload.tp * (rates.nvlink if inside else rates.server / workload.gpus_per_server)
     scores_s = scores_over_attention(workload) * part.attention_s
     waited_for = max(0.0, context_bytes(workload) / ring_Bps - scores_s)

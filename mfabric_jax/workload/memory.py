@@ -12,7 +12,6 @@ from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
-    StageParams,
     held_params,
     kinds_of_block,
     stage_params,
@@ -57,13 +56,13 @@ def _updated(workload: Workload, dense: float, expert: float) -> float:
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies
-    return dense / (replicas * workload.ep) + expert / replicas
+    return dense / (replicas * workload.ep // workload.folded) + expert / replicas
 
 
 def step_bytes(workload: Workload, stage: int) -> float:
     """Bytes of HBM that a GPU of a stage reads and writes in the optimizer step."""
     params, each = stage_params(workload, stage), workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
-    dense = (params.dense + word_params(workload, stage)) / workload.tp
+    dense = (params.dense + word_params(workload, stage)) / workload.attention_tp
     return each * _updated(workload, dense, params.expert / workload.tp)
 
 
@@ -88,8 +87,11 @@ class _OnGpus:
     def of(self, stage: int) -> Memory:
         workload, held = self.workload, self.workload.holdings[stage]
         params = held_params(held, *self.kinds)
-        dense, expert = (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp
-        shard, block = _updated(workload, dense, expert), _largest_block(held, self.kinds) / workload.tp
+        dense, expert = (
+            (params.dense + word_params(workload, stage)) / workload.attention_tp,
+            params.expert / workload.tp,
+        )
+        shard, block = _updated(workload, dense, expert), self._largest_block(held)
         whole = dense + expert
         return Memory(
             weights=WEIGHT_BYTES * (shard + GATHERED * block if self.share >= SHARDING.index("parameters") else whole),
@@ -99,15 +101,16 @@ class _OnGpus:
             logits=held.ends * self.logits,
         )
 
+    def _largest_block(self, held: Holding) -> float:
+        there = zip(self.kinds, (sum(held.moe), sum(held.dense)), strict=True)
+        of_gpu = self.workload.attention_tp, self.workload.tp
+        return max(params.dense / of_gpu[0] + params.expert / of_gpu[1] for params, count in there if count)
+
     def _in_flight(self, stage: int, held: Holding) -> float:
         workload = self.workload
         in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
         passes = zip(in_flight, held.moe, held.dense, strict=True)
         return sum(times * (moe * self.kept[True] + dense * self.kept[False]) for times, moe, dense in passes)
-
-
-def _largest_block(held: Holding, kinds: tuple[StageParams, StageParams]) -> float:
-    return max(sum(params) for params, count in zip(kinds, (sum(held.moe), sum(held.dense)), strict=True) if count)
 
 
 def _kept(workload: Workload) -> tuple[dict[bool, float], float]:

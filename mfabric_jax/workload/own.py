@@ -17,7 +17,7 @@ SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its c
 KINDS = {"grouped-query": GroupedQuery, "latent": Latent, "linear": Linear}
 OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
 OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
-    **{name: f"parallel.{name}" for name in ("tp", "ep", "dp", "pp", "gpus", "cp", "tp_reduces")},
+    **{name: f"parallel.{name}" for name in ("tp", "etp", "ep", "dp", "pp", "gpus", "cp", "tp_reduces")},
     **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
     **{
         "dispatch_bytes": "precision.dispatch",

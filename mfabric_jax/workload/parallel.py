@@ -113,6 +113,8 @@ class Workload:
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism, with product `gpus`.
     - `cp`: neighbouring EP ranks that split the tokens of a sequence (context parallelism); 1: none.
+    - `folded`: neighbouring EP ranks that split attention and all else but routed experts as further tensor-parallel
+      ranks, each with its part of the tokens (MoE parallel folding, arXiv 2504.14960); `tp` is the degree of experts.
     - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
     - `schedule`: a name in `schedules.SCHEDULES`; `chunks`: model chunks per stage, for interleaved.
@@ -153,6 +155,7 @@ class Workload:
     overlap_passes: bool = False
     recompute: str = "none"
     cp: int = 1
+    folded: int = 1
     tp_reduces: str = "attention"
     sharding: str = "optimizer"
     head: str = "left-out"
@@ -182,7 +185,17 @@ class Workload:
             *(("head", COUNTED), ("optimizer_step", COUNTED), ("dispatch", DISPATCH)),
         ):
             checks.one_of(field, getattr(self, field), allowed)
-        for field in (*DEGREES, "gpus", "sequence", "micro_batch", "micro_batches", "gpus_per_server", "chunks", "cp"):
+        for field in (
+            *DEGREES,
+            "gpus",
+            "sequence",
+            "micro_batch",
+            "micro_batches",
+            "gpus_per_server",
+            "chunks",
+            "cp",
+            "folded",
+        ):
             checks.whole(field, getattr(self, field))
         for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
             checks.positive(field, getattr(self, field))
@@ -208,8 +221,9 @@ class Workload:
                 f"dp x tp x pp x ep must equal gpus, got {degrees} but gpus = {self.gpus}; gpus (--gpus) of "
                 f"{stage * self.pp} would fit."
             )
-        if per_server % self.tp:
-            raise checks.InputError(f"tp must divide gpus_per_server ({per_server}), got {self.tp}.")
+        if per_server % self.attention_tp:
+            what = f"tp x folded = {self.tp} x {self.folded}" if self.folded > 1 else "tp"
+            raise checks.InputError(f"{what} must divide gpus_per_server ({per_server}), got {self.attention_tp}.")
         if group % per_server and per_server % group:
             raise checks.InputError(
                 f"EP group of tp x ep = {self.tp} x {self.ep} = {group} GPUs does not fit whole servers of "
@@ -233,9 +247,12 @@ class Workload:
             raise checks.InputError(
                 f"redundant_experts must be a multiple of the {self.ep} ranks (ep), got {self.redundant_experts}."
             )
-        if self.sequence % self.cp or self.ep % self.cp:
+        if self.sequence % self.sequence_ranks or self.ep % self.sequence_ranks:
             divided = f"ep ({self.ep}) and the {self.sequence} tokens of a sequence"
-            raise checks.InputError(f"cp must divide {divided}, got {self.cp}.")
+            what = f"cp x folded = {self.cp} x {self.folded}" if self.folded > 1 else "cp"
+            raise checks.InputError(f"{what} must divide {divided}, got {self.sequence_ranks}.")
+        if self.folded > 1 and self.tp_reduces == "all":
+            raise checks.InputError("tp_reduces must be attention where experts are folded, got 'all'.")
         if self.head == "counted" and not facts.vocab:
             raise checks.InputError(f"head 'counted' needs the vocab of {facts.name}, which is not known.")
         if places > facts.blocks:
@@ -267,9 +284,24 @@ class Workload:
         return RankLayout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
 
     @property
+    def attention_tp(self) -> int:
+        """GPUs that split attention and all else but routed experts."""
+        return self.tp * self.folded
+
+    @property
+    def tp_words(self) -> str:
+        """Such as "TP 2", or "ETP 1 (TP 2)" where experts are folded."""
+        return f"TP {self.tp}" if self.folded == 1 else f"ETP {self.tp} (TP {self.attention_tp})"
+
+    @property
+    def sequence_ranks(self) -> int:
+        """EP ranks that share the tokens of a sequence."""
+        return self.cp * self.folded
+
+    @property
     def tokens(self) -> int:
         """Tokens of one EP rank in one micro-batch."""
-        return self.micro_batch * self.sequence // self.cp
+        return self.micro_batch * self.sequence // self.sequence_ranks
 
     @property
     def iteration_tokens(self) -> int:

@@ -147,7 +147,7 @@ def _facts(stated: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, A
 
 def _sequences(facts: Mapping[str, Any]) -> int:
     together = facts["dp"] * facts["ep"] * facts.get("micro_batch", OWN_MICRO_BATCH)
-    return max(1, together // facts.get("cp", 1))
+    return max(1, together // (facts.get("cp", 1) * facts.get("folded", 1)))
 
 
 def _tried(make: Callable[[], Workload]) -> Workload | None:
@@ -288,8 +288,8 @@ def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu) -> Remedy | None
 
 
 def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> Remedy | None:
-    kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "sharding", "dispatch_bytes", "combine_bytes")
-    same = {name: getattr(workload, name) for name in (*kept, "grad_bytes", "redundant_experts")}
+    kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "folded", "sharding", "dispatch_bytes")
+    same = {name: getattr(workload, name) for name in (*kept, "combine_bytes", "grad_bytes", "redundant_experts")}
     try:
         other = quickest(workload.architecture, server, gpus=gpus, **same)
     except InputError:

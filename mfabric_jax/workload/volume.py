@@ -19,7 +19,7 @@ OPTIMIZER_BYTES = 12  # float32: master copy, mean and variance of the gradient
 
 
 class GradientBytes(NamedTuple):
-    """Gradients of one stage [B], whole TP group: `dense`, equal on all DP x EP ranks (with counted embedding and
+    """Gradients of one stage [B], whole TP group: `dense`, equal on all groups of attention (with counted embedding and
     head), `expert`, routed experts of one EP rank, and `copies`, the mean part of `expert` in redundant experts."""
 
     dense: float
@@ -51,7 +51,7 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
     """Bytes that one GPU sends in the TP all-reduce of one block's forward pass of one micro-batch."""
-    return ring_bytes(pp_bytes(workload), workload.tp)
+    return ring_bytes(workload.folded * pp_bytes(workload), workload.attention_tp)
 
 
 def pp_bytes(workload: Workload) -> float:
@@ -149,14 +149,16 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
     held = expert * per_server / (workload.tp * copies)
     between = ring_bytes(dense, servers) + ring_bytes(held, spread)
     between += copy_ring_bytes(copy_part(workload, held), spread)
-    local, slice_, slice_of_expert = per_server // workload.tp, dense / workload.tp, expert / workload.tp
+    slice_, slice_of_expert = dense / workload.attention_tp, expert / workload.tp
+    local = per_server // workload.attention_tp
     inside = ring_bytes(slice_, local) + ring_bytes(slice_of_expert, copies)
     return ReplicaRing(between, inside, ring_steps(servers) + ring_steps(spread))
 
 
 def context_bytes(workload: Workload) -> float:
     """Bytes that one EP rank (whole TP group) sends around its ring in a block's forward pass of one micro-batch."""
-    elements = workload.architecture.attention.passed_on(workload.tokens, workload.micro_batch)
+    folded, attention = workload.folded, workload.architecture.attention
+    elements = attention.passed_on(folded * workload.tokens, workload.micro_batch) / folded
     return (workload.cp - 1) * ACTIVATION_BYTES * elements
 
 
@@ -187,7 +189,9 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
         "EP": workload.micro_batches * rounds * workload.moe_layers * leaving * element,
         "PP": workload.micro_batches * PASSES * boundaries * pp_bytes(workload),
         "DP": sum(
-            ring_bytes(part.dense, replicas * holders) + ring_bytes(part.expert, dp) + copy_ring_bytes(part.copies, dp)
+            ring_bytes(part.dense / workload.folded, replicas * holders // workload.folded)
+            + ring_bytes(part.expert, dp)
+            + copy_ring_bytes(part.copies, dp)
             for part in gradients
         ),
     }

@@ -49,6 +49,9 @@ SHAPES = (
     {"pp": 4, "tp": 4},
     {"pp": 1, "dp": 8, "ep": 1},
     {"ep": 2, "tp": 1},
+    {"tp": 1, "ep": 8, "folded": 2},
+    {"tp": 2, "ep": 4, "folded": 2},
+    {"tp": 1, "ep": 4, "folded": 4, "dp": 4},
 )
 
 
@@ -138,17 +141,19 @@ def test_gradients_go_around_replicas_of_the_same_slice():
         flows = gradient_flows(workload)
         got = {label: {row[:2]: row[2] for row in rows(flows) if row[4] == label} for label in flows.labels}
         between, experts, inside = {}, {}, {}
-        local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
-        for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
+        whole = workload.tp * workload.folded  # GPUs that split attention
+        local = workload.gpus_per_server // whole  # replicas of a slice in one server
+        for stage, t in itertools.product(range(workload.pp), range(whole)):
             size = replica_bytes(workload, stage)
-            same = np.flatnonzero((where.pp == stage) & (where.tp == t))
+            same = np.flatnonzero((where.pp == stage) & (np.arange(workload.gpus) % whole == t))
             for server in range(0, len(same), local):
                 for a, b in itertools.permutations(same[server : server + local], 2):
-                    inside[a, b] = 2 * size.dense / workload.tp / local
+                    inside[a, b] = 2 * size.dense / whole / local
             for n in range(local):
-                between |= ring(same[n::local], size.dense / workload.tp / local)
-            for e in range(workload.ep):
-                experts |= ring(same[where.ep[same] == e], size.expert / workload.tp)
+                between |= ring(same[n::local], size.dense / whole / local)
+        for stage, e, t in itertools.product(range(workload.pp), range(workload.ep), range(workload.tp)):
+            same = np.flatnonzero((where.pp == stage) & (where.ep == e) & (where.tp == t))
+            experts |= ring(same, replica_bytes(workload, stage).expert / workload.tp)
         for label, want in {"DP inside": inside, "DP between": between, "DP experts": experts}.items():
             assert got[label] == pytest.approx({k: v for k, v in want.items() if v}, rel=1e-12)
         # Those inside stay in a server, those between keep to their place in it.
@@ -186,7 +191,14 @@ def test_activations_of_chunks_go_around():
 
 
 def test_rings_and_gathered_parameters_are_what_an_iteration_sends():
-    for shape in ({"cp": 2}, {"cp": 4, "recompute": "block"}, {"sharding": "gradients"}, {"sharding": "parameters"}):
+    folded = {"cp": 2, "folded": 2, "ep": 8, "tp": 1}
+    for shape in (
+        {"cp": 2},
+        {"cp": 4, "recompute": "block"},
+        {"sharding": "gradients"},
+        {"sharding": "parameters"},
+        folded,
+    ):
         workload = job(micro_batches=3, **shape)
         flows, volume = training_flows(workload, balanced(workload)), iteration_bytes(workload)
         got = sums(flows)
