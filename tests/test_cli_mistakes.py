@@ -56,7 +56,10 @@ MISTAKES = {
         ("--ends gpu --contention all", "ends must be server for contention where the NICs of a server are pooled"),
     ],
     "validate": [
-        ("--runs here", "validate needs to know what first; allowed: packet"),
+        ("--runs here", "validate needs to know what first; allowed: packet, training"),
+        ("training deepseek", "row 'deepseek' is unknown"),
+        ("training --runs here", "runs are of validate packet; leave out --runs here"),
+        ("packet grok --runs here", "rows are of validate training; leave out 'grok'"),
         ("pakcet", "validation 'pakcet' is unknown (did you mean 'packet'?)"),
         ("packet", "validate packet needs --runs"),
         ("packet --runs nowhere", "runs must be a folder of packet-level runs (.json)"),

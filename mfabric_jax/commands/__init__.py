@@ -15,7 +15,7 @@ COMMANDS = {  # by name, and what each tells
     "draw": "a picture of a fabric",
     "traffic": "bytes of each kind of parallelism in one iteration of a model, memory of a GPU",
     "traces": "what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors",
-    "validate": "predictions against recorded packet-level runs",
+    "validate": "predictions beside what was measured: packet-level runs, steps of trainings on real clusters",
     "policies": "every policy on every kind of demand: how late, how fast",
     "train": "a policy that chooses circuits: a network, or an index rule of five numbers",
     "evaluate": "policies on demand they were not trained on, known exactly, with errors or predicted",

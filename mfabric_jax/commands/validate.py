@@ -1,23 +1,30 @@
-"""`mfabric validate packet`: predictions against recorded runs."""
+"""`mfabric validate packet` and `mfabric validate training`: predictions beside what was measured."""
 
 import dataclasses
 from typing import Annotated, Literal
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(shared.OnDevice):
-    """Predict recorded packet-level runs at flow level and say how far off the prediction is.
+    """Predict what was measured, and say how far off the prediction is.
 
-    Prediction: exact max-min fluid completion, headers taken off the line rate; beside it the same corrected by what
-    the run's transport takes and adds. Queues and losses are in neither.
+    packet: runs of a packet-level simulator, at flow level: exact max-min fluid completion, headers taken off the line
+    rate; beside it the same corrected by what the run's transport takes and adds. Queues and losses are in neither.
+    training: seconds of a step of trainings on real clusters, which the package knows with their sources.
     """
 
-    what: Annotated[Literal["packet"], Positional("packet", "to know what first; allowed: packet", "validation")]
-    """packet: runs of a packet-level simulator."""
-    runs: str
+    what: Annotated[
+        Literal["packet", "training"],
+        Positional("packet|training", "to know what first; allowed: packet, training", "validation"),
+    ]
+    """packet: runs of a packet-level simulator; training: steps of trainings."""
+    rows: Annotated[tuple[str, ...], Positional("ROW")] = ()
+    """Rows of `training` (default: all)."""
+    runs: str | None = None
     """A folder of packet-level runs, one .json file each."""
     transport: str = "named"
     """What corrects the prediction: named (ndp or dctcp, where a run names one of them), none, ndp, dctcp, or a .toml
@@ -29,6 +36,12 @@ class Options(shared.OnDevice):
 
 
 def run(options: Options) -> None:
+    if options.what == "training":
+        return _trainings(options)
+    if options.runs is None:
+        raise InputError("validate packet needs --runs, a folder of packet-level runs.")
+    if options.rows:
+        raise InputError(f"rows are of validate training; leave out {options.rows[0]!r}.")
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import validation
     from mfabric_jax.fabric.transport import get_transport
@@ -48,3 +61,24 @@ def run(options: Options) -> None:
     given = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
     shared.write(rows, options.out, given | provenance(options.dtype))
     print(agreement(rows, validation.packet_groups(predictions)))
+
+
+def _trainings(options: Options) -> None:
+    if options.runs is not None:
+        raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
+    from mfabric_jax.validation.trainings import training_rows, training_summary, trainings
+
+    asked = trainings(options.rows)
+    shared.check_outputs(options.out)
+    shared.start_jax("float32", options.device)
+    from mfabric_jax.report.tables import trainings as table
+    from mfabric_jax.simulation.results import provenance
+
+    rows = []
+    with shared.bar("validate", "row", len(asked)) as bar:
+        for row in training_rows(asked):
+            rows.append(row)
+            bar.update()
+    given = {"command": "validate training", "rows": [one.name for one in asked]}
+    shared.write(rows, options.out, given | provenance("float32"))
+    print(table(rows, training_summary(rows)))

@@ -208,6 +208,21 @@ def agreement(rows: Rows, groups: Rows) -> str:
     return "\n\n".join([*blocks, plain(lines, _GROUPS), _LEGEND + stated * bool(apart)])
 
 
+_STEPS = (
+    *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]", places=2)),
+    *(Column("measured_s", "measured [s]", places=2), Column("error", "error", percent=True), Column("fits", "fits")),
+)
+_ERRORS = (
+    *(Column("gpu", "GPU"), Column("rows", "rows"), Column("mean_error", "mean error", percent=True)),
+    Column("worst_error", "worst", percent=True),
+)
+
+
+def trainings(rows: Rows, summary: Rows) -> str:
+    """The table of `mfabric validate training`: every row, then the errors by GPU."""
+    return "\n\n".join(plain(part, columns) for part, columns in ((rows, _STEPS), (summary, _ERRORS)) if part)
+
+
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row} | {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted", "corrected")}
 
