@@ -418,7 +418,7 @@ def _placed(found: _Open, name: str) -> Any:
     return found[f"placement.{found['placement.rule']}.{name}"]
 
 
-def _of_experts(found: _Open) -> int | None:
+def _of_experts(found: _Open) -> Any:
     """Tensor-parallel degree inside experts."""
     etp = found["job.parallel.etp"]
     return found["job.parallel.tp"] if etp is None else etp
