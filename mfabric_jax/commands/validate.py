@@ -33,6 +33,8 @@ class Options(shared.OnDevice):
     """Arithmetic of the prediction."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
+    picture: str | None = None
+    """A picture of the errors of `training`, .png, .pdf or .svg."""
 
 
 def run(options: Options) -> None:
@@ -40,8 +42,9 @@ def run(options: Options) -> None:
         return _trainings(options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
-    if options.rows:
-        raise InputError(f"rows are of validate training; leave out {options.rows[0]!r}.")
+    if options.rows or options.picture is not None:
+        which = f"rows are of validate training; leave out {options.rows[0]!r}." if options.rows else None
+        raise InputError(which or f"a picture is of validate training; leave out --picture {options.picture}.")
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import validation
     from mfabric_jax.fabric.transport import get_transport
@@ -69,7 +72,7 @@ def _trainings(options: Options) -> None:
     from mfabric_jax.validation.trainings import training_rows, training_summary, trainings
 
     asked = trainings(options.rows)
-    shared.check_outputs(options.out)
+    shared.check_outputs(options.out, picture=options.picture)
     shared.start_jax("float32", options.device)
     from mfabric_jax.report.tables import trainings as table
     from mfabric_jax.simulation.results import provenance
@@ -82,3 +85,7 @@ def _trainings(options: Options) -> None:
     given = {"command": "validate training", "rows": [one.name for one in asked]}
     shared.write(rows, options.out, given | provenance("float32"))
     print(table(rows, training_summary(rows)))
+    if options.picture is not None:
+        from mfabric_jax.report import figures
+
+        shared.tell(figures.steps(rows, options.picture))

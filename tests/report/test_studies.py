@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, training_chart
+from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, steps_chart, training_chart
 from mfabric_jax.report.tables import agreement, forecast_table, scoreboard_table
 
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
@@ -42,6 +42,19 @@ def forecast_rows():
         | {"over_bound": mean, "low": mean - 0.02, "high": mean + 0.02, "gain_low": low, "gain_high": high}
         for (policy, (mean, low, high)), forecast in itertools.product(means.items(), ("0", "0.3", "predicted"))
     ]
+
+
+def test_a_bar_for_every_step_that_was_measured():
+    errors = {"A": [("one", 0.25), ("two", -0.5), ("kept apart", None)], "B": [("three", 0.0)]}
+    rows = [{"gpu": gpu, "row": name, "error": error} for gpu, own in errors.items() for name, error in own]
+    (panel,) = steps_chart(rows).panels
+    assert panel.names == ["one", "two", "three"]
+    assert [(bar.start, bar.end, bar.look.label) for bar in panel.bars] == [
+        (0.0, 0.25, "A"),
+        (-0.5, 0.0, "A"),
+        (0.0, 0.0, "B"),
+    ]
+    assert panel.totals == [(0.25, "+25%"), (0.0, "-50%"), (0.0, "+0%")]
 
 
 def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():

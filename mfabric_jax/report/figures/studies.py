@@ -1,4 +1,4 @@
-"""Pictures of studies: slow-downs by failure, time over the degree bound, jobs on a link."""
+"""Pictures of studies: slow-downs by failure, errors of predicted steps, time over the degree bound, jobs on a link."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
     if published is not None and 0 <= published - end < 0.25 * span:
         end = published + 0.02 * span
     return end, f"{value:+.1%}"
+
+
+def steps_chart(rows: Rows) -> Chart:
+    """A bar per step of a training that was measured, in the colour of its GPU: predicted over measured, less 1."""
+    known = [row for row in rows if row.get("error") is not None]
+    if not known:
+        raise InputError("the figure of trainings needs a row that was measured, got none.")
+    looks = style.distinct_looks(values_of(known, "gpu"))
+    ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
+    bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
+    totals = [(high, f"{row['error']:+.0%}") for row, (_, high) in zip(known, ends, strict=True)]
+    names = [str(row["row"]) for row in known]
+    panel = Panel("", "", bars=bars, names=names, totals=totals, percent=True)
+    return Chart("Seconds of a step, predicted over measured, less 1", "", list(looks.values()), [panel])
 
 
 def training_chart(lines: Rows) -> Chart:
@@ -142,3 +156,4 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
 # Each draws rows into a file, as failures(rows, path) does, and returns the path.
 failures, training = charts.saved(failures_chart), charts.saved(training_chart)
 forecasts, interleaving = charts.saved(forecasts_chart), charts.saved(build_interleaving)
+steps = charts.saved(steps_chart)
