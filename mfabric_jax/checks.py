@@ -53,7 +53,7 @@ BY_NAME = {  # by the whole name
 }
 COUNTS = {  # the most of what is counted
     **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
-    **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank"), 2**18),
+    **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank", "attention_gpus"), 2**18),
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
     **dict.fromkeys(("chunks", "overlap_parts", "drawn"), 2**10),
     **dict.fromkeys(("blocks", "num_hidden_layers"), 2**12),

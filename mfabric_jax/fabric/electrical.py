@@ -97,7 +97,7 @@ class Electrical(eqx.Module):
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1
             part = min(1.0, over / nics) if own else 1.0
-            rest = {"tp_on_eps": part if hit.gpus_per_rank > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
+            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
         star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
         return Degraded(kind, star, hit.server, **rest)
 

@@ -41,6 +41,7 @@ class Hit(NamedTuple):
     gpus_per_rank: int = 1
     radix: int = 64
     rails: bool = False
+    attention_gpus: int = 1
 
     def links_left(self, oversubscription: float = 1.0) -> float:
         """Fraction of an edge switch's uplinks left when one fails."""
@@ -100,13 +101,15 @@ def degraded(
     radix: int = 64,
     nvswitches: int = NVSWITCHES,
     rails: bool = False,
+    attention_gpus: int | None = None,
 ) -> Degraded:
     """What is left of a group of equal servers when something of `server` fails.
 
     - `servers`: of the group, None: its own number; `radix`: of the edge switches, whose remaining links go on
       spraying.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
-    - `gpus_per_rank`: tensor-parallel degree; above 1, a failed GPU moves only its slice.
+    - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
+    - `attention_gpus`: that of attention, None: the same; above 1, its all-reduces follow a GPU that moves.
     """
     one_of("failure", kind, KINDS)
     known: int = group.servers if servers is None else servers
@@ -117,4 +120,5 @@ def degraded(
         if whole("nvswitches", nvswitches) < 2:
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         return Degraded(kind, group, server, nvlink_left=1 - 1 / nvswitches)
-    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails))
+    attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
+    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails, attention_gpus))

@@ -109,7 +109,7 @@ class Region(eqx.Module):
         if kind == "gpu":
             spare = 1.0 if self.own_ports else nics
             left = self._with_nics(np.append(optical, 0), np.append(electrical, spare))
-            on_eps = spare / nics if hit.gpus_per_rank > 1 else 0.0
+            on_eps = spare / nics if hit.attention_gpus > 1 else 0.0
             return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps)
         circuits = {
             "optical-nic": np.maximum(optical - here, 0),

@@ -140,6 +140,7 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     job, settings, asked = one.workload, one.settings, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
     sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
+    sizes["attention_gpus"] = job.attention_tp
     switches = {"radix": config.case.network.radix, "rails": one.fabric.rails}
     nvswitches = config.nvswitches_of(one.fabric)
     left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, **sizes, **switches)
