@@ -185,12 +185,14 @@ def metric(rows: Rows) -> str | None:
 
 
 def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
-    """Chosen settings: columns before the result, and numbers that the configuration names, without indices."""
+    """Chosen settings: columns before the result, numbers that the configuration names, and columns named by a path
+    (but of `run`: draws are averaged), without indices."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
     indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
-    return [name for name in (*before, *behind) if name not in (*indices, *_FOLLOWS)]
+    paths = [name for name in names if "." in name and not name.startswith("run.") and name not in (*before, *behind)]
+    return [name for name in (*before, *behind, *paths) if name not in (*indices, *_FOLLOWS)]
 
 
 def values_in(rows: Rows, name: str) -> list[Any]:

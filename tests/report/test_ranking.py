@@ -55,6 +55,17 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
     assert [bar.end for bar in panel.bars] == [0.4, 0.45, 0.5]
 
 
+def test_what_differs_in_a_setting_is_another_design_and_draws_are_averaged():
+    """Two degrees of a job averaged 6.45 s, which none of them took."""
+    degrees = [row("fat-tree", "none", 400.0, None, usd, s) | {"job.parallel.ep": ep} for ep, usd, s in DEGREES]
+    ((_, every),) = designs([one | {"run.seed": seed} for one in degrees for seed in (0, 1)], {}).values()
+    assert [(one.settings["job.parallel.ep"], one.mean["iteration_s"]) for one in every] == [(8, 5.0), (16, 8.0)]
+    assert [one.choice for one in every] == ["400 Gbps, ep 8", "400 Gbps, ep 16"]
+
+
+DEGREES = (8, 0.2, 5.0), (16, 0.3, 8.0)
+
+
 def test_repeats_of_a_design_are_averaged_and_one_design_is_no_choice():
     rows = [ROWS[0] | {"sample": s, "usd_per_million_tokens": 0.4 + 0.1 * s} for s in (0, 1)]
     ((column, every),) = designs([*rows, *(one | {"sample": 0} for one in ROWS[1:3])], {}).values()
