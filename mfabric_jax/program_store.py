@@ -46,7 +46,7 @@ class Unfit(Exception):
 def folder_of(asked: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
     """The folder asked for, that of MFABRIC_PROGRAMS, or the usual one; None for "off" or without a home."""
     named = os.fspath(asked) if asked is not None else os.environ.get(ENVIRONMENT)
-    if named == OFF:
+    if named is not None and named.lower() == OFF:
         return None
     try:
         return pathlib.Path(named) if named else cache_folder() / "programs"

@@ -68,12 +68,19 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise InputError(f"{path} must be {words(kind)}, got {value!r:.80}.") from None
+        raise InputError(f"{path} must be {words(kind)}, got {value!r:.80}{_meant(kind, value)}.") from None
     if isinstance(found, int | float) and not isinstance(found, bool) and not math.isinf(found):
         check_size(path, found)
     if isinstance(found, float) and math.isinf(found) and not path.endswith("capacity_factor"):
         raise InputError(f"{path} must be {words(kind)}, got {found}.")
     return found
+
+
+def _meant(kind: Any, value: Any) -> str:
+    """The nearest word that a type accepts, as a question."""
+    accepted = [str(one) for part in parts_of(kind) for one in typing.get_args(part) if isinstance(one, str)]
+    near = difflib.get_close_matches(str(value).lower(), accepted, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _in_units(path: str, kind: Any, value: Any) -> Any:

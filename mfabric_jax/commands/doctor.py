@@ -20,7 +20,7 @@ def run(options: Options) -> None:
 
     if options.clear_programs:
         if (folder := programs.folder()) is None:
-            raise InputError("clear_programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
+            raise InputError("--clear-programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
         print(f"{program_store.clear(folder):,} programs removed from {folder}")
         return
     lines = tuning.doctor()

@@ -31,9 +31,10 @@ def run(cases: Cases, options: Options) -> None:
 
     resolved = worked_out(shared.one_case(cases, "traffic"))
     job = resolved.job
+    ranks = "EP rank" if job.sequence_ranks == 1 else f"{job.sequence_ranks} EP ranks"
     print(
-        f"{job.model}: {job.gpus} GPUs = DP {job.dp} x {job.tp_words} x PP {job.pp} x EP {job.ep}, "
-        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration, "
+        f"{job.model}: {job.gpus} GPUs = {job.spread_words}, "
+        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per {ranks} and iteration, "
         f"a region (an EP group's servers) of {job.servers_per_region}"
     )
     if (remark := region_remark(job.servers_per_region)) is not None:

@@ -30,7 +30,7 @@ CASE_FILES = (".toml", ".json")
 OF_CASES = {  # short flags of settings
     **{"--model": "model.name", "--fabric": "network.fabric", "--gpu": "gpu.name", "--gpus": "job.parallel.gpus"},
     **{"--nic-gbps": "network.nic_gbps", "--nic-use": "network.nic_use"},
-    **{f"--{name}": f"job.parallel.{name}" for name in ("tp", "pp", "ep", "dp")},
+    **{f"--{name}": f"job.parallel.{name}" for name in ("tp", "etp", "pp", "ep", "dp")},
     **{"--global-batch": "job.batch.global_batch", "--micro-batches": "job.batch.micro_batches"},
     **{"--sequence": "job.batch.sequence", "--efficiency": "compute.efficiency", "--trace": "traffic.trace.path"},
     **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},

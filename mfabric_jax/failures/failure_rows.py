@@ -151,7 +151,7 @@ def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | No
         if kind in absent:
             by_reason.setdefault(absent[kind], []).append(kind)
     parts = [f"{', '.join(some)} ({why})" for why, some in by_reason.items()]
-    return f"{name} has no failure {'; '.join(parts)}." if parts else None
+    return f"{name} has no failure {' and no failure '.join(parts)}." if parts else None
 
 
 # Why an iteration with something broken can take less time than a healthy one.

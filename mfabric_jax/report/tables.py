@@ -210,17 +210,25 @@ def agreement(rows: Rows, groups: Rows) -> str:
 
 _STEPS = (
     *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]", places=2)),
-    *(Column("measured_s", "measured [s]", places=2), Column("error", "error", percent=True), Column("fits", "fits")),
+    *(Column("measured_s", "measured [s]", places=2), Column("error", "error", percent=True)),
+    Column("fits", "fits memory"),
 )
 _ERRORS = (
-    *(Column("gpu", "GPU"), Column("rows", "rows"), Column("mean_error", "mean error", percent=True)),
+    *(Column("gpu", "GPU"), Column("rows", "rows"), Column("mean_error", "mean |error|", percent=True)),
     Column("worst_error", "worst", percent=True),
+)
+
+
+_OF_STEPS = (
+    "Seconds of a step. Error: predicted over measured, less 1; nothing is fitted. Assumed: a fat-tree without\n"
+    "oversubscription, evenly routed tokens, GPUs at half of their peak. Sources and notes are columns of --out."
 )
 
 
 def trainings(rows: Rows, summary: Rows) -> str:
     """The table of `mfabric validate training`: every row, then the errors by GPU."""
-    return "\n\n".join(plain(part, columns) for part, columns in ((rows, _STEPS), (summary, _ERRORS)) if part)
+    tables = [plain(part, columns) for part, columns in ((rows, _STEPS), (summary, _ERRORS)) if part]
+    return "\n\n".join([*tables, _OF_STEPS])
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:

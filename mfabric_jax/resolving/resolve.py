@@ -457,12 +457,18 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
     """`Misfit` for degrees that do not divide evenly, with the nearest that do."""
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     facts, servers, etp = model.architecture, gpu.gpus_per_server, found["job.parallel.etp"]
-    if etp is not None and (tp is None or tp % etp):
-        raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {_word(tp)}.")
+    if etp is not None and tp is None:
+        raise Misfit(
+            f"job.parallel.etp needs job.parallel.tp, of which it is a divisor; say both, got etp {etp} alone."
+        )
+    if etp is not None and tp % etp:
+        raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {tp}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
         if degree is not None and of % degree:
             near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
             raise Misfit(f"job.parallel.{name} must divide the {of} {what}, got {degree}; {near}.")
+    if etp is not None and ep is not None and ep % (shared := found["job.parallel.cp"] * tp // etp):
+        raise Misfit(f"job.parallel.ep must be a multiple of cp x tp / etp = {shared}, which share tokens, got {ep}.")
     if pp is not None and pp > facts.blocks:
         raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
     if None in (tp, pp, ep, gpus):
@@ -473,7 +479,7 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
     if dp is not None and gpus != dp * replica:
         raise Misfit(
             f"job.parallel.gpus {gpus} and dp {dp} do not agree: dp {dp} x {of_experts} {tp} x pp {pp} x ep {ep} make "
-            f"{dp * replica}."
+            f"{dp * replica}{'' if etp is None else ' (dp counts copies of an expert)'}."
         )
     if gpus % replica:
         near = _nearest(gpus, [gpus // replica * replica, (gpus // replica + 1) * replica])

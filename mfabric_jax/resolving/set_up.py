@@ -38,9 +38,10 @@ def found_words(resolved: Resolved) -> str | None:
     ]
     if not found or len(recipe) == len(found):
         return None
-    degrees = {name: getattr(job, name) for name in (*DEGREES, "gpus")}
+    degrees = {name: getattr(job, name) for name in (*DEGREES, "folded", "gpus")}
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
-    return f"{job.model}: {', '.join(found)} were left open and found: {set_up_words(degrees)}, {rest}."
+    left = "was" if len(found) == 1 else "were"
+    return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(degrees)}, {rest}."
 
 
 def too_large_words(resolved: Resolved) -> str | None:

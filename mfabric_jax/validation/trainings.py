@@ -51,7 +51,8 @@ def trainings(names: Sequence[str] = ()) -> list[Training]:
     """The rows of these names, or all. `InputError` for an unknown one."""
     text = (resources.files("mfabric_jax.validation") / "trainings.toml").read_text(encoding="utf-8")
     known = {name: Training(name, **facts) for name, facts in tomllib.loads(text).items()}
-    return [known[one_of("row", name, known)] for name in names or known]
+    asked = [part for name in names for part in name.split(",")]
+    return [known[one_of("row", name, known)] for name in dict.fromkeys(asked or known)]
 
 
 def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:

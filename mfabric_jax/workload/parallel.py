@@ -289,9 +289,10 @@ class Workload:
         return self.tp * self.folded
 
     @property
-    def tp_words(self) -> str:
-        """Such as "TP 2", or "ETP 1 (TP 2)" where experts are folded."""
-        return f"TP {self.tp}" if self.folded == 1 else f"ETP {self.tp} (TP {self.attention_tp})"
+    def spread_words(self) -> str:
+        """Such as "DP 2 x TP 2 x PP 8 x EP 4", with ETP in the place of TP where experts are folded."""
+        tp, behind = ("TP", "") if self.folded == 1 else ("ETP", f" (attention TP {self.attention_tp})")
+        return f"DP {self.dp} x {tp} {self.tp} x PP {self.pp} x EP {self.ep}{behind}"
 
     @property
     def sequence_ranks(self) -> int:

@@ -37,6 +37,7 @@ class Candidate(NamedTuple):
     memory_bytes: float
     seconds_per_token: float
     fits: bool
+    folded: int = 1
     why: str = ""
 
 
@@ -114,7 +115,7 @@ def _by_time(
 def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
     needs = fullest_stage(job)[1].total
     size = job.tp, job.pp, job.ep, job.dp, job.gpus, job.micro_batches, job.recompute
-    return Candidate(*size, needs, seconds, needs <= usable_bytes(server.memory_bytes))
+    return Candidate(*size, needs, seconds, needs <= usable_bytes(server.memory_bytes), job.folded)
 
 
 def _workloads(
@@ -231,7 +232,11 @@ def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> st
 
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {degrees[name]}" for name in DEGREES) + f" on {degrees['gpus']:,} GPUs"
+    """Such as "tp 2, etp 1, ep 8, dp 2, pp 8 on 128 GPUs"; `degrees`: fields of a `Workload`."""
+    shown = {name: degrees[name] for name in DEGREES}
+    if (folded := degrees.get("folded", 1)) > 1:
+        shown = {"tp": folded * degrees["tp"], "etp": degrees["tp"]} | {x: y for x, y in shown.items() if x != "tp"}
+    return ", ".join(f"{name} {value}" for name, value in shown.items()) + f" on {degrees['gpus']:,} GPUs"
 
 
 # What would make a set-up fit the memory of a GPU: other set-ups, each as a whole, as a run with it is.

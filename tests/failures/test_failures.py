@@ -327,8 +327,8 @@ def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused(
 
     notes = [note for plan in asked(["fat-tree", "torus", "mfabric"]) for note in plan.notes]
     assert notes[0] == (
-        "fat-tree has no failure electrical-nics (its servers have no other network that could relay); "
-        "optical-nic, optical-switch, controller (it has no optical switch)."
+        "fat-tree has no failure electrical-nics (its servers have no other network that could relay) and "
+        "no failure optical-nic, optical-switch, controller (it has no optical switch)."
     )
     assert notes[1].startswith(
         "torus has no failure electrical-nic, electrical-nics, switch (it has no packet switches)"

@@ -54,7 +54,7 @@ def test_a_bar_for_every_step_that_was_measured():
         (-0.5, 0.0, "A"),
         (0.0, 0.0, "B"),
     ]
-    assert panel.totals == [(0.25, "+25%"), (0.0, "-50%"), (0.0, "+0%")]
+    assert panel.totals == [(0.25, "+25.0%"), (0.0, "-50.0%"), (0.0, "+0.0%")]
 
 
 def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():

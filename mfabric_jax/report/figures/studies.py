@@ -56,10 +56,10 @@ def steps_chart(rows: Rows) -> Chart:
     looks = style.distinct_looks(values_of(known, "gpu"))
     ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
-    totals = [(high, f"{row['error']:+.0%}") for row, (_, high) in zip(known, ends, strict=True)]
+    totals = [(high, f"{row['error']:+.1%}") for row, (_, high) in zip(known, ends, strict=True)]
     names = [str(row["row"]) for row in known]
     panel = Panel("", "", bars=bars, names=names, totals=totals, percent=True)
-    return Chart("Seconds of a step, predicted over measured, less 1", "", list(looks.values()), [panel])
+    return Chart("Error of the predicted seconds of a step", "", list(looks.values()), [panel])
 
 
 def training_chart(lines: Rows) -> Chart:
