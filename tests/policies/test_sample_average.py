@@ -116,6 +116,7 @@ def test_the_tail_is_lower_where_it_is_what_counts():
     assert last < mean - 0.05
 
 
+@pytest.mark.slow
 def test_fixed_routes_know_all_samples_and_weights_choose_among_them():
     region = Region(SERVERS, 400.0, 3, 1.0)
     for seed in range(3):

@@ -91,7 +91,11 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("path", "values"), [("network.nic_gbps", [100, 200, 400, 800]), ("network.goodput", [0.7, 0.8, 0.9, 1.0])]
+    ("path", "values"),
+    [
+        ("network.nic_gbps", [100, 200, 400, 800]),
+        pytest.param("network.goodput", [0.7, 0.8, 0.9, 1.0], marks=pytest.mark.slow),
+    ],
 )
 def test_many_cases_have_the_rates_of_each_alone(path, values):
     """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
