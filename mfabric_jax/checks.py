@@ -173,10 +173,14 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
     """A name in `allowed`; the error suggests the closest one."""
     names = list(allowed)
     if value not in names:
-        near = difflib.get_close_matches(str(value), names, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise InputError(f"{field} {value!r} is unknown{hint}; allowed: {', '.join(names)}.")
+        raise InputError(f"{field} {value!r} is unknown{meant(str(value), names)}; allowed: {', '.join(names)}.")
     return value
+
+
+def meant(word: str, names: Sequence[str]) -> str:
+    """The name closest to a word, as a question in brackets; nothing where none is close."""
+    near = difflib.get_close_matches(word, names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def listed(field: str, value: Any) -> Any:

@@ -82,11 +82,16 @@ def state(folder: pathlib.Path) -> str:
         return f"{folder}: not used, {why}"
     kept = sizes(folder)
     words = f"{folder}: {len(kept):,} programs, {sum(kept) / (1 << 20):,.0f} of at most {MOST >> 20:,} MiB"
+    full = why_no_more(folder)
+    return words if full is None else f"{words}; no more are kept, {full}"
+
+
+def why_no_more(folder: pathlib.Path) -> str | None:
+    """Why no further program can be kept in a folder; None where one can."""
     place = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(place, os.W_OK | os.X_OK):
-        return f"{words}; no more are kept, it cannot be written"
-    room = shutil.disk_usage(place).free
-    return f"{words}; no more are kept, its disk is full" if room < LEAST_ROOM else words
+        return "it cannot be written"
+    return "its disk is full" if shutil.disk_usage(place).free < LEAST_ROOM else None
 
 
 def clear(folder: pathlib.Path) -> int:
@@ -130,8 +135,7 @@ class Store:
     def takes_more(self) -> bool:
         """Whether further programs can be kept here: else JAX's own cache may keep them."""
         with contextlib.suppress(OSError):
-            writable = os.access(self.folder, os.W_OK | os.X_OK)
-            return self.used and writable and shutil.disk_usage(self.folder).free >= LEAST_ROOM
+            return self.used and why_no_more(self.folder) is None
         return False
 
     def words(self, key: Key) -> str | None:

@@ -19,7 +19,7 @@ import msgspec
 from mfabric_jax import units
 from mfabric_jax.case import tree
 from mfabric_jax.case.tree import Alternative, Group
-from mfabric_jax.checks import InputError, check_size, one_of
+from mfabric_jax.checks import InputError, check_size, meant, one_of
 
 AUTO = "auto"  # an open value in files and on the command line
 KILO = 1000.0
@@ -68,7 +68,9 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise InputError(f"{path} must be {words(kind)}, got {value!r:.80}{_meant(kind, value)}.") from None
+        raise InputError(
+            f"{path} must be {words(kind)}, got {value!r:.80}{meant(str(value).lower(), _accepted(kind))}."
+        ) from None
     if isinstance(found, int | float) and not isinstance(found, bool) and not math.isinf(found):
         check_size(path, found)
     if isinstance(found, float) and math.isinf(found) and not path.endswith("capacity_factor"):
@@ -76,11 +78,9 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     return found
 
 
-def _meant(kind: Any, value: Any) -> str:
-    """The nearest word that a type accepts, as a question."""
-    accepted = [str(one) for part in parts_of(kind) for one in typing.get_args(part) if isinstance(one, str)]
-    near = difflib.get_close_matches(str(value).lower(), accepted, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def _accepted(kind: Any) -> list[str]:
+    """Words that a type accepts."""
+    return [one for part in parts_of(kind) for one in typing.get_args(part) if isinstance(one, str)]
 
 
 def _in_units(path: str, kind: Any, value: Any) -> Any:

@@ -69,7 +69,7 @@ def run(options: Options) -> None:
 def _trainings(options: Options) -> None:
     if options.runs is not None:
         raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
-    from mfabric_jax.validation.trainings import training_rows, training_summary, trainings
+    from mfabric_jax.validation.training_steps import training_rows, training_summary, trainings
 
     asked = trainings(options.rows)
     shared.check_outputs(options.out, picture=options.picture)

@@ -473,8 +473,7 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
         raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
     if None in (tp, pp, ep, gpus):
         return
-    of_experts = "tp" if etp is None else "etp"
-    tp = tp if etp is None else etp
+    of_experts, tp = ("tp", tp) if etp is None else ("etp", etp)
     replica = tp * pp * ep
     if dp is not None and gpus != dp * replica:
         raise Misfit(

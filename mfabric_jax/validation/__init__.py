@@ -1,6 +1,21 @@
 """Comparison of the simulator with packet-level runs, with steps of real trainings and with the paper."""
 
-from mfabric_jax.validation.packets import packet_groups, packet_rows, predict, read_runs
-from mfabric_jax.validation.trainings import training_rows, trainings
+from typing import TYPE_CHECKING
 
-__all__ = ["packet_groups", "packet_rows", "predict", "read_runs", "training_rows", "trainings"]
+from mfabric_jax.lazily import at_first_use
+
+if TYPE_CHECKING:
+    from mfabric_jax.validation.packets import packet_groups as packet_groups
+    from mfabric_jax.validation.packets import packet_rows as packet_rows
+    from mfabric_jax.validation.packets import predict as predict
+    from mfabric_jax.validation.packets import read_runs as read_runs
+    from mfabric_jax.validation.training_steps import training_rows as training_rows
+    from mfabric_jax.validation.training_steps import trainings as trainings
+
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "packets": ("packet_groups", "packet_rows", "predict", "read_runs"),
+        "training_steps": ("training_rows", "trainings"),
+    },
+)

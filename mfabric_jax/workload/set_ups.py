@@ -233,10 +233,14 @@ def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> st
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
     """Such as "tp 2, etp 1, ep 8, dp 2, pp 8 on 128 GPUs"; `degrees`: fields of a `Workload`."""
-    shown = {name: degrees[name] for name in DEGREES}
-    if (folded := degrees.get("folded", 1)) > 1:
-        shown = {"tp": folded * degrees["tp"], "etp": degrees["tp"]} | {x: y for x, y in shown.items() if x != "tp"}
+    shown = _as_a_case_says(degrees, degrees.get("folded", 1))
     return ", ".join(f"{name} {value}" for name, value in shown.items()) + f" on {degrees['gpus']:,} GPUs"
+
+
+def _as_a_case_says(degrees: Mapping[str, int], folded: int) -> dict[str, int]:
+    """Degrees of a `Workload` as those of `job.parallel`: `tp` of attention, and `etp` where it is another."""
+    own = {name: degrees[name] for name in DEGREES}
+    return own if folded == 1 else {"tp": folded * own.pop("tp"), "etp": degrees["tp"]} | own
 
 
 # What would make a set-up fit the memory of a GPU: other set-ups, each as a whole, as a run with it is.
@@ -306,8 +310,11 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
     """The changes with all degrees (unstated ones would be chosen again), their consequences and the memory per GPU."""
-    spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
-    changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
+    spread, changed = {}, remedy.changed
+    if {*DEGREES} & {*changed}:
+        spread = _as_a_case_says({name: getattr(remedy.workload, name) for name in DEGREES}, remedy.workload.folded)
+        changed = {name: value for name, value in changed.items() if name not in DEGREES}
+    changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"
     if now.gpus != before.gpus:
         needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"

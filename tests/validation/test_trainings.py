@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax import InputError, resolve
 from mfabric_jax.report.tables import trainings as table
 from mfabric_jax.validation import training_rows, trainings
-from mfabric_jax.validation.trainings import PARTS, training_summary
+from mfabric_jax.validation.training_steps import PARTS, training_summary
 from mfabric_jax.workload.gpus import GPUS
 
 PEAK = 989e12  # BF16 of an H100, by which MFU is counted

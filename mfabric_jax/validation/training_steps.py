@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.case import Case
+from mfabric_jax.case import Case, cases
 from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import one_of
 
@@ -57,7 +57,6 @@ def trainings(names: Sequence[str] = ()) -> list[Training]:
 
 def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
     """Each with its prediction [s], its error (predicted over measured, less 1), parts, memory and source."""
-    from mfabric_jax.case import cases
     from mfabric_jax.simulation.results import simulate
 
     for one in rows:
