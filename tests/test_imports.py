@@ -14,7 +14,7 @@ ORDER = (
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
-    *("checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
+    *("bands", "checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
     *("array_module", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)

@@ -21,6 +21,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 Least0 = Annotated[float, msgspec.Meta(ge=0)]
 Precision = Literal["bf16", "fp8"]
+Sums = Literal["bf16", "fp32"]
 NicUse = Literal["own", "pooled"]
 if TYPE_CHECKING:
     FabricName = str
@@ -118,6 +119,7 @@ class Parallel(Group, frozen=True):
         Literal["attention", "all"],
         doc("Whose outputs TP ranks all-reduce: attention's, or experts' and dense FFNs', too."),
     ] = "attention"
+    sequence: Annotated[bool, doc("Between products, TP ranks share the tokens, too (sequence parallelism).")] = True
 
 
 class Batch(Group, frozen=True):
@@ -149,6 +151,16 @@ class PrecisionSettings(Group, frozen=True):
     ] = None
     combine: Annotated[Precision | Amount | None, doc("Answers of experts, and their gradients.")] = None
     gradients: Annotated[Precision | Amount | None, doc("Gradients of weights, as they are reduced.")] = None
+    accumulated: Annotated[
+        Sums | None, doc("Gradients of weights in memory, summed over micro-batches (open: the recipe's, else fp32).")
+    ] = None
+    moments: Annotated[Sums | None, doc("The optimizer's two moments in memory (open: the recipe's, else fp32).")] = (
+        None
+    )
+    weights: Annotated[Precision | None, doc("Weights in memory, and as replicas gather them (open: bf16).")] = None
+    kept: Annotated[
+        Precision | None, doc("Inputs of products that wait for the backward pass (open: the recipe's, else bf16).")
+    ] = None
 
 
 class OneFOneB(Alternative, frozen=True, tag="1f1b"):
@@ -191,9 +203,10 @@ class Passes(Alternative, frozen=True, tag="passes"):
     """All-to-alls of a pass beside another's computation."""
 
     comm_cores: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=1)],
-        doc("Part of a GPU's cores that communicates then (DeepSeek-V3: 0.152)."),
-    ] = 0.0
+        Annotated[float, msgspec.Meta(ge=0, lt=1)] | None,
+        doc("Part of a GPU's cores that communicates then (DeepSeek-V3: 0.152; open: the dispatcher's)."),
+    ] = None
+    delayed: Annotated[bool, doc("Gradients of weights come after what the next all-to-all waits for.")] = True
 
 
 class PerExpert(Alternative, frozen=True, tag="per-expert"):
@@ -230,11 +243,29 @@ class Job(Group, frozen=True):
         bool | None, doc("Gradients are all-reduced beside the backward pass (open: where it can be).")
     ] = None
     recompute: Annotated[
-        Literal["fit", "none", "attention", "block"],
-        doc("What the backward pass computes again; fit: the least with which the job fits the memory."),
+        str,
+        doc(
+            "What the backward pass computes again: fit (the least level with which the job fits the memory), none,"
+            " light, attention, block, or some of norm, mla-up, attention, activation, shared, mlp, router, moe, joined"
+            " by +."
+        ),
     ] = "fit"
     dispatch: Annotated[
         PerExpert | PerServer | None, doc("How tokens travel (open: the recipe's, else per-expert).")
+    ] = None
+    dispatcher: Annotated[
+        Literal["ideal", "nccl", "deepep", "hybridep"] | None,
+        doc(
+            "What sends tokens, at what it achieves under compute.kernels (open: by dispatch: nccl, deepep per server)."
+        ),
+    ] = None
+    mtp: Annotated[
+        bool | None,
+        doc("The model's blocks that predict further tokens are trained, too (open: the recipe's, else not)."),
+    ] = None
+    layout: Annotated[
+        str | None,
+        doc("Blocks of the pipeline's places: even, ends (embedding and head count as blocks), or like Et|(tt|)*30mL."),
     ] = None
     capacity_factor: Annotated[
         Annotated[float, msgspec.Meta(ge=1)], doc("What an expert takes at most, over the mean; the rest is dropped.")
@@ -248,6 +279,15 @@ class Efficiency(Alternative, frozen=True, tag="efficiency"):
     """A part of the GPU's peak."""
 
     value: Annotated[Amount, doc("Achieved over peak FLOP/s.", traced=True)] = 0.5
+
+
+class Kernels(Alternative, frozen=True, tag="kernels"):
+    """Every kind of computation and communication at what its kernels achieve."""
+
+    table: Annotated[str | None, doc("A .toml or .json file of one's own figures (open: those of the package).")] = None
+    launch_us: Annotated[
+        Least0 | None, doc("Before every kernel, in which a GPU runs nothing [us] (open: the table's).")
+    ] = None
 
 
 class Measured(Alternative, frozen=True, tag="measured"):
@@ -282,7 +322,9 @@ class Received(Alternative, frozen=True, tag="received"):
 class Compute(Group, frozen=True):
     """How fast GPUs compute."""
 
-    rate: Annotated[Efficiency | Measured | Calibrated, doc("Where the rate of computation comes from.")] = Efficiency()
+    rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Where the rate of computation comes from.")] = (
+        Kernels()
+    )
     experts: Annotated[BalancedExperts | Received, doc("Tokens that experts compute.")] = Received()
 
 
@@ -548,6 +590,9 @@ class RunSettings(Group, frozen=True):
     seed: Annotated[Natural, doc("Of everything that is drawn.")] = 0
     dtype: Annotated[Literal["float32", "float64"], doc("Arithmetic of the simulator.")] = "float32"
     iterations: Annotated[Count, doc("Iterations to simulate and average.")] = 1
+    draws: Annotated[
+        Count, doc("Draws of the traffic, by seeds in a row, over which the band of an iteration's time spreads.")
+    ] = 2
     replicas: Annotated[
         Literal["all"] | Count, doc("Data-parallel replicas with traffic of their own, which wait for the slowest.")
     ] = 1

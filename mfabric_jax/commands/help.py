@@ -30,6 +30,7 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--efficiency": ("X", ""),
     "--trace": ("PATH", "none"),
     "--seed": ("N", ""),
+    "--draws": ("N", ""),
 }
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 

@@ -115,6 +115,9 @@ def _worked_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
     return [one.case for one in found], found[0].why
 
 
+TP, ETP = "job.parallel.tp", "job.parallel.etp"
+
+
 def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
     """Values of the cases in the end: one where they are alike, `_Open` where they were open and are not."""
     found: dict[str, Any] = {}
@@ -126,6 +129,8 @@ def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
             found[path] = distinct[0]
         elif distinct and all(one.get(path) is None for one in said):
             found[path] = _Open(distinct)
+    if isinstance(found.get(TP), _Open) and not isinstance(found.get(ETP), _Open):
+        found[ETP] = _Open([found[ETP]])  # which means nothing without the other
     return found
 
 

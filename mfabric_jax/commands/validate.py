@@ -1,6 +1,7 @@
 """`mfabric validate packet` and `mfabric validate training`: predictions beside what was measured."""
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Literal
 
 from mfabric_jax.checks import InputError
@@ -34,7 +35,7 @@ class Options(shared.OnDevice):
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     picture: str | None = None
-    """A picture of the errors of `training`, .png, .pdf or .svg."""
+    """A picture of the errors of `training`, .png, .pdf or .svg; NAME-memory beside it: of memory."""
 
 
 def run(options: Options) -> None:
@@ -69,7 +70,7 @@ def run(options: Options) -> None:
 def _trainings(options: Options) -> None:
     if options.runs is not None:
         raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
-    from mfabric_jax.validation.training_steps import training_rows, training_summary, trainings
+    from mfabric_jax.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
     asked = trainings(options.rows)
     shared.check_outputs(options.out, picture=options.picture)
@@ -84,8 +85,10 @@ def _trainings(options: Options) -> None:
             bar.update()
     given = {"command": "validate training", "rows": [one.name for one in asked]}
     shared.write(rows, options.out, given | provenance("float32"))
-    print(table(rows, training_summary(rows)))
+    print(table(rows, training_summary(rows), training_ratios(rows)))
     if options.picture is not None:
         from mfabric_jax.report import figures
 
-        shared.tell(figures.steps(rows, options.picture))
+        path = Path(options.picture)
+        shared.tell(figures.steps(rows, path))
+        shared.tell(figures.memory(rows, path.with_stem(f"{path.stem}-memory")))

@@ -34,6 +34,7 @@ OF_CASES = {  # short flags of settings
     **{"--global-batch": "job.batch.global_batch", "--micro-batches": "job.batch.micro_batches"},
     **{"--sequence": "job.batch.sequence", "--efficiency": "compute.efficiency", "--trace": "traffic.trace.path"},
     **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},
+    "--draws": "run.draws",
 }
 ALSO = {  # other spellings
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},

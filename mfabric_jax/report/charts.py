@@ -27,6 +27,7 @@ _DECADES = 500  # from this ratio on, only powers of ten are ticks
 _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
+_BELOW = 0.2  # of a row: where its range is drawn, beside the text of a bar
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Bar:
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes with curves, or with rows of `names` that hold bars, points (value, row) or both. `totals`: (end
-    of the row, text) behind the bars. `columns`: names of 0, 1, .. on the lower axis. `stairs`: draw the Pareto front
-    of all points. `percent`: values are fractions, shown as percent.
+    of the row, text) behind the bars. `spread`: range of a row's end, by row. `columns`: names of 0, 1, .. on the lower
+    axis. `stairs`: draw the Pareto front of all points. `percent`: values are fractions, shown as percent.
     """
 
     title: str
@@ -66,6 +67,7 @@ class Panel:
     bars: Sequence[Bar] = ()
     names: Sequence[str] = ()
     totals: Sequence[tuple[float, str]] = ()
+    spread: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     columns: Sequence[str] = ()
     stairs: bool = False
     percent: bool = False
@@ -229,6 +231,7 @@ def _nearby(axes: Axes, point: Point) -> Point:
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
     values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
+    values += [end for ends in panel.spread.values() for end in ends]
     scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
     letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
@@ -241,7 +244,10 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
         if bar.text and width > letter * len(bar.text) * span:
             inside = {"ha": "center", "va": "center", "fontsize": small, "color": style.ink_on(bar.look.colour)}
             axes.text(bar.start + width / 2, bar.place, bar.text, **inside)
+    for place, ends in panel.spread.items():
+        axes.plot(ends, [place + _BELOW] * 2, color=style.INK, linewidth=1.1, marker="|", markersize=0.8 * _SIZE)
     for place, (end, text) in enumerate(panel.totals):
+        end = max((end, *panel.spread.get(place, ())))
         axes.text(end + 0.012 * span, place, text, va="center", fontsize=small, fontweight="bold")
     axes.set_yticks(range(len(panel.names)), list(panel.names))
     axes.tick_params(axis="y", length=0)

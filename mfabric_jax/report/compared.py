@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from mfabric_jax.bands import HIGH, LOW
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import (
@@ -23,8 +24,10 @@ from mfabric_jax.report.grid import (
     Series,
     arrange,
 )
+from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import millions, significant, usable
 
+BANDS = " Lines: bands, from kernels, links and traffic as they spread."
 FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
 
@@ -47,6 +50,15 @@ class Measure:
     def value(self, grid: Grid, model: str, series: Series, gbps: float) -> float | None:
         value = grid.value(model, series, gbps, self.column)
         return None if value is None else value * self.factor
+
+    def spread(self, grid: Grid, model: str, series: Series, gbps: float) -> tuple[float, float] | None:
+        """Its range as the band of the iteration's time has it; None without a band."""
+        value = self.value(grid, model, series, gbps)
+        usual, low, high = (grid.value(model, series, gbps, column) or 0.0 for column in (TIME, LOW, HIGH))
+        if value is None or not usual or not low or low == high:
+            return None
+        ends = (usual / high, usual / low) if self.more_is_better else (low / usual, high / usual)
+        return value * ends[0], value * ends[1]
 
 
 TIME_OF = Measure(TIME, "Iteration time", "iteration time [s]")
@@ -75,15 +87,20 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             bars = [Bar(looks[cell[0]], place, 0.0, known[cell], tips[cell]) for place, cell in enumerate(best)]
             totals = [(known[cell], significant(known[cell], 3)) for cell in best]
             names = [looks[series].label for series, _ in best]
-            panels.append(Panel(str(model), measure.axis, bars=bars, names=names, totals=totals))
+            spread = {at: ends for at, cell in enumerate(best) if (ends := measure.spread(grid, model, *cell))}
+            panels.append(Panel(str(model), measure.axis, bars=bars, names=names, totals=totals, spread=spread))
         else:
             curves = []
             for series, look in looks.items():
                 cells = [cell for cell in known if cell[0] == series]
                 points = [(gbps, known[series, gbps]) for _, gbps in cells]
-                curves += [Curve(look, points, [tips[cell] for cell in cells])] if cells else []
+                ends = [measure.spread(grid, model, *cell) for cell in cells]
+                known_ends = [one for one in ends if one is not None]
+                spread = known_ends if len(known_ends) == len(cells) else []
+                curves += [Curve(look, points, [tips[cell] for cell in cells], spread=spread)] if cells else []
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
     note = "More is better." if measure.more_is_better else "Less is better."
+    note += BANDS if any(panel.spread for panel in panels) or any(c.spread for p in panels for c in p.curves) else ""
     title = measure.title + (f" at {grid.bandwidths[0]:g} Gbps" if one else " against bandwidth")
     return _with_key(Chart(title, note, list(looks.values()), panels), measure.axis)
 
@@ -130,8 +147,10 @@ def parts(grid: Grid) -> Chart:
     nearest = grid.detail_gbps()
     note = f"At {nearest:g} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
+    panels = _stacks(grid, nearest)
+    note += BANDS if any(panel.spread for panel in panels) else ""
     folded = {f"At {g:g} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
-    return Chart("Parts of an iteration", note, list(_parts(grid).values()), _stacks(grid, nearest), folded)
+    return Chart("Parts of an iteration", note, list(_parts(grid).values()), panels, folded)
 
 
 def _parts(grid: Grid) -> dict[str, style.Look]:
@@ -147,8 +166,10 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
         reference = grid.reference(model, gbps)
         unit = grid.value(model, reference, gbps, TIME) if reference and reference.fabric == REFERENCE else None
         bars: list[Bar] = []
-        totals = []
+        totals, spread = [], {}
         for place, series in enumerate(present):
+            if ends := TIME_OF.spread(grid, model, series, gbps):
+                spread[place] = ends
             seconds = {name: grid.value(model, series, gbps, name) or 0.0 for name in kinds}
             total, begun = sum(seconds.values()), 0.0
             for name, part in kinds.items():
@@ -161,7 +182,8 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
             totals.append((total, f"{significant(total, 3)}{times}"))
         if present:
             names = [looks[series].label for series in present]
-            panels.append(Panel(str(model), "seconds of an iteration", bars=bars, names=names, totals=totals))
+            rows = {"bars": bars, "names": names, "totals": totals, "spread": spread}
+            panels.append(Panel(str(model), "seconds of an iteration", **rows))
     return panels
 
 
@@ -176,6 +198,7 @@ COMPARISONS = {  # by the names of their files
         (TIME, CLUSTER),
         partial(cost_against_time, column=CLUSTER, what="whole-cluster cost"),
     ),
+    "memory": Comparison("memory of a GPU", (TIME, *style.MEMORY), memory_of_models),
     "pareto": Comparison("network cost against iteration time", (TIME, COST), cost_against_time),
 }
 _EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there

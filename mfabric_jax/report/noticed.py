@@ -44,6 +44,8 @@ def job_words(rows: Rows) -> list[str]:
     tokens = " and ".join(f"{value / MILLION:.3g}" for value in sorted(set(map(_tokens, rows)) - {0.0}))
     computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
     found = [f"{gpus} GPUs{product}"] if gpus else []
+    if (recipe := _values(rows, "recipe")) not in ("", "none"):
+        found.append(f"set up as in {recipe} (model.recipe none switches that off)")
     if regions := _values(rows, "region_servers"):
         found.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
     found += [f"{batches} micro-batches{of}"] if batches else []

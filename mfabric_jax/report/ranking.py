@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mfabric_jax.bands import is_of_band, ratio_band
 from mfabric_jax.report import grid, style
 from mfabric_jax.report.charts import Bar, Chart, Panel
 from mfabric_jax.report.grid import CLUSTER, COST, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
@@ -24,6 +25,7 @@ _ORDERS = {  # the first column that holds numbers decides; what is best has the
 _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
+NOT_SEPARABLE = " not separable"
 _NO = (None, "none", "unnamed", "as set")
 
 
@@ -32,6 +34,13 @@ class Design(NamedTuple):
 
     settings: dict[str, Any]
     mean: dict[str, float]
+
+    def over(self, best: "Design", column: str) -> tuple[float, tuple[float, float] | None]:
+        """The ratio to the best at a column, and its band: seconds by variants that are common to both."""
+        ratio = _rank(self, column) / _rank(best, column)
+        times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
+        band = ratio_band(self.mean, best.mean, TIME)
+        return ratio, None if band is None or not times > 0 else (band[0] * ratio / times, band[1] * ratio / times)
 
     @property
     def place(self) -> str:
@@ -82,7 +91,8 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         chosen = grid.independent(own, [name for name in names if name != "fabric"])  # what differs within a fabric
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in grouped(own, *chosen).items():
-            mean = {column: _mean(some, column) for column in _MEANS}
+            more = [name for name in some[0] if is_of_band(name)]
+            mean = {column: _mean(some, column) for column in (*_MEANS, *more)}
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
                 found.setdefault(str(model), []).append(Design(settings, mean))
@@ -145,11 +155,10 @@ def _fabric(design: Design) -> str:
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
-    best = _rank(shown[0], column)
     lines = [
         {
             "design": str(one) or "all rows",
-            "over best": "" if place == 0 else f"{_rank(one, column) / best - 1:+.1%}",
+            "over best": "" if place == 0 else _over(*one.over(shown[0], column)),
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
@@ -165,10 +174,19 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     ]
 
 
+def _over(ratio: float, band: tuple[float, float] | None) -> str:
+    """Such as "+2.1% (+1.6 to +2.7)"; a band down to nothing cannot be told from the best."""
+    if band is None:
+        return f"{ratio - 1:+.1%}"
+    low, high = (100 * (end - 1) for end in band)
+    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if low <= 100 * _SAME else ''}"
+
+
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
     best = shown[0]
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
-    if other is not None and abs(_rank(other, column) / _rank(best, column) - 1) < _UNSURE:
+    lead, band = (math.inf, None) if other is None else other.over(best, column)
+    if band is None and lead - 1 < _UNSURE:
         yield f"A lead below {_UNSURE:.0%} is less than flow level may be wrong by: look at packets, too."
     timed = [one for one in every if one.mean[TIME] > 0]
     fastest = min(timed, key=lambda one: one.mean[TIME], default=best)

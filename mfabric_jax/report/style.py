@@ -57,6 +57,15 @@ PARTS = {
     "reconfig_s": Look("Reconfiguration", "#332288"),
     "bubble_s": Look("Pipeline bubble", "#FFFFFF"),
 }
+MEMORY = {  # of a GPU, by column
+    "memory_weights_gb": Look("Weights", "#332288"),
+    "memory_gradients_gb": Look("Gradients", "#88CCEE"),
+    "memory_optimizer_gb": Look("Optimizer", "#117733"),
+    "memory_attention_gb": Look("Activations of attention", "#DDCC77"),
+    "memory_inner_gb": Look("of experts and FFNs", "#CC6677"),
+    "memory_logits_gb": Look("Logits", "#AA4499"),
+    "memory_buffers_gb": Look("Buffers", "#C3CAD3"),
+}
 MOVED = {"placement_s": Look("Experts that move", "#117733")}  # of rows where experts are placed again
 KINDS = {
     "attention": Look("Attention", "#88CCEE"),

@@ -8,9 +8,11 @@ from textwrap import fill
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.bands import HIGH, LOW
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
+from mfabric_jax.report.numerals import significant
 from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
 
 WIDTH = 100  # of a table where the terminal is not narrower
@@ -122,7 +124,8 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     shares = [
         Column(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
     ]
-    columns = [Column("fabric"), *times, *shares]
+    band = [Column("band")] if any(line["band"] for line in lines) else []
+    columns = [Column("fabric"), *times, *band, *shares]
     if any(line["cluster M$"] is not None for line in lines):
         whole = [Column("kW", digits=3), Column("$/Mtok", digits=3), Column("cluster M$", digits=3), Column("perf/$")]
         network = [Column("network kW", digits=3), Column("M$", "network M$", digits=3), Column("net", "perf/net $")]
@@ -154,6 +157,8 @@ def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str,
         line[name] = None if cost is None else numerals.millions(cost)
     for name, key in {"kW": "cluster_kw", "network kW": "network_kw", "$/Mtok": TOKEN_USD}.items():
         line[name] = grid.value(model, series, detail, key)
+    ends = [grid.value(model, series, detail, column) or 0.0 for column in (LOW, HIGH)]
+    line["band"] = None if not all(ends) or ends[0] == ends[1] else " to ".join(significant(end, 3) for end in ends)
     return line | {
         "perf/$": _relative(grid, model, series, detail, CLUSTER_WORTH),
         "net": _relative(grid, model, series, detail, WORTH),
@@ -210,24 +215,31 @@ def agreement(rows: Rows, groups: Rows) -> str:
 
 _STEPS = (
     *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]", places=2)),
+    *(Column("low_s", "from", places=2), Column("high_s", "to", places=2)),
     *(Column("measured_s", "measured [s]", places=2), Column("error", "error", percent=True)),
-    Column("fits", "fits memory"),
+    *(Column("memory_gb", "GB", digits=3), Column("fits", "fits")),
+)
+_RATIOS = (
+    *("ratio", "row", "over", Column("predicted", places=3), Column("measured", places=3)),
+    Column("error", percent=True),
 )
 _ERRORS = (
     *(Column("gpu", "GPU"), Column("rows", "rows"), Column("mean_error", "mean |error|", percent=True)),
     Column("worst_error", "worst", percent=True),
+    *(Column("inside", "inside the band", percent=True), Column("band", "width of the band", percent=True)),
 )
 
 
 _OF_STEPS = (
-    "Seconds of a step. Error: predicted over measured, less 1; nothing is fitted. Assumed: a fat-tree without\n"
-    "oversubscription, evenly routed tokens, GPUs at half of their peak. Sources and notes are columns of --out."
+    "Seconds of a step, with its band. Error: predicted over measured, less 1; nothing is fitted to a step. Assumed:\n"
+    "a network without oversubscription, evenly routed tokens. Sources and notes are columns of --out."
 )
 
 
-def trainings(rows: Rows, summary: Rows) -> str:
-    """The table of `mfabric validate training`: every row, then the errors by GPU."""
-    tables = [plain(part, columns) for part, columns in ((rows, _STEPS), (summary, _ERRORS)) if part]
+def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
+    """The table of `mfabric validate training`: every row, ratios inside a source, and the errors by GPU."""
+    every = (rows, _STEPS), (ratios, _RATIOS), (summary, _ERRORS)
+    tables = [plain(part, columns) for part, columns in every if part]
     return "\n\n".join([*tables, _OF_STEPS])
 
 

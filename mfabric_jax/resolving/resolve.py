@@ -24,7 +24,9 @@ from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
+from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
 
@@ -46,6 +48,14 @@ def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]]
     return lambda at: all(test(at) for test in tests)
 
 
+class _NoExchanges(tuple):
+    """Recomputation without all-to-alls."""
+
+    def __contains__(self, recompute: Any) -> bool:
+        return not again_of(recompute).exchanges
+
+
+NO_EXCHANGES_AGAIN = _NoExchanges(("none", "light", "attention", "parts without moe"))
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 SHARED = _is("job.sharding", "gradients", "parameters")
@@ -54,12 +64,12 @@ LIMITS = (
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
     Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
     Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Beside(PAYS, "job.recompute", ("none", "attention"), "circuits.turn pays, which foresees none computed again"),
-    Beside(RANK, "job.recompute", ("none", "attention"), "compute.received.combine rank"),
+    Beside(PAYS, "job.recompute", NO_EXCHANGES_AGAIN, "circuits.turn pays, which foresees none computed again"),
+    Beside(RANK, "job.recompute", NO_EXCHANGES_AGAIN, "compute.received.combine rank"),
     Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
     Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
     Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
-    Beside(PASSES, "job.recompute", ("none", "attention"), "job.overlap passes"),
+    Beside(PASSES, "job.recompute", NO_EXCHANGES_AGAIN, "job.overlap passes"),
     Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
     Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
@@ -185,7 +195,7 @@ class _Open:
     """Values of a case while they are resolved, with reasons."""
 
     def __init__(self, case: Case):
-        self.values, self.why = flat(case), {}
+        self.values, self.why, self.recipe = flat(case), {}, "none"
 
     def __getitem__(self, path: str) -> Any:
         return self.values.get(path)
@@ -232,6 +242,7 @@ def worked_out(case: Case) -> Resolved:
 def _files(case: Case) -> tuple:
     source, payload = case.traffic.source, case.network.payload
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
+    named = (*named, getattr(case.compute.rate, "table", None))
     return tuple(stamp(name) for name in named if isinstance(name, str) and name.endswith((".toml", ".json")))
 
 
@@ -245,6 +256,8 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
         found.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
     _recipe(found, model)
     _formats(found)
+    if found["job.mtp"]:
+        model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
     tree_nics = _ports(found, gpu, job.servers, on)
@@ -252,7 +265,7 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
     _rest(found, tree_nics)
     whole = found.case
     check_limits(whole, job, on, tree_nics)
-    resolved = Resolved(whole, job, _settings(whole, gpu), found.why, case)
+    resolved = Resolved(whole, job, _settings(whole, gpu, found.recipe), found.why, case)
     _check_values(resolved)
     return resolved
 
@@ -296,16 +309,38 @@ def _overrides(found: _Open) -> dict[str, Any]:
     return {field: value for field, value in given.items() if value is not None}
 
 
+class Recipe(NamedTuple):
+    """How a model was trained: its source, what it states, and dimensions by which a file of the model is known."""
+
+    source: str
+    statement: Statement
+    dimensions: Mapping[str, Any]
+
+    def is_of(self, architecture: Any) -> bool:
+        return bool(self.dimensions) and all(getattr(architecture, name) == of for name, of in self.dimensions.items())
+
+
 @functools.cache
-def recipes(name: str) -> dict[str, tuple[str, Statement]]:
-    """{model: (source, statement)} of the makers, or of the paper."""
+def recipes(name: str) -> dict[str, Recipe]:
+    """Recipes of the makers, or of the paper, by model."""
     text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
-    found: dict[str, tuple[str, Statement]] = {}
+    found: dict[str, Recipe] = {}
     for model, table in tomllib.loads(text).items():
-        source, below = found.get(table.pop("like", ""), ("", {}))
-        source = table.pop("source", source)
-        found[model] = source, layered(below, layered({}, stated({"job": table}, f"recipe {name}: ")))
+        below = found.get(table.pop("like", ""), Recipe("", {}, {}))
+        source, dimensions = table.pop("source", below.source), table.pop("dimensions", {})
+        statement = layered(below.statement, layered({}, stated({"job": table}, f"recipe {name}: ")))
+        found[model] = Recipe(source, statement, dimensions)
     return found
+
+
+def recipe_of(name: str, model: Model) -> Recipe | None:
+    """The recipe of a model by its name, or by the dimensions in its file; None: there is none."""
+    if name == "none":
+        return None
+    known = recipes(name)
+    if model.known_as in known:
+        return known[model.known_as]
+    return next((one for one in known.values() if not model.known_as and one.is_of(model.architecture)), None)
 
 
 def _recipe(found: _Open, model: Model) -> None:
@@ -314,14 +349,27 @@ def _recipe(found: _Open, model: Model) -> None:
         rest = {name: value for name, value in model.set_up.items() if name != "precision"}
         found.take(stated({"job": word}) | stated({"job": rest}), f"file of {model.label}")
     name = found["model.recipe"]
-    if name == "none" or model.known_as not in recipes(name):
+    recipe = recipe_of(name, model)
+    if recipe is None:
         return
-    source, statement = recipes(name)[model.known_as]
+    statement = recipe.statement
     degrees = {path for path in statement if path.startswith("job.parallel.")}
+    found.recipe = recipe.source.partition(":")[0]
     if clash := _clash(found, statement, degrees):
-        statement = {path: value for path, value in statement.items() if path not in degrees}
-        found.why["recipe"] = clash
-    found.take(statement, f"recipe {name} ({source.partition(',')[0]})")
+        bound = degrees | {"job.layout", "job.interleaved.chunks"}
+        bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
+        statement = {path: value for path, value in statement.items() if path not in bound}
+        found.why["recipe"], found.recipe = clash, f"{found.recipe}, other degrees"
+    found.take(statement, f"recipe {name} ({recipe.source.partition(',')[0]})")
+
+
+def _predicting(model: Model) -> Model:
+    """With the blocks that predict further tokens behind its own."""
+    facts = model.architecture
+    if not facts.next_tokens:
+        raise Misfit(f"job.mtp needs a model that predicts further tokens; {model.label} has next_tokens 0.")
+    blocks = facts.blocks + facts.next_tokens
+    return model._replace(architecture=dataclasses.replace(facts, blocks=blocks))
 
 
 def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
@@ -329,7 +377,8 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
     for path in degrees:
         if found[path] not in (None, statement[path]):
             return f"{path} is {found[path]}, not {statement[path]}"
-    replica = math.prod(statement[path] for path in degrees)
+    folded = "job.parallel.etp" in degrees
+    replica = math.prod(statement[path] for path in degrees if path != "job.parallel.tp" or not folded)
     gpus = found["job.parallel.gpus"]
     if gpus is not None and gpus % replica:
         return f"{gpus} GPUs are no multiple of its {replica}"
@@ -339,15 +388,25 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
 def _formats(found: _Open) -> None:
     for name in ("compute", "dispatch", "combine", "gradients"):
         found.fill(f"job.precision.{name}", "bf16", "usual")
+    for name, usual in (("accumulated", "fp32"), ("moments", "fp32"), ("weights", "bf16"), ("kept", "bf16")):
+        found.fill(f"job.precision.{name}", usual, "usual")
+    if found["job.recompute"] != "fit":
+        again_of(found["job.recompute"], "job.recompute")
     found.fill("job.schedule", "1f1b", "usual")
     if found["job.schedule"] == "interleaved":
         found.fill("job.interleaved.chunks", 2, "usual")
     overlaps = SCHEDULES[found["job.schedule"]].overlap
     found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
-    if found["job.overlap"] == "passes":
-        found.fill("job.passes.comm_cores", 0.0, "usual")
     found.fill("job.dispatch", "per-expert", "usual")
+    measured = found["compute.rate"] == "kernels"
+    usual = USUAL_DISPATCHER[found["job.dispatch"]]
+    found.fill("job.dispatcher", usual if measured else "ideal", f"usual {found['job.dispatch']}")
+    if found["job.overlap"] == "passes":
+        cores = shares_of(1, found["job.dispatcher"]).cores
+        found.fill("job.passes.comm_cores", cores, f"of {found['job.dispatcher']}")
     found.fill("job.sharding", "optimizer", "usual")
+    found.fill("job.mtp", False, "usual")
+    found.fill("job.layout", "even", "usual")
     found.fill("job.batch.sequence", 4096, "usual")
     found.fill("job.batch.micro_batch", 1, "usual")
     shared = found["job.sharding"] in ("gradients", "parameters")
@@ -394,12 +453,16 @@ def _shape(found: _Open) -> dict[str, Any]:
         "dispatch_bytes": _bytes(found["job.precision.dispatch"], "dispatch"),
         "combine_bytes": _bytes(found["job.precision.combine"], "combine"),
         "grad_bytes": _bytes(found["job.precision.gradients"], "gradients"),
+        **_in_memory(found),
         "schedule": found["job.schedule"],
         "chunks": found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1,
         "overlap_passes": passes,
         "cp": found["job.parallel.cp"],
         "folded": (found["job.parallel.tp"] or 1) // (_of_experts(found) or 1),
         "tp_reduces": found["job.parallel.tp_reduces"],
+        "predicted": found["model.next_tokens"] if found["job.mtp"] else 0,
+        "layout_of_blocks": found["job.layout"],
+        "sequence_parallel": found["job.parallel.sequence"],
         "sharding": found["job.sharding"],
         "head": "known" if found["job.head"] else "left-out",
         "optimizer_step": "known" if found["job.optimizer_step"] else "left-out",
@@ -412,6 +475,23 @@ def _shape(found: _Open) -> dict[str, Any]:
 
 def _bytes(value: Any, name: str) -> float:
     return BYTES[name][value] if isinstance(value, str) else value
+
+
+SUMS = {"bf16": 2.0, "fp32": 4.0}  # bytes
+WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
+CAST = 2.0  # of a bf16 weight for products in FP8: by rows and by columns
+
+
+def _in_memory(found: _Open) -> dict[str, float]:
+    """Bytes of a parameter and of what is kept, by field of `Workload`."""
+    weights, casts = found["job.precision.weights"], CAST if found["job.precision.compute"] == "fp8" else 0.0
+    return {
+        "accumulated_bytes": SUMS[found["job.precision.accumulated"]],
+        "moment_bytes": SUMS[found["job.precision.moments"]],
+        "weight_bytes": casts + (WEIGHTS[weights] if weights == "bf16" or not casts else 0.0),
+        "gathered_bytes": WEIGHTS[weights],
+        "kept_bytes": WEIGHTS[found["job.precision.kept"]],
+    }
 
 
 def _placed(found: _Open, name: str) -> Any:
@@ -631,7 +711,7 @@ def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-def _settings(case: Case, gpu: Gpu) -> Settings:
+def _settings(case: Case, gpu: Gpu, recipe: str) -> Settings:
     source: Any = case.traffic.source
     if source.name == "trace":
         if source.path is None:
@@ -640,7 +720,7 @@ def _settings(case: Case, gpu: Gpu) -> Settings:
             axes_of(source.axes)
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
-    return Settings(**_hardware(case, gpu))
+    return Settings(**_hardware(case, gpu), recipe=recipe)
 
 
 def _check_values(resolved: Resolved) -> None:

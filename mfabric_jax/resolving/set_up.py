@@ -11,14 +11,17 @@ from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
+MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
+
 
 def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
-    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: unknown."""
-    needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
+    """Gigabytes that a GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown."""
+    parts, has = fullest_stage(job)[1], settings.server.memory_bytes
     return {
-        "memory_gb": float(to_gigabytes(needs)),
+        "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
-        "fits": None if has is None else needs <= usable_bytes(has),
+        "fits": None if has is None else parts.total <= usable_bytes(has),
+        **{MEMORY_PART.format(name): float(to_gigabytes(part)) for name, part in parts._asdict().items()},
     }
 
 

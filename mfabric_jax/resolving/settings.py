@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mfabric_jax import units
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.policies import name_of
 from mfabric_jax.checks import InputError, one_of
@@ -20,8 +22,9 @@ from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Gpu, Workload, block_seconds
-from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.compute import BlockSeconds, scaled
 from mfabric_jax.workload.gpus import DEFAULT_GPU
+from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, kernel_seconds, rates_of, shares_of, table
 
 if TYPE_CHECKING:
     from mfabric_jax.policies import Policy
@@ -98,9 +101,10 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Hardware):
-    """One case for the engine; `measured`: the rate solved from a measured iteration."""
+    """One case for the engine; `measured`: the rate solved from a measured iteration; `recipe`: whose set-up it is."""
 
     measured: float | None = None
+    recipe: str = "none"
 
     @property
     def first(self) -> str:
@@ -141,6 +145,8 @@ class Settings(Hardware):
 
     def achieved(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate
+        if rate.name == "kernels":
+            return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
         if rate.name == "calibrated":
             known = self.calibrated.get(job.known_as)
             return HALF if known is None else known.efficiency
@@ -152,8 +158,39 @@ class Settings(Hardware):
 
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
         """Seconds of a block; `efficiency` None: `achieved`."""
+        if self.case.compute.rate.name == "kernels":
+            found = self.of_kernels(job)
+            if efficiency is None:
+                return found
+            faster = self.achieved(job) / efficiency
+            return scaled(found, faster)
         achieved = self.achieved(job) if efficiency is None else efficiency
-        return block_seconds(job, self.server, achieved, self.case.job.precision.compute)  # type: ignore[arg-type]
+        return block_seconds(job, self.server, achieved, self._format)
+
+    @property
+    def _format(self) -> str:
+        return self.case.job.precision.compute  # type: ignore[return-value]
+
+    def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
+        """Seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
+        rate: Any = self.case.compute.rate
+        launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
+        launch_s = float(units.us(launch_us))
+        return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
+
+    def shares(self, job: Workload, how: str = "usual") -> Shares:
+        """Achieved over nominal bandwidth of communication."""
+        rate: Any = self.case.compute.rate
+        if rate.name != "kernels":
+            return IDEAL
+        return shares_of(job.servers_per_region, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
+
+    def memory_Bps(self, job: Workload) -> float:
+        """Of a GPU's memory, in the optimizer's step; infinite if unknown."""
+        rate: Any = self.case.compute.rate
+        if rate.name == "kernels":
+            return rates_of(self.server, path=rate.table).memory_Bps
+        return self.server.memory_Bps or math.inf
 
     def room(self, job: Workload) -> Room:
         facts, rule = job.architecture, self.case.placement.rule

@@ -3,6 +3,8 @@
 What it does not cover (`covers`) runs as one program that JAX traces (`solving`), from the same formulas.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -184,18 +186,20 @@ def solved_inside(one: Scenario) -> np.ndarray:
     return np.stack([placed_inside(job, each) for each in inside])
 
 
-def times_on_host(one: Scenario, solved: Exchanges, seconds: BlockSeconds) -> Iteration:
-    """Iterations of every replica at every bandwidth [replica x I bandwidth], in float64."""
+def times_on_host(one: Scenario, solved: Exchanges, variants: Sequence[tuple[BlockSeconds, str]]) -> list[Iteration]:
+    """Iterations of every replica at every bandwidth [replica x I bandwidth], in float64, for each (seconds of a block,
+    how fast links are)."""
     job, rules = one.workload, one.settings.rules
     iterations = solved.load.shape[1 if one.weighs else 0]
     cases = []
-    for number, gbps in enumerate(one.bandwidths):
+    for (seconds, links), (number, gbps) in itertools.product(variants, enumerate(one.bandwidths)):
         own = jax.tree.map(lambda x, number=number: x[number], solved) if one.weighs else solved
-        rates = one.rates(gbps)
+        rates = one.rates(gbps, links)
         cases += [(rates, jax.tree.map(lambda x, at=at: x[at], own), seconds) for at in range(iterations)]
     size = max(1, TOGETHER // places(job).present.size)
     timed = []
     for first in range(0, len(cases), size):
         timed += [iteration_of(walked) for walked in walks_now(job, cases[first : first + size], rules=rules)]
-    shape = len(one.bandwidths), iterations
-    return Iteration(*(np.asarray(column).reshape(shape).T for column in zip(*timed, strict=True)))
+    shape = len(variants), len(one.bandwidths), iterations
+    columns = [np.asarray(column).reshape(shape).swapaxes(1, 2) for column in zip(*timed, strict=True)]
+    return [Iteration(*(column[number] for column in columns)) for number in range(len(variants))]

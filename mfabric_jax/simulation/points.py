@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
+from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, band_columns
 from mfabric_jax.case import Block, Case
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.checks import InputError, one_of
@@ -50,7 +51,8 @@ from mfabric_jax.timing.exchange import exchanges_inside
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.switching import trade_off_of
-from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.compute import BlockSeconds, scaled
+from mfabric_jax.workload.kernels import Shares
 
 Numbers = Mapping[str, Any]
 NUMBERS = {  # of a case, by path, and what they are called here
@@ -84,6 +86,7 @@ class IterationOf(eqx.Module):
     nics: Int[Array, ""]
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
+    shares: Shares
     path_links: Float[Array, ""]
     memory_Bps: Float[Array, ""]
 
@@ -124,7 +127,7 @@ class IterationOf(eqx.Module):
             "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, case["nic_gbps"], own),
             "decision_s": self.decision_s,
         }
-        rates = rates_at(self._group(case), self.transport, self.path_links, **numbers)
+        rates = rates_at(self._group(case), self.transport, self.path_links, shares=self.shares, **numbers)
         rates = jax.tree.map(lambda x: jnp.asarray(x, self.dtype), rates)
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
@@ -175,8 +178,9 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         given=given_of(one),
         decision_s=jnp.asarray(one.decision_s, dtype),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
+        shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
-        memory_Bps=jnp.asarray(settings.server.memory_Bps or jnp.inf, dtype),
+        memory_Bps=jnp.asarray(settings.memory_Bps(one.workload), dtype),
     )
     case = {
         "nic_gbps": one.bandwidths[0],
@@ -193,6 +197,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     return function, {PATHS[name]: value for name, value in case.items()}
 
 
+DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY = "run.sample", "network.nic_gbps", "compute.efficiency"
@@ -270,6 +275,10 @@ class Points:
         degree, nics = cases.get(PORTS), self.resolved.case.network.nics
         ports = {"optical_degree": degree, "electrical_nics": nics - degree} if self.on.data else {}  # type: ignore[operator]
         told = columns_of(self.scenario, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
+        told |= band_columns(mean["iteration_s"], {name: mean[name] for name in self._variants()}, ())
+        if self.settings.case.traffic.source.name in DRAWN:  # the columns of few cases; many are drawn once
+            others = range(2, self.settings.case.run.draws + 1)
+            told |= dict.fromkeys(map(DRAW.format, others), np.full(len(self.block), np.nan))
         return told | {"compute_source": self._sources(cases)}
 
     def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
@@ -310,6 +319,22 @@ class Points:
         within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
         return np.where(sample[place] == AVERAGED, within, sample[place]), place
 
+    def _variants(self) -> dict[str, IterationOf]:
+        """The function with slower and faster kernels and links, by column of `bands`."""
+        settings, function, job = self.settings, self.function, self.job
+        if settings.case.compute.rate.name != "kernels":
+            return {}
+        like = lambda numbers, old: jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), numbers, old)  # noqa: E731
+        at_peak = {how: scaled(settings.of_kernels(job, how), settings.achieved(job)) for how in OF_KERNELS}
+        found = {
+            column: eqx.tree_at(lambda f: f.peak_s, function, like(at_peak[how], function.peak_s))
+            for how, column in OF_KERNELS.items()
+        }
+        for how, column in OF_LINKS.items():
+            shares = like(settings.shares(job, how), function.shares)
+            found[column] = eqx.tree_at(lambda f: f.shares, function, shares)
+        return found
+
     def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before: Any) -> dict[str, np.ndarray]:
         solved_for = self.function.solved_for
         keys, place = np.unique(np.stack([cases[name] for name in solved_for], axis=1), axis=0, return_inverse=True)
@@ -323,6 +348,10 @@ class Points:
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
         found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in PARTS}
+        for column, function in self._variants().items():
+            way = jax.tree_util.Partial(_timed, function)
+            arrays = evaluate(way, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+            found[column] = arrays["iteration_s"].astype(np.float64)
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)

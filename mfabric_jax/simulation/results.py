@@ -19,10 +19,10 @@ from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
-from mfabric_jax.simulation.points import BANDWIDTH, Points, check_ends
+from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
 from mfabric_jax.simulation.rows import bill_of, column_of, filled, rows_of, unknown_parts
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import scenario_at, simulate_each
+from mfabric_jax.simulation.solving import Simulated, scenario_at, simulate_each
 
 FEW = 16  # cases of a block that are scenarios, which share programs over fabrics; more are columns of a program
 SHOWN = {  # settings that contract columns show as they stand
@@ -41,10 +41,12 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cases of a block that are solved together; `places` of rows; `work`: a scenario or columns."""
+    """Cases of a block that are solved together; `places` of rows; `work`: a scenario or columns; `draws`: the scenario
+    with other traffic."""
 
     places: tuple[int, ...]
     work: Any
+    draws: tuple[Scenario, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +88,18 @@ class Results:
     ) -> Iterator[tuple[int, list[Row]]]:
         """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
         few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Scenario)}
-        numbers = list(few)
-        skipped = {at for at, number in enumerate(numbers) if number in done}
-        scenarios = [few[number].work for number in numbers]
-        for at, simulated in simulate_each(scenarios, done=skipped, workers=self.workers, progress=progress):
-            yield numbers[at], self._told(numbers[at], rows_of(simulated))
+        every = [(number, one) for number, group in few.items() for one in (group.work, *group.draws)]
+        skipped = {at for at, (number, _) in enumerate(every) if number in done}
+        found: dict[int, dict[int, Simulated]] = {}
+        for at, simulated in simulate_each([one for _, one in every], done=skipped, workers=self.workers):
+            number = every[at][0]
+            own = found.setdefault(number, {})
+            own[at] = simulated
+            if len(own) == 1 + len(few[number].draws):
+                usual, *draws = (own[each] for each in sorted(found.pop(number)))
+                yield number, self._told(number, rows_of(usual, draws))
+                if progress:
+                    progress(usual.scenario)
         for number, group in enumerate(self.groups):
             if number not in few and number not in done:
                 yield number, self._told(number, group.work.rows(before))
@@ -122,7 +131,8 @@ class Results:
         first, found = 0, []
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
-            found += [Group(tuple(first + place for place in group.places), group.work) for group in _groups(block)]
+            for group in _groups(block):
+                found.append(dataclasses.replace(group, places=tuple(first + place for place in group.places)))
             first += len(block)
         return found
 
@@ -154,7 +164,19 @@ def _groups(block: Block) -> Iterator[Group]:
         places.append(place)
         bandwidths.append(case.network.nic_gbps)
     for places, bandwidths, scenario in made.values():
-        yield Group(tuple(places), dataclasses.replace(scenario, bandwidths=tuple(bandwidths)))
+        one = dataclasses.replace(scenario, bandwidths=tuple(bandwidths))
+        yield Group(tuple(places), one, _draws(one))
+
+
+def _draws(one: Scenario) -> tuple[Scenario, ...]:
+    """The scenario with traffic of the next seeds; none where nothing is drawn."""
+    case = one.settings.case
+    if case.traffic.source.name not in DRAWN:
+        return ()
+    seeds = (case.run.seed + number for number in range(1, case.run.draws))
+    each = (resolve(case.with_({"run.seed": seed})) for seed in seeds)
+    again = (scenario_at(resolved, one.bandwidths, variant=one.variant) for resolved in each)
+    return tuple(dataclasses.replace(each, drawn_again=True) for each in again)
 
 
 def effective(asked: Cases) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.bands import band_columns
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
@@ -143,8 +144,8 @@ PARTS = (
 )
 
 
-def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
-    """A row per bandwidth of one scenario, averaged over iterations."""
+def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[str, Any]]:
+    """A row per bandwidth of one scenario, averaged over iterations; `draws`: the same with other traffic."""
     one, solved = simulated.scenario, simulated.exchanges
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
     mean["replica_s"] = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
@@ -154,7 +155,10 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
         mean |= zip(SWITCHING, both, strict=True)
     over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
     achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
-    return listed_rows(columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over))))
+    columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
+    variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
+    others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
+    return listed_rows(columns | band_columns(mean["iteration_s"], variants, others))
 
 
 def columns_of(
@@ -216,6 +220,7 @@ def _described(one: Scenario) -> dict[str, Any]:
     return (
         job_columns(one.settings, one.workload)
         | {
+            "recipe": one.settings.recipe,
             "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
             "region_servers": one.workload.servers_per_region,
             "first": one.settings.first if one.group.reconfigures else "none",
@@ -261,6 +266,9 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
         said = f"from a measured iteration of {measured.iteration_s:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {shown_rate(settings, achieved)} of {peak}, {said}"
     rate = f"{settings.server.name} at {shown_rate(settings, achieved)} of {peak}"
+    if settings.case.compute.rate.name == "kernels":
+        own = getattr(settings.case.compute.rate, "table", None)
+        return f"{rate}, by kernels as they were measured{'' if own is None else f' ({own})'}"
     if settings.case.compute.rate.name == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"

@@ -47,6 +47,8 @@ from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_by
 from mfabric_jax.traffic.placement import placed_alike, placement_policy
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.kernels import IDEAL, Shares
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DTYPES = ("float32", "float64")
@@ -68,6 +70,7 @@ class Scenario:
     decision_s: float = 0.0
     variant: str = AS_SET
     others: tuple[Tokens, ...] = ()  # traffic of further replicas
+    drawn_again: bool = False  # for the spread over traffic alone
 
     @property
     def every_replica(self) -> tuple[Tokens, ...]:
@@ -97,7 +100,8 @@ class Scenario:
     def mean_demand(self) -> jax.Array:
         return mean_demand(self.workload, *self.every_replica)
 
-    def rates(self, nic_gbps: float) -> FabricRates:
+    def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
+        """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`."""
         settings, case, on = self.settings, self.settings.case, self.fabric
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
@@ -106,7 +110,8 @@ class Scenario:
             goodput=settings.goodput,
             link_delay_s=case.network.link_delay_s,
             nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
-            memory_Bps=settings.server.memory_Bps or float("inf"),
+            memory_Bps=settings.memory_Bps(self.workload),
+            shares=settings.shares(self.workload, links),
             each_s=case.circuits.each_s,
             reactivation_s=case.circuits.reactivation_s,
             decision_s=self.decision_s,
@@ -156,15 +161,19 @@ def rates_at(
     link_delay_s: Any,
     nvlink_Bps: Any,
     memory_Bps: Any,
+    shares: Shares = IDEAL,
     each_s: Any = 0.0,
     reactivation_s: Any = 0.0,
     decision_s: Any = 0.0,
 ) -> FabricRates:
-    """The rates of a group with transport `used` and paths of `links` links; all numbers may be traced."""
-    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps}
+    """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
+    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
+    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "alpha_s": shares.alpha_s}
     if group.reconfigures:
         rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
-    return rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
+    rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
+    nic, eps, send = rates.nic_Bps * shares.nic, rates.eps_Bps * shares.ring_nic, rates.send_Bps * shares.send
+    return rates._replace(nic_Bps=nic, eps_Bps=eps, send_Bps=send)
 
 
 def scenario_of(
@@ -359,7 +368,7 @@ def all_to_all_sent(job: Workload, demand: Float[Array, "S S"]) -> float:
     """Bytes that a server sends in the all-to-alls of an iteration with mean dispatch `demand`."""
     away = np.asarray(demand, float) * (1 - np.eye(len(demand)))
     both = 1 + job.combine_bytes_per_selection / job.dispatch_bytes_per_selection
-    passes = (PASSES + (job.recompute == "block")) * job.micro_batches * job.moe_layers / job.pp
+    passes = (PASSES + again_of(job.recompute).exchanges) * job.micro_batches * job.moe_layers / job.pp
     return float(away.sum() / len(away) * both * passes)
 
 

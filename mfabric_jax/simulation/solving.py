@@ -6,7 +6,7 @@ All-to-alls are solved once for all bandwidths: links are multiples of NICs, so 
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from mfabric_jax import programs, traffic, units
 from mfabric_jax.array_module import Array
+from mfabric_jax.bands import OF_KERNELS, OF_LINKS
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
@@ -59,12 +60,14 @@ class Simulated(NamedTuple):
 
     - `exchanges`: the all-to-alls, [I ...] or [bandwidth I ...], without circuits.
     - `times` [I bandwidth]: of the slowest replica; `replica_s` [I bandwidth]: seconds of the mean replica.
+    - `variants`: seconds of the slowest replica [I bandwidth] by column of `bands`.
     """
 
     scenario: Scenario
     exchanges: Exchanges
     times: Iteration
     replica_s: Array
+    variants: Mapping[str, Any] = {}
 
 
 # ------------------------------------------------------------------------------------------------------------- solving
@@ -254,15 +257,30 @@ def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = No
 
 def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     seconds = one.settings.block_seconds(one.workload) if seconds is None else seconds
-    return times_on_host(one, solved, seconds)
+    (timed,) = times_on_host(one, solved, [(seconds, "usual")])
+    return timed
 
 
 def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
     """Solve and time every iteration; `exchanges`: reused from a scenario with the same all-to-alls."""
     check_dtype(one.settings.case.run.dtype)
     solved = solve(one) if exchanges is None else exchanges
-    timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
-    return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
+    ways, replicas = _ways(one), len(one.every_replica)
+    timed, *others = times_on_host(one, solved, list(ways.values()))
+    names = [name for name in ways if name]
+    variants = {name: slowest(each, replicas).iteration_s for name, each in zip(names, others, strict=True)}
+    return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas), variants)
+
+
+def _ways(one: Scenario) -> dict[str, tuple[BlockSeconds, str]]:
+    """Seconds of a block and how fast links are: as usual (""), and by the column of every variant."""
+    settings, job = one.settings, one.workload
+    usual = settings.block_seconds(job)
+    ways = {"": (usual, "usual")}
+    if settings.case.compute.rate.name == "kernels" and not one.drawn_again:
+        ways |= {column: (settings.of_kernels(job, how), "usual") for how, column in OF_KERNELS.items()}
+        ways |= {column: (usual, how) for how, column in OF_LINKS.items()}
+    return ways
 
 
 def simulate_each(

@@ -140,7 +140,7 @@ class _Writer:
         lanes, (stage, q) = Lanes([ready, ready], ready, ready), at
         for place in range(blocks.blocks.present.shape[2]):
             both = [blocks.at(stage, position, place) for position in (q, q + 1)]
-            lanes = add_blocks(site, ops.pair(self.rules.recompute), both, lanes, self.switch)
+            lanes = add_blocks(site, ops.pair(self.rules.recompute, self.rules.delayed), both, lanes, self.switch)
             kept[stage, q + 1, place] = lanes.weights
         through = np.unique(np.concatenate([lanes.free, *lanes.ready]), axis=0)
         return self.tasks.add(TaskKind.MARKER, site.ends, "both passes are over", through)[None]

@@ -15,14 +15,15 @@ from jaxtyping import Bool, Float
 
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.timing.passes import Order
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, WEIGHTS_OVER_FORWARD
+from mfabric_jax.workload.compute import Backward, again_of, usual_backward
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
 class Compute(NamedTuple):
     """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
 
-    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights.
+    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights;
+    `head_s`: of the output head; `backward`: seconds of backward passes, None: `usual_backward`.
     """
 
     attention_s: Float[Array, ""]
@@ -31,6 +32,8 @@ class Compute(NamedTuple):
     tp_s: Float[Array, ""]
     expert_s: Float[Array, ""] | float = 0.0
     scores_s: Float[Array, ""] | float = 0.0
+    head_s: Float[Array, ""] | float = 0.0
+    backward: Backward | None = None
 
 
 class Blocks(NamedTuple):
@@ -68,6 +71,7 @@ class Rules(NamedTuple):
     - `recompute`: as in `Workload`; recomputed parts do not overlap.
     - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost.
     - `comm_cores`: part of a GPU's cores that communicates while two passes run together.
+    - `delayed`: there, gradients of weights come after what the next all-to-all waits for.
     """
 
     eps_waits: bool = False
@@ -75,6 +79,7 @@ class Rules(NamedTuple):
     recompute: str = "none"
     dp_overlap: bool = False
     comm_cores: float = 0.0
+    delayed: bool = True
 
 
 class Slots(NamedTuple):
@@ -145,6 +150,8 @@ class Send(NamedTuple):
 Section = tuple[Any, ...]
 REDUCE = Work(("tp",), "TP", "NVSwitch", "tp")
 REDUCE_AGAIN = REDUCE._replace(label="TP again")
+ATTENTION_AGAIN = Work(("attention again",), "attention again")
+EXPERTS_AGAIN = Work(("inner again",), "experts again", kind="experts")
 
 
 def forward_block() -> tuple[Section, Section, Section]:
@@ -156,18 +163,20 @@ def forward_block() -> tuple[Section, Section, Section]:
 
 
 def backward_block(recompute: str) -> tuple[Section, Section, Section]:
+    again = again_of(recompute)
     before, between, behind = (), (), ()
-    if recompute == "block":
-        before = Work(("attention",), "attention again"), REDUCE_AGAIN
-        experts = Work(("inner",), "experts again", kind="experts")
-        between = Send(1, "dispatch again", again=True), experts, Send(0, "combine again", again=True)
-    if recompute == "attention":
-        behind = (Work(("attention",), "attention again"),)
+    if again.whole:
+        before = ATTENTION_AGAIN, REDUCE_AGAIN
+    elif again.attention:
+        behind = (ATTENTION_AGAIN,)
+    if again.exchanges:
+        between = Send(1, "dispatch again", again=True), EXPERTS_AGAIN, Send(0, "combine again", again=True)
+    inputs = ("inner again", "inner inputs") if again.inner and not again.exchanges else ("inner inputs",)
     return (
         (Beside(0), *before, Decide()),
         (
             *(Turn(0), *between, Send(0, "combine grad")),
-            Work(("inner inputs",), "experts", kind="experts"),
+            Work(inputs, "experts", kind="experts"),
             Work(("inner weights",), "experts weights", kind="experts", off=True),
         ),
         (
@@ -189,16 +198,18 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
         return tuple((run, op._replace(off=False)) for run, op in backward if _off(op))
     if kind == "inputs":
         return tuple((run, op) for run, op in backward if not _off(op))
-    return _with_weights(backward)
+    return _placed(sum(map(_with_weights, backward_block(recompute)), ()))
 
 
 @functools.cache
-def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
+def pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, str, Any], ...]:
     """(whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
 
-    Gradients of weights come last in their section.
+    Gradients of weights come last in their section where they are `delayed`, else with those of inputs.
     """
     forward, backward = forward_block(), backward_block(recompute)
+    if not delayed:
+        backward = tuple(_with_weights(section) for section in backward)
     left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
     steps = []
     for ones, twos in zip(forward, backward, strict=True):
@@ -208,10 +219,10 @@ def pair(recompute: str) -> tuple[tuple[int, str, Any], ...]:
     return tuple(steps)
 
 
-def steps_of(kind: str, recompute: str, *, together: bool) -> tuple[tuple[str, Any], ...]:
+def steps_of(kind: str, rules: Rules, *, together: bool) -> tuple[tuple[str, Any], ...]:
     if not together:
-        return alone(kind, recompute)
-    return tuple((run, op) for whose, run, op in pair(recompute) if whose == (kind != "forward"))
+        return alone(kind, rules.recompute)
+    return tuple((run, op) for whose, run, op in pair(rules.recompute, rules.delayed) if whose == (kind != "forward"))
 
 
 def kind_of(order: Order, at: tuple[int, int]) -> str:
@@ -234,14 +245,13 @@ def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
     return tuple(placed)
 
 
-def _with_weights(steps: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-    joined: list[tuple[str, Any]] = []
-    for run, op in steps:
+def _with_weights(section: Section) -> Section:
+    joined: list[Any] = []
+    for op in section:
         if _off(op):
-            before = joined[-1][1]
-            joined[-1] = run, before._replace(of=before.of + op.of)
+            joined[-1] = joined[-1]._replace(of=joined[-1].of + op.of)
         else:
-            joined.append((run, op))
+            joined.append(op)
     return tuple(joined)
 
 
@@ -263,9 +273,9 @@ def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
 
 
 @functools.cache
-def clock_pair(recompute: str) -> tuple[tuple[int, Any], ...]:
-    """(whose, operation) of two blocks together; only attention is recomputed there."""
-    return _merged(pair("attention" if recompute == "attention" else "none"))
+def clock_pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, Any], ...]:
+    """(whose, operation) of two blocks together; no all-to-all is recomputed there."""
+    return _merged(pair("none" if again_of(recompute).exchanges else recompute, delayed))
 
 
 def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
@@ -293,27 +303,22 @@ FLAGS = {  # whether there is one: a block, its all-to-alls, its first and last 
 }
 OF_BOTH = ("told", "start", "over", "active", "waits")  # times of each all-to-all
 
-BASES = ("attention", "scores", "tp", "inner", "beside 0", "beside 1")  # forward seconds of a block
-_INPUTS = BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD
-ROWS: dict[str, dict[str, float]] = {  # what work takes, in bases; scores have no weights
-    "attention": {"attention": 1},
-    "attention inputs": {"attention": _INPUTS, "scores": WEIGHTS_OVER_FORWARD},
-    "attention weights": {"attention": WEIGHTS_OVER_FORWARD, "scores": -WEIGHTS_OVER_FORWARD},
-    "tp": {"tp": 1},
-    "inner": {"inner": 1},
-    "inner inputs": {"inner": _INPUTS},
-    "inner weights": {"inner": WEIGHTS_OVER_FORWARD},
-}
+BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
+BASES = (  # seconds of a block that work is made of
+    *("attention", *(f"attention {name}" for name in BACK), "tp"),
+    *("inner", *(f"inner {name}" for name in BACK), "beside 0", "beside 1"),
+)
 
 
 @functools.cache
-def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
+def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np.ndarray:
     """Matrix [kind, column, base]: seconds of a column per second of a base.
 
     Kinds: `KINDS` and both passes of a pair; columns: `COMPUTED`, all computation, all all-reduces; bases: `BASES`.
     """
-    every = [steps_of(kind, recompute, together=False) for kind in KINDS]
-    every += [steps_of(kind, recompute, together=True) for kind in ("forward", "backward")]
+    rules = Rules(recompute=recompute, delayed=delayed)
+    every = [steps_of(kind, rules, together=False) for kind in KINDS]
+    every += [steps_of(kind, rules, together=True) for kind in ("forward", "backward")]
     found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
     for kind, steps in enumerate(every):
         for run, op in steps:
@@ -322,17 +327,8 @@ def factors(recompute: str, comm_cores: float = 0.0) -> np.ndarray:
             elif isinstance(op, Work):
                 slower = 1 / (1 - comm_cores) if kind >= len(KINDS) and op.kind != "tp" else 1.0
                 columns = [SECONDS["run", run, op.off], len(COMPUTED) + (op.kind == "tp")]
-                for base, times in row_of(op).items():
-                    found[kind, columns, BASES.index(base)] += times * slower
-    return found
-
-
-def row_of(work: Work) -> dict[str, float]:
-    """Coefficients of `BASES` for a piece of work."""
-    found: dict[str, float] = {}
-    for name in work.of:
-        for base, times in ROWS[name].items():
-            found[base] = found.get(base, 0.0) + times
+                for base in op.of:
+                    found[kind, columns, BASES.index(base)] += slower
     return found
 
 
@@ -351,20 +347,26 @@ class Table(NamedTuple):
 
 
 def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
-    """Forward seconds [P Q L] of every base."""
+    """Seconds [P Q L] of every base."""
     dtype, shape = blocks.optical_s.dtype, blocks.present.shape
-    each = Compute(*(xp.broadcast_to(xp.asarray(part, dtype), shape[:1])[:, None, None] for part in compute))
-    busy = 0.0 if blocks.busy is None else (blocks.busy - 1) * each.expert_s
-    inner = xp.where(blocks.with_experts, each.moe_s + busy, each.dense_s)
+    widened = lambda x: xp.broadcast_to(xp.asarray(x, dtype), shape[:1])[:, None, None]  # noqa: E731
+    each = jax.tree.map(widened, compute)
+    back = usual_backward(each) if each.backward is None else each.backward
+    more = 0.0 if blocks.busy is None else blocks.busy - 1
+
+    def inner(moe: Any, expert: Any, dense: Any) -> Any:
+        return xp.where(blocks.with_experts, moe + more * expert, dense)
+
+    every = zip(back.moe, back.expert, back.dense, strict=True)
     beside = [0.0, 0.0] if blocks.beside_s is None else [blocks.beside_s[..., 0], blocks.beside_s[..., 1]]
-    parts = (each.attention_s, each.scores_s, each.tp_s, inner, *beside)
+    parts = (each.attention_s, *back.attention, each.tp_s, inner(each.moe_s, each.expert_s, each.dense_s))
+    parts = (*parts, *(inner(*of) for of in every), *beside)
     return [xp.broadcast_to(xp.where(blocks.present, part, xp.zeros((), dtype)), shape) for part in parts]
 
 
 def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
-    """Seconds [P Q L] of everything in `ROWS`; NumPy."""
-    bases = dict(zip(BASES, bases_of(blocks, compute, np), strict=True))
-    return {name: sum(times * bases[base] for base, times in row.items()) for name, row in ROWS.items()}  # type: ignore[misc]
+    """Seconds [P Q L] of everything in `BASES`; NumPy."""
+    return dict(zip(BASES, bases_of(blocks, compute, np), strict=True))
 
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
@@ -376,7 +378,7 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
     dtype = blocks.optical_s.dtype
     seconds = _seconds(order, blocks, compute, rules, together)
     runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
-    twice = backward & (rules.recompute == "block")
+    twice = backward & again_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     at = SECONDS["run", "inner", False]
     work = runs[..., at]
@@ -408,8 +410,9 @@ def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, toget
         which = xp.where(kind == WEIGHT, 3, xp.where(order.later, 2, which))
     if together is not None:
         which = xp.where(together, len(KINDS) + which, which)
-    each = xp.asarray(factors(rules.recompute, rules.comm_cores), blocks.optical_s.dtype)[which][:, :, None]
-    return sum(each[..., n] * base[..., None] for n, base in enumerate(bases_of(blocks, compute, xp)))
+    made_of = factors(rules.recompute, rules.comm_cores, rules.delayed)
+    each, bases = xp.asarray(made_of, blocks.optical_s.dtype)[which][:, :, None], bases_of(blocks, compute, xp)
+    return sum(each[..., n] * base[..., None] for n, base in enumerate(bases) if made_of[..., n].any())
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
@@ -439,7 +442,7 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     at = SECONDS["optical", 0]
     length = xp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
     paid: Any = 0.0
-    for flag, *again in (("moe",), ("again", "again"))[: 1 + (rules.recompute == "block")]:
+    for flag, *again in (("moe",), ("again", "again"))[: 1 + again_of(rules.recompute).exchanges]:
         late = (both("over", *again) - (both("start", *again) + length)).sum(-1)
         paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
     return Slots(
@@ -456,5 +459,5 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
         exchange_s=table.exchange,
         paid_s=paid,
         runs=xp.stack([times["run", run] for run in RUNS], -1),
-        again=both("start", "again") if rules.recompute == "block" else None,
+        again=both("start", "again") if again_of(rules.recompute).exchanges else None,
     )

@@ -22,19 +22,10 @@ from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, place
 from mfabric_jax.timing.timeline import run, run_now
 from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import (
-    BACKWARD_OVER_FORWARD,
-    WEIGHTS_OVER_FORWARD,
-    BackwardTimes,
-    BlockSeconds,
-    backward_times,
-    head_over_attention,
-    scores_over_attention,
-)
+from mfabric_jax.workload.compute import Back, BlockSeconds, again_of, completed, usual_backward
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 from mfabric_jax.workload.volume import (
-    WEIGHT_BYTES,
     block_params,
     context_bytes,
     context_rounds,
@@ -51,7 +42,9 @@ COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_
 class FabricRates(NamedTuple):
     """What the timeline needs to know of a fabric; rates in bytes/s.
 
-    - `nic_Bps`: a NIC; `nvlink_Bps`: a GPU inside its server; `memory_Bps`: HBM of a GPU, for a counted optimizer step.
+    - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
+      (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
+    - `alpha_s`: of every all-to-all, beside its bytes and its propagation.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
@@ -66,6 +59,8 @@ class FabricRates(NamedTuple):
     each_s: Float[Array, ""] | float = 0.0
     decision_s: Float[Array, ""] | float = 0.0
     memory_Bps: Float[Array, ""] | float = float("inf")
+    inside_Bps: Float[Array, ""] | float | None = None
+    alpha_s: Float[Array, ""] | float = 0.0
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
@@ -222,7 +217,7 @@ def _begun(
     if exchanges.anew is not None:
         delay_s = delay_s + each_s * exchanges.anew
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
-    blocks = running_blocks(workload, rates, exchanges, compute.expert_s)
+    blocks = running_blocks(workload, rates, exchanges, compute)
     more = beside_of(workload, rates, compute, dtype)
     if more:
         blocks = blocks._replace(beside_s=sum(more.values()))
@@ -265,36 +260,36 @@ def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, 
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
-    """Forward seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
+    """Seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
     xp = array_module(seconds, tp_Bps)
     tp_s = xp.broadcast_to(xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), (workload.pp,))
-    attention_s, moe_s, dense_s, expert_s = (xp.asarray(part, dtype) for part in seconds)
-    apart = workload.order.splits or workload.overlap_passes  # weight gradients apart from input gradients
-    scores_s = scores_over_attention(workload) * attention_s if apart else 0.0
-    return Compute(attention_s, moe_s, dense_s, tp_s, expert_s, scores_s)
+    whole = jax.tree.map(lambda part: xp.asarray(part, dtype), completed(workload, seconds))
+    parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
+    return Compute(*parts, whole.backward)
 
 
-def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, expert_s: Any = 0.0) -> Blocks:
+def running_blocks(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute | None = None
+) -> Blocks:
     """Blocks of all passes with both all-to-alls [P Q L 2]; backward reverses dispatch and combine.
 
-    `expert_s`: as in `BlockSeconds`, for ranks that send as soon as their own experts are done.
+    `compute`: for ranks that send as soon as their own experts are done.
     """
-    xp = array_module(rates, exchanges, expert_s)
+    xp = array_module(rates, exchanges, compute)
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
     nic_Bps = xp.asarray(rates.nic_Bps, dtype)
     latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
+    alpha_s = xp.where((exchanges.load > 0) | (exchanges.inside[..., None] > 0), xp.asarray(rates.alpha_s, dtype), 0)
+    latency_s = latency_s + alpha_s
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
 
     def second_earlier(seconds, left, held: Any = False):
         if early is None:
             return seconds
-        factor = np.where(where.backward, BACKWARD_OVER_FORWARD, 1.0)[..., None]
-        if (later := order_of(workload).later) is not None:
-            factor = factor - WEIGHTS_OVER_FORWARD * later[..., None, None]
-        ahead_s = early.ahead * xp.asarray(factor, dtype) * xp.broadcast_to(xp.asarray(expert_s, dtype), ())
+        ahead_s = early.ahead * (0.0 if compute is None else _of_experts(workload, compute))
         sooner = ends_earlier(seconds[..., 1], left, ahead_s)
         return xp.stack([seconds[..., 0], xp.where(held, seconds[..., 1], sooner)], -1)
 
@@ -302,7 +297,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
         seconds = second_earlier(carried / nic_Bps * size, early and early.between, held)
         return xp.where(carried > 0, seconds + latency_s, 0)
 
-    inside_s = exchanges.inside[..., None] / xp.asarray(rates.nvlink_Bps, dtype) * size
+    inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
+    inside_s = exchanges.inside[..., None] / xp.asarray(inside_Bps, dtype) * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
     optical_s, packet_s = seconds_of(exchanges.optical, turns), seconds_of(exchanges.electrical)
@@ -310,6 +306,15 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0) if (where.experts != where.layer).any() else None
     return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts)
+
+
+def _of_experts(workload: Workload, compute: Compute) -> Any:
+    """Seconds of routed experts of a pass before they answer [P Q 1 1]."""
+    order, back = order_of(workload), usual_backward(compute) if compute.backward is None else compute.backward
+    xp, backward = array_module(compute), places(workload).backward[..., None]
+    later = False if order.later is None else order.later[..., None, None]
+    weights = xp.where(later, xp.zeros_like(back.expert.weights), back.expert.weights)
+    return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
 
 
 def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:
@@ -378,9 +383,8 @@ def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Arr
 
 
 def _head(workload: Workload, compute: Compute) -> Array:
-    last = last_blocks(workload)
-    head_s = _column(head_over_attention(workload) * compute.attention_s)
-    every = _each_block(workload, before=(0.0, BACKWARD_OVER_FORWARD * head_s), behind=(head_s, 0.0))
+    last, back = last_blocks(workload), usual_backward(compute) if compute.backward is None else compute.backward
+    every = _each_block(workload, before=(0.0, _column(back.head)), behind=(_column(compute.head_s), 0.0))
     return array_module(every).where(last[..., None], every, 0)
 
 
@@ -403,26 +407,35 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
     else:
         of_rank = rates.send_Bps * (workload.tp / workload.gpus_per_server)
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.latency_s
-    hidden_s = scores_over_attention(workload) * (workload.cp - 1) / workload.cp * compute.attention_s
+    hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
-    again = float(workload.recompute == "block")  # before the block's own
+    again = float(again_of(workload.recompute).whole)  # before the block's own
     rest = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
 
 
 def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
-    fetched = WEIGHT_BYTES if workload.sharding == "parameters" else 0
-    passes = (fetched, BackwardTimes(1.0, 1.0)), (fetched + workload.grad_bytes, backward_times(workload.recompute))
+    fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
+    again, back = (
+        again_of(workload.recompute),
+        usual_backward(compute) if compute.backward is None else compute.backward,
+    )
+    forward = compute.attention_s, compute.moe_s, compute.dense_s
+    backward = _all(back.attention, again.attention), _all(back.moe, again.inner), _all(back.dense, again.inner)
     xp, moe, before = array_module(compute), places(workload).layer >= 0, []
-    for bytes_each, times in passes:
-        attention_s = times.attention * compute.attention_s
+    passes = (fetched, forward), (fetched + workload.grad_bytes, backward)
+    for bytes_each, (attention_s, *inner) in passes:
         waits = [
-            xp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - times.inner * inner_s, 0)
-            for kind, inner_s in ((True, compute.moe_s), (False, compute.dense_s))
+            xp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - inner_s, 0)
+            for kind, inner_s in zip((True, False), inner, strict=True)
         ]
         before.append(xp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
     return _each_block(workload, before=tuple(before))
+
+
+def _all(back: Back, again: bool) -> Any:
+    return back.inputs + back.weights + (back.again if again else 0.0)
 
 
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):

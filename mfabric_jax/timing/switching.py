@@ -21,10 +21,10 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, takes_many, uniform
 from mfabric_jax.routing import Plan, degree_bound, relay_shares
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
-from mfabric_jax.timing.blocks import BASES, SECONDS, factors
+from mfabric_jax.timing.blocks import BACK, BASES, SECONDS, factors
 from mfabric_jax.timing.passes import Exchanges, Places
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BlockSeconds, scores_over_attention
+from mfabric_jax.workload.compute import BlockSeconds, completed
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 # --------------------------------------------------------------------------------------- what a turn is weighed against
@@ -67,17 +67,21 @@ class TradeOff(NamedTuple):
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
-    xp = array_module(rates, seconds)
+    xp, seconds = array_module(rates, seconds), completed(workload, seconds)
     dtype = xp.result_type(seconds.attention_s * reduce_s)
     size = xp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
     inner, behind = (factors(workload.recompute)[:3, SECONDS["run", run, False]] for run in ("inner", "behind"))
-    of_attention = behind[:, BASES.index("attention")] + behind[:, BASES.index("scores")] * scores_over_attention(
-        workload
-    )
-    behind_s = xp.asarray(of_attention, dtype) * seconds.attention_s
-    behind_s = behind_s + xp.asarray(behind[:, BASES.index("tp")], dtype) * reduce_s
-    times = xp.asarray(inner[:, BASES.index("inner")], dtype)
-    inner_s, expert_s = (times * xp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
+
+    def taken(by: np.ndarray, **parts: Any) -> Any:
+        return sum(xp.asarray(by[:, BASES.index(name)], dtype) * part for name, part in parts.items())
+
+    def with_back(name: str, forward: Any, back: Any) -> dict[str, Any]:
+        return {name: forward} | {f"{name} {which}": part for which, part in zip(BACK, back, strict=True)}
+
+    back: Any = seconds.backward
+    behind_s = taken(behind, **with_back("attention", seconds.attention_s, back.attention), tp=reduce_s)
+    inner_s = taken(inner, **with_back("inner", seconds.moe_s, back.moe))
+    expert_s = taken(inner, **with_back("inner", seconds.expert_s, back.expert))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
 

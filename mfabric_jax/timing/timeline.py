@@ -33,6 +33,7 @@ from mfabric_jax.timing.blocks import (
     table_of,
 )
 from mfabric_jax.timing.passes import Order
+from mfabric_jax.workload.compute import again_of
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -111,7 +112,7 @@ def _named(times: dict, names: list) -> tuple:
 def names_of(rules: Rules) -> list[Any]:
     names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
     names += [(name, which) for name in OF_BOTH for which in (0, 1)]
-    if rules.recompute == "block":
+    if again_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
 
@@ -142,7 +143,7 @@ class _Waves:
     def __init__(self, order: Order, seconds, flags, send_s, decision_s, rules: Rules):
         self.order, self.seconds, self.flags, self.rules, self.decision_s = order, seconds, flags, rules, decision_s
         self.send_s, self.names, self.cases = send_s, names_of(rules), seconds.shape[-1]
-        self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute)
+        self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
         (stages, passes), self.blocks = order.kind.shape, seconds.shape[3]
         self.end = np.zeros((stages, passes, self.cases))
         never = np.full((stages, self.cases), -np.inf)
@@ -348,7 +349,7 @@ class _Walks(NamedTuple):
     def _through(self, clock: tuple, one: _Pass, two: _Pass, switches: Any) -> tuple[tuple, tuple]:
         now, quiet, active, anew = clock
         start = Clock((now, now), now, quiet, jnp.where(switches, active, -jnp.inf), anew & switches)
-        steps, names = ops.clock_pair(self.rules.recompute), names_of(self.rules)
+        steps, names = ops.clock_pair(self.rules.recompute, self.rules.delayed), names_of(self.rules)
 
         def round_(clock, rows):
             clock, times = self._played(steps, clock, list(rows))

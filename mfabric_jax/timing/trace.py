@@ -59,17 +59,15 @@ def segments(
     """
     rules = rules or Rules()
     slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
-    every: Any = [np.broadcast_to(np.float64(part), workload.pp) for part in compute]
-    iteration = _Drawn(
-        slots, blocks, rows_of(blocks, Compute(*every)), jax.tree.map(np.asarray, dict(beside or {})), rules
-    )
+    every = jax.tree.map(lambda part: np.broadcast_to(np.float64(part), workload.pp), compute)
+    iteration = _Drawn(slots, blocks, rows_of(blocks, every), jax.tree.map(np.asarray, dict(beside or {})), rules)
     found, order = [], order_of(workload)
     in_pairs = order.in_pairs
     for stage in range(workload.pp):
         drawn = _between(workload, slots, stage)
         for who, at in _running(workload, stage):
             together = bool(in_pairs[at[:2]])
-            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules.recompute, together=together)
+            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules, together=together)
             drawn += iteration.block(who, at, steps, together=together)
         found += _apart(drawn)
     return found if reduce_s is None else _reduced(found, slots, np.asarray(reduce_s), step_s, moved_s)

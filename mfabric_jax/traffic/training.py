@@ -12,6 +12,7 @@ from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.rings import onward, ring_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forwarded, selections_of, sent_as
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes, replica_bytes
 
 
@@ -107,7 +108,7 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     if workload.dispatch == PER_SERVER:
         sent = forwarded(workload, sent, copies_of(workload, each))
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
-    again = workload.recompute == "block"  # the forward all-to-alls once more
+    again = again_of(workload.recompute).exchanges  # the forward all-to-alls once more
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)
 
 

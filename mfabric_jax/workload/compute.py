@@ -1,34 +1,16 @@
 """Compute time of one block (FLOPs over achieved FLOP/s), and a closed-form estimate of an iteration's time."""
 
-import math
 from typing import Any, NamedTuple
 
-from mfabric_jax import checks, units
+from mfabric_jax import checks
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.memory import step_bytes
+from mfabric_jax.workload.models import up_params
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.volume import (
-    PASSES,
-    context_bytes,
-    context_rounds,
-    pp_bytes,
-    replica_bytes,
-    replica_ring,
-    tp_bytes_per_gpu,
-)
+from mfabric_jax.workload.recompute import again_of
 
 BACKWARD_OVER_FORWARD = 2.0  # two products (gradients of inputs and of weights) per forward product
 WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have none and need both products for inputs
-
-
-class BackwardTimes(NamedTuple):
-    attention: float
-    inner: float
-
-
-def backward_times(recompute: str) -> BackwardTimes:
-    attention, inner = (recompute in again for again in (("attention", "block"), ("block",)))
-    return BackwardTimes(BACKWARD_OVER_FORWARD + attention, BACKWARD_OVER_FORWARD + inner)
+_INPUTS = BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD
 
 
 class BlockFlops(NamedTuple):
@@ -40,14 +22,49 @@ class BlockFlops(NamedTuple):
     expert: float
 
 
+class Back(NamedTuple):
+    """Backward seconds of a part: gradients of inputs, of weights, and what is computed again before."""
+
+    inputs: Any
+    weights: Any
+    again: Any
+
+
+class Backward(NamedTuple):
+    """Backward seconds of a block; `head`: of the output head, in all."""
+
+    attention: Back
+    moe: Back
+    dense: Back
+    expert: Back
+    head: Any
+
+
 class BlockSeconds(NamedTuple):
-    """Forward seconds of one micro-batch on every GPU of an EP rank; backward takes `BACKWARD_OVER_FORWARD` times as
-    long. Blocks take `attention_s` plus `moe_s` (`expert_s` of it in routed experts) or `dense_s`."""
+    """Forward seconds of one micro-batch on every GPU of an EP rank. Blocks take `attention_s` plus `moe_s` (`expert_s`
+    of it in routed experts) or `dense_s`.
+
+    - `scores_s`: part of `attention_s` in attention scores; `head_s`: the output head; None: by their FLOPs.
+    - `backward`: seconds of backward passes; None: two products (of inputs and of weights) for each forward one.
+    """
 
     attention_s: Any
     moe_s: Any
     dense_s: Any
     expert_s: Any = 0.0
+    scores_s: Any = None
+    head_s: Any = None
+    backward: Backward | None = None
+
+
+def usual_backward(forward: Any) -> Backward:
+    """Two products per forward one; scores have no weights and need both for inputs. `forward`: `attention_s`, `moe_s`,
+    `dense_s`, `expert_s`, `scores_s` and `head_s`."""
+    products = lambda seconds: Back(_INPUTS * seconds, WEIGHTS_OVER_FORWARD * seconds, seconds)  # noqa: E731
+    usual, scores = products(forward.attention_s), WEIGHTS_OVER_FORWARD * forward.scores_s
+    attention = usual._replace(inputs=usual.inputs + scores, weights=usual.weights - scores)
+    rest = map(products, (forward.moe_s, forward.dense_s, forward.expert_s))
+    return Backward(attention, *rest, head=BACKWARD_OVER_FORWARD * forward.head_s)
 
 
 def block_flops(workload: Workload) -> BlockFlops:
@@ -71,7 +88,7 @@ def iteration_flops(workload: Workload) -> float:
     moe = workload.moe_layers
     forward = model.blocks * block.attention + moe * block.moe + (model.blocks - moe) * block.dense
     if workload.head_counted:
-        forward += block.attention * head_over_attention(workload)
+        forward += (1 + workload.predicted) * block.attention * head_over_attention(workload)
     passes = workload.micro_batches * workload.ep * workload.dp
     return (1 + BACKWARD_OVER_FORWARD) * forward * passes
 
@@ -87,6 +104,43 @@ def head_over_attention(workload: Workload) -> float:
     return workload.tokens * 2 * workload.architecture.head_params / block_flops(workload).attention
 
 
+def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
+    """All of it so many times as long; nothing may be open."""
+
+    def times(part: Any) -> Any:
+        return type(part)(*map(times, part)) if isinstance(part, tuple) else factor * part
+
+    return times(seconds)
+
+
+def completed(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
+    """With every part, by FLOPs and `usual_backward` where it is open."""
+    if seconds.scores_s is None:
+        seconds = seconds._replace(scores_s=scores_over_attention(workload) * seconds.attention_s)
+    if seconds.head_s is None:
+        head = (1 + workload.predicted) * head_over_attention(workload) if workload.head_counted else 0.0
+        seconds = seconds._replace(head_s=head * seconds.attention_s)
+    if seconds.backward is not None:
+        return seconds
+    back, again = usual_backward(seconds), again_by_flops(workload)
+    parts = zip(("attention", "moe", "dense", "expert"), again, strict=True)
+    scaled = {name: (part := getattr(back, name))._replace(again=share * part.again) for name, share in parts}
+    return seconds._replace(backward=back._replace(**scaled))
+
+
+def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
+    """FLOPs computed again over forward ones: of attention, of MoE, of dense FFNs and of routed experts."""
+    parts, block = again_of(workload.recompute).parts, block_flops(workload)
+    of_attention = float("attention" in parts)
+    if "mla-up" in parts and not of_attention:
+        up = up_params(workload.architecture.attention)
+        of_attention = workload.tokens * 2 * up / block.attention
+    routed = float("moe" in parts)
+    shared = workload.tokens * 2 * workload.architecture.shared_params * ("shared" in parts)
+    moe = 1.0 if {"moe", "shared"} <= parts else (routed * block.expert + shared) / block.moe
+    return of_attention, moe, float("mlp" in parts), routed
+
+
 def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision: str = "bf16") -> BlockSeconds:
     """Forward seconds of the parts of a block; the TP group shares the work evenly.
 
@@ -95,143 +149,4 @@ def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision
     """
     checks.positive("efficiency", efficiency)
     rate = workload.tp * gpu.peak(precision) * efficiency
-    return BlockSeconds(*(float(flops) / rate for flops in block_flops(workload)))
-
-
-# ------------------------------------------------------------------------------------- an iteration, about
-
-
-class Speeds(NamedTuple):
-    """Assumed rates: achieved over peak FLOP/s, Gbit/s of a NIC, whether gradients overlap the last backward pass."""
-
-    efficiency: float = 0.5
-    nic_gbps: float = 400.0
-    precision: str = "bf16"
-    overlap_gradients: bool = False
-
-
-USUAL = Speeds()
-
-
-class IterationSeconds(NamedTuple):
-    """Seconds of an iteration on its busiest stage, by part."""
-
-    computation: float
-    tensor_parallel: float
-    all_to_alls: float
-    bubble: float
-    gradients: float
-
-    @property
-    def total(self) -> float:
-        return sum(self)
-
-
-class _Rates(NamedTuple):
-    nvlink: float
-    server: float
-
-
-def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -> IterationSeconds:
-    """Estimated seconds of one iteration by part, for comparing set-ups of a model. Experts are evenly loaded, links
-    are not shared, and switches add no delay. The busiest stage's compute, TP all-reduces over NVLink and all-to-alls
-    count (traffic between and inside servers at once), then the bubble, gradients and the optimizer step."""
-    nics = workload.gpus_per_server if server.nics is None else server.nics
-    rates = _Rates(server.nvlink, nics * float(units.gbps(speeds.nic_gbps)))
-    block = block_seconds(workload, server, speeds.efficiency, speeds.precision)
-    compute, elsewhere = _computed(workload, block)
-    reduced, exchanged = _tensor_parallel(workload, rates, block), _exchanged(workload, rates)
-    if workload.overlap_passes:
-        exchanged = max(exchanged - compute, 0.0)
-    passes = compute + reduced + exchanged
-    waits = workload.order.bubble(workload.shape) / workload.micro_batches
-    waited = waits * (elsewhere + reduced + exchanged + _sent(workload, rates))
-    beside, behind = _gradients(workload, rates, passes, overlap=speeds.overlap_gradients)
-    if workload.optimizer_step != "left-out" and server.memory_Bps is not None:
-        behind += max(step_bytes(workload, stage) for stage in {0, workload.pp - 1}) / server.memory_Bps
-    each = IterationSeconds(compute, reduced, exchanged, waited, beside)
-    whole = IterationSeconds(*(workload.micro_batches * part for part in each))
-    return whole._replace(gradients=whole.gradients + behind)
-
-
-def _rounds(workload: Workload) -> int:
-    return PASSES + (workload.recompute == "block")
-
-
-def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
-    """Seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean of the other stages."""
-    usual = 1 + BACKWARD_OVER_FORWARD
-    attention = (usual + (workload.recompute != "none")) * part.attention_s
-    moe, dense = ((usual + (workload.recompute == "block")) * each for each in (part.moe_s, part.dense_s))
-    head = usual * head_over_attention(workload) * part.attention_s if workload.head_counted else 0.0
-    stages = [
-        sum(held.moe) * (attention + moe) + sum(held.dense) * (attention + dense) + held.ends * head
-        for held in workload.holdings
-    ]
-    most, copies = max(stages), workload.order.copies
-    others = (sum(stages) - most) / (workload.pp - 1) if workload.pp > 1 else 0.0
-    return most / copies, others / copies
-
-
-def _blocks(workload: Workload, moe_only: bool = False) -> float:
-    """Number of blocks that a micro-batch passes on the fullest stage."""
-    most = max(sum(held.moe) + (0 if moe_only else sum(held.dense)) for held in workload.holdings)
-    return most / workload.order.copies
-
-
-def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> float:
-    """Seconds of one micro-batch's TP all-reduces, and of context-parallel transfers not hidden by scores."""
-    reduces = _rounds(workload) + (PASSES if workload.tp_reduces == "all" else 0)
-    seconds = _blocks(workload) * reduces * tp_bytes_per_gpu(workload) / rates.nvlink
-    if workload.cp == 1:
-        return seconds
-    inside = workload.tp * workload.sequence_ranks <= workload.gpus_per_server
-    ring_Bps = workload.tp * (rates.nvlink if inside else rates.server / workload.gpus_per_server)
-    scores_s = scores_over_attention(workload) * part.attention_s
-    waited_for = max(0.0, context_bytes(workload) / ring_Bps - scores_s)
-    return seconds + _blocks(workload) * context_rounds(workload) * waited_for
-
-
-def _exchanged(workload: Workload, rates: _Rates) -> float:
-    both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
-    each = both * _blocks(workload, moe_only=True) * _rounds(workload)  # of one selection
-    remote, itself = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
-    senders = workload.gpus_per_server / workload.tp
-    if workload.dispatch == "per-expert":
-        leaving, inside = workload.selections * remote, workload.selections * (1 - remote - itself)
-    else:
-        leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - itself)
-    between_s = senders * leaving * each / rates.server
-    return max(between_s, inside * each / (workload.tp * rates.nvlink))
-
-
-def _reached(workload: Workload) -> float:
-    """Expected number of other servers that a token is sent to, if all experts are equally likely."""
-    experts, chosen = workload.architecture.experts, workload.architecture.top_k
-    servers = workload.ep // workload.ranks_per_server
-    missed = math.comb(experts - experts // servers, chosen) / math.comb(experts, chosen)
-    limit = workload.node_limit
-    if limit == "model":
-        limit = servers * workload.architecture.top_groups // workload.architecture.expert_groups
-    most = servers if limit is None else int(limit)
-    return (servers - 1) / servers * min(servers * (1 - missed), max(1, most))
-
-
-def _sent(workload: Workload, rates: _Rates) -> float:
-    return PASSES * pp_bytes(workload) * workload.gpus_per_server / (workload.tp * rates.server)
-
-
-def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: bool) -> tuple[float, float]:
-    """Seconds for gradients and sharded weights: per micro-batch beyond what its passes hide, and at the end."""
-
-    def reduced(*, last: bool) -> float:
-        sizes = [replica_bytes(workload, stage, last=last) for stage in {0, workload.pp - 1}]
-        rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
-        return max(ring.between / rates.server + ring.inside / rates.nvlink for ring in rings)
-
-    behind = reduced(last=True)
-    if workload.sharding in ("gradients", "parameters"):
-        return max(0.0, (reduced(last=False) - behind) / workload.micro_batches - passes), behind
-    if overlap:
-        behind = max(0.0, behind - passes * BACKWARD_OVER_FORWARD / (1 + BACKWARD_OVER_FORWARD))
-    return 0.0, behind
+    return completed(workload, BlockSeconds(*(float(flops) / rate for flops in block_flops(workload))))

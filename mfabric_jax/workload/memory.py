@@ -1,17 +1,20 @@
-"""Memory of a GPU in training. Weights and activations are bf16; Adam keeps a master copy and two moments in float32
-(arXiv 1910.02054); activations follow arXiv 2205.05198 for gated FFNs, no dropout and fused attention (formula:
-docs/models.md). Loads are balanced. `HEADROOM` covers communication buffers, fragmentation and libraries."""
+"""Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
+
+Activations follow arXiv 2205.05198 for gated FFNs, no dropout, fused attention, probabilities of experts applied to the
+gated product, and what is computed again (formula: docs/models.md). Loads are balanced. `HEADROOM` covers
+communicators, fragmentation and libraries.
+"""
 
 from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
+from mfabric_jax.workload.recompute import Again, again_of
 from mfabric_jax.workload.schedules import Holding
 from mfabric_jax.workload.schedules import held as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
-    OPTIMIZER_BYTES,
-    WEIGHT_BYTES,
+    MASTER_BYTES,
     held_params,
     kinds_of_block,
     stage_params,
@@ -20,7 +23,6 @@ from mfabric_jax.workload.volume import (
 
 GATHERED = 2  # blocks held whole under sharded parameters: the current one and the next
 LOGIT_BYTES = 4  # float32: routers and output head
-KEPT_PER_FFN = 3  # gate, up and their product
 # Three communicators of NCCL took 6 GB (github.com/NVIDIA/nccl, issue 864), and groups of TP, EP, DP and PP are more
 # than three; that is 7.5 % of 80 GB before the allocator loses any to fragments. Estimators of memory leave both out.
 HEADROOM = 0.08
@@ -33,13 +35,20 @@ def usable_bytes(memory_bytes: float | None) -> float:
 
 
 class Memory(NamedTuple):
-    """Peak bytes on one GPU of a pipeline stage; `logits` belong to the output head on the last stage."""
+    """Peak bytes on one GPU of a pipeline stage; `attention` and `inner` (experts, FFNs) are activations, `logits`
+    belong to the output head on the last stage, `buffers` hold what is computed again and rows that travel."""
 
     weights: float
     gradients: float
     optimizer: float
-    activations: float
+    attention: float
+    inner: float
     logits: float
+    buffers: float
+
+    @property
+    def activations(self) -> float:
+        return self.attention + self.inner
 
     @property
     def total(self) -> float:
@@ -61,7 +70,8 @@ def _updated(workload: Workload, dense: float, expert: float) -> float:
 
 def step_bytes(workload: Workload, stage: int) -> float:
     """Bytes of HBM that a GPU of a stage reads and writes in the optimizer step."""
-    params, each = stage_params(workload, stage), workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
+    states = MASTER_BYTES + 2 * workload.moment_bytes
+    params, each = stage_params(workload, stage), workload.accumulated_bytes + 2 * states + workload.gathered_bytes
     dense = (params.dense + word_params(workload, stage)) / workload.attention_tp
     return each * _updated(workload, dense, params.expert / workload.tp)
 
@@ -77,12 +87,23 @@ def fullest_stage(workload: Workload) -> tuple[int, Memory]:
 class _OnGpus:
     def __init__(self, workload: Workload):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
-        model, tokens = workload.architecture, workload.tokens
+        model, again = workload.architecture, again_of(workload.recompute)
         self.kinds = kinds_of_block(workload)
-        self.kept, self.again = _kept(workload)
-        self.token = ACTIVATION_BYTES * tokens / workload.tp
+        self.tokens = workload.tokens / workload.tp
+        kept = {kind: kept_bytes(workload, moe=kind) for kind in (True, False)}
+        stays = {
+            kind: {name: part for name, part in parts.items() if not dropped(name, again)}
+            for kind, parts in kept.items()
+        }
+        self.attention = sum(part for name, part in stays[True].items() if name in ATTENTION)
+        self.inner = {
+            kind: sum(part for name, part in parts.items() if name not in ATTENTION) for kind, parts in stays.items()
+        }
+        self.again = max(sum(kept[kind].values()) - sum(stays[kind].values()) for kind in kept)
+        rows = model.top_k * model.hidden * (workload.dispatch_bytes + workload.combine_bytes)
+        self.buffers = rows if workload.ep > 1 else 0.0
         head = 2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab
-        self.logits = (model.vocab > 0) * tokens * head / workload.tp
+        self.logits = (model.vocab > 0) * self.tokens * head
 
     def of(self, stage: int) -> Memory:
         workload, held = self.workload, self.workload.holdings[stage]
@@ -92,13 +113,17 @@ class _OnGpus:
             params.expert / workload.tp,
         )
         shard, block = _updated(workload, dense, expert), self._largest_block(held)
-        whole = dense + expert
+        whole, (blocks, moe, plain) = dense + expert, self._in_flight(stage, held)
         return Memory(
-            weights=WEIGHT_BYTES * (shard + GATHERED * block if self.share >= SHARDING.index("parameters") else whole),
-            gradients=workload.grad_bytes * (shard + block if self.share >= SHARDING.index("gradients") else whole),
-            optimizer=OPTIMIZER_BYTES * shard,
-            activations=self.token * (self._in_flight(stage, held) + self.again),
+            weights=workload.weight_bytes
+            * (shard + GATHERED * block if self.share >= SHARDING.index("parameters") else whole),
+            gradients=workload.accumulated_bytes
+            * (shard + block if self.share >= SHARDING.index("gradients") else whole),
+            optimizer=(MASTER_BYTES + 2 * workload.moment_bytes) * shard,
+            attention=self.tokens * blocks * self.attention,
+            inner=self.tokens * (moe * self.inner[True] + plain * self.inner[False]),
             logits=held.ends * self.logits,
+            buffers=self.tokens * (self.again + self.buffers),
         )
 
     def _largest_block(self, held: Holding) -> float:
@@ -106,27 +131,52 @@ class _OnGpus:
         of_gpu = self.workload.attention_tp, self.workload.tp
         return max(params.dense / of_gpu[0] + params.expert / of_gpu[1] for params, count in there if count)
 
-    def _in_flight(self, stage: int, held: Holding) -> float:
+    def _in_flight(self, stage: int, held: Holding) -> tuple[float, float, float]:
+        """Blocks whose activations a stage holds: all, MoE and dense."""
         workload = self.workload
         in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
-        passes = zip(in_flight, held.moe, held.dense, strict=True)
-        return sum(times * (moe * self.kept[True] + dense * self.kept[False]) for times, moe, dense in passes)
+        moe, dense = (
+            sum(times * count for times, count in zip(in_flight, each, strict=True)) for each in (held.moe, held.dense)
+        )
+        return moe + dense, moe, dense
 
 
-def _kept(workload: Workload) -> tuple[dict[bool, float], float]:
-    """Elements per token kept by an MoE block and by a dense block, and elements recomputed for one block."""
+ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `kept_bytes`
+OF_PRODUCTS = ("norm", "out", "inner norm", "rows", "gate", "gated", "shared gate", "shared gated")  # `kept_bytes` each
+DROPPED = {  # by what is computed again
+    "norm": ("norm", "inner norm"),
+    "mla-up": ("mla-up",),
+    "attention": ATTENTION[1:],
+    "activation": ("gated", "shared gated"),
+    "shared": ("shared gate", "shared gated"),
+    "mlp": ("dense gate", "dense gated"),
+    "router": ("router",),
+    "moe": ("router", "rows", "gate", "gated"),
+}
+
+
+def kept_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
+    """Bytes a token that a block keeps for its backward pass, by name, if nothing is computed again."""
     model = workload.architecture
-    inner = {True: _moe_kept(workload), False: 2 * model.hidden + KEPT_PER_FFN * model.dense_hidden}
-    attention = model.attention.kept(model.hidden)
-    if workload.recompute == "block":
-        return dict.fromkeys(inner, model.hidden), attention + max(inner.values())
-    again = attention if workload.recompute == "attention" else 0.0
-    stays = model.hidden if again else attention
-    return {moe: stays + part for moe, part in inner.items()}, again
+    elements = model.attention.kept(model.hidden) | {"inner input": model.hidden, "inner norm": model.hidden}
+    if moe:
+        elements["router"] = model.experts * LOGIT_BYTES / ACTIVATION_BYTES
+        elements["rows"] = model.top_k * model.hidden
+        widths = {"": model.top_k * model.expert_hidden, "shared ": model.shared_hidden}
+    else:
+        widths = {"dense ": model.dense_hidden}
+    for name, width in widths.items():
+        elements |= {f"{name}gate": 2 * width, f"{name}gated": width}
+    each = {
+        name: workload.kept_bytes if name.removeprefix("dense ") in OF_PRODUCTS else ACTIVATION_BYTES
+        for name in elements
+    }
+    return {name: each[name] * number for name, number in elements.items()}
 
 
-def _moe_kept(workload: Workload) -> float:
-    model = workload.architecture
-    router = model.experts * LOGIT_BYTES / ACTIVATION_BYTES
-    chosen = model.top_k * (2 * model.hidden + KEPT_PER_FFN * model.expert_hidden)
-    return 2 * model.hidden + router + chosen + KEPT_PER_FFN * model.shared_hidden
+def dropped(name: str, again: Again) -> bool:
+    """Whether a part of `kept_bytes` is computed again instead."""
+    if again.whole:
+        return name != "input"
+    gated = name == "dense gated" and "activation" in again.parts
+    return gated or any(name in DROPPED[part] for part in again.parts)

@@ -2,13 +2,16 @@
 nothing.
 
 Attention classes have `params(hidden)`; `score_flops(sequence)`, causal forward FLOPs per token beyond projections;
-`kept(hidden)`, elements per token for the backward pass (arXiv 2205.05198, with a fused kernel that stores no scores);
-and `passed_on(tokens, sequences)`, elements that a context-parallel rank sends on (arXiv 2310.01889).
+`kept(hidden)`, elements per token for the backward pass, by name (arXiv 2205.05198, with a fused kernel that stores no
+scores); `products(hidden)`, inner and outer width of every projection, which together have `params`;
+`ups`, those of them from latents; `width`, of a head's scores; `moved()`, elements per token that kernels between
+products and scores read or write; and `passed_on(tokens, sequences)`, elements that a context-parallel rank sends on
+(arXiv 2310.01889).
 """
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from mfabric_jax import checks
 
@@ -43,9 +46,24 @@ class GroupedQuery:
         """Elements of keys and values; a window does not reduce them."""
         return 2 * tokens * self.kv_heads * self.head_dim
 
-    def kept(self, hidden: int) -> int:
-        """Elements of input, normed input, queries, keys, values and output."""
-        return 2 * hidden + 2 * self.head_dim * (self.heads + self.kv_heads)
+    def kept(self, hidden: int) -> dict[str, float]:
+        """Input, normed input, queries with keys and values, and output."""
+        qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
+        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self.heads * self.head_dim}
+
+    def products(self, hidden: int) -> list[tuple[float, float]]:
+        out = self.heads * self.head_dim
+        return [(hidden, out + 2 * self.kv_heads * self.head_dim), (out, hidden)]
+
+    ups: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def width(self) -> float:
+        return self.head_dim
+
+    def moved(self) -> float:
+        """Rotated queries and keys, read and written."""
+        return 2 * self.head_dim * (self.heads + self.kv_heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +101,32 @@ class Latent:
         """Elements of the key-value latent and of the key's rotary part."""
         return tokens * (self.kv_rank + self.rope_dim)
 
-    def kept(self, hidden: int) -> int:
-        """Elements of input, latents (each before and after its norm), queries, keys, values and output."""
+    def kept(self, hidden: int) -> dict[str, float]:
+        """Input, normed input, latents (each before and after its norm), queries with keys and values, and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
-        return 2 * hidden + latents + 2 * self._query_width + 2 * self.heads * self.value_dim
+        up = 2 * self._query_width + self.heads * self.value_dim
+        return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
+
+    def products(self, hidden: int) -> list[tuple[float, float]]:
+        query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
+        up = (self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
+        rest = [(hidden, self.kv_rank + self.rope_dim), up, (self.heads * self.value_dim, hidden)]
+        return [*(query if self.query_rank else [(hidden, self._query_width)]), *rest]
+
+    @property
+    def ups(self) -> tuple[int, ...]:
+        """Which of `products` are from latents."""
+        return (1, 3) if self.query_rank else (2,)
+
+    @property
+    def width(self) -> float:
+        return (self.nope_dim + self.rope_dim + self.value_dim) / 2
+
+    def moved(self) -> float:
+        """Norms of latents, rotated parts of queries, and keys and values put together."""
+        latents = 2 * (self.query_rank + self.kv_rank)
+        together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
+        return latents + self.heads * (2 * self.rope_dim + together)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +151,23 @@ class Linear:
         """Elements of the state of every head and sequence."""
         return sequences * self.heads * self.head_dim**2
 
-    def kept(self, hidden: int) -> int:
-        return 2 * hidden + 5 * self.heads * self.head_dim
+    def kept(self, hidden: int) -> dict[str, float]:
+        width = self.heads * self.head_dim
+        return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
+
+    def products(self, hidden: int) -> list[tuple[float, float]]:
+        width = self.heads * self.head_dim
+        return [(hidden, 4 * width), (width, hidden)]
+
+    ups: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def width(self) -> float:
+        return self.head_dim
+
+    def moved(self) -> float:
+        """Gates and normed output, read and written."""
+        return 4 * self.heads * self.head_dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +189,32 @@ class Mixed:
     params = functools.partialmethod(_mean, "params")
     score_flops = functools.partialmethod(_mean, "score_flops")
     passed_on = functools.partialmethod(_mean, "passed_on")
-    kept = functools.partialmethod(_mean, "kept")
+
+    def kept(self, hidden: int) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for kind, share in self.shares:
+            for name, elements in kind.kept(hidden).items():
+                found[name] = found.get(name, 0.0) + share * elements
+        return found
+
+    @property
+    def shares(self) -> list[tuple[Any, float]]:
+        """Every kind with its part of the blocks."""
+        total = sum(blocks for _, blocks in self.parts)
+        return [(kind, blocks / total) for kind, blocks in self.parts]
 
 
 Attention = GroupedQuery | Latent | Linear | Mixed
+
+
+def up_params(attention: Attention) -> float:
+    """Parameters that make queries, keys and values of latents, mean over blocks."""
+    if isinstance(attention, Mixed):
+        return sum(share * up_params(kind) for kind, share in attention.shares)
+    if not isinstance(attention, Latent):
+        return 0
+    keys_values = attention.kv_rank * attention.heads * (attention.nope_dim + attention.value_dim)
+    return keys_values + attention.query_rank * attention.heads * (attention.nope_dim + attention.rope_dim)
 
 
 def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks
+from mfabric_jax.workload.layout import EVEN, places_of
 from mfabric_jax.workload.models import Architecture
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import (
     SCHEDULES,
     Holding,
@@ -49,7 +51,6 @@ def region_remark(servers: int, what: str = "A region") -> str | None:
 
 DISPATCH = ("per-expert", "per-server")
 DEGREES = ("tp", "ep", "dp", "pp")
-RECOMPUTE = ("none", "attention", "block")
 SHARDING = ("none", "optimizer", "gradients", "parameters")
 COUNTED = ("left-out", "counted", "known")
 TP_REDUCES = ("attention", "all")
@@ -117,11 +118,17 @@ class Workload:
       ranks, each with its part of the tokens (MoE parallel folding, arXiv 2504.14960); `tp` is the degree of experts.
     - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
+    - `accumulated_bytes`, `moment_bytes`, `weight_bytes`: in memory, of a parameter's gradient, of
+      each of the optimizer's two moments, and of a parameter; `gathered_bytes`: as replicas gather it; `kept_bytes`: of
+      an element that a product of matrices keeps for its backward pass.
     - `schedule`: a name in `schedules.SCHEDULES`; `chunks`: model chunks per stage, for interleaved.
     - `overlap_passes`: a stage runs forward and backward passes together, with one's all-to-alls beside the other's
       compute.
-    - `recompute`: what backward passes recompute: "none", "attention", or "block" (with its all-to-alls).
+    - `recompute`: what backward passes compute again: a level or parts, as in `workload.recompute`.
     - `tp_reduces`: outputs that TP ranks all-reduce: "attention", or "all" (experts and dense FFNs too).
+    - `sequence_parallel`: between products, TP ranks share the tokens, too (arXiv 2205.05198).
+    - `predicted`: how many of the last blocks predict further tokens, each with an output head of its own.
+    - `layout_of_blocks`: which place of the pipeline holds how many blocks (`workload.layout`).
     - `sharding`: what replicas share: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
     - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (if `vocab`, or the GPU's
       memory bandwidth, is known). Memory always includes them.
@@ -150,6 +157,11 @@ class Workload:
     dispatch_bytes: float = 2
     combine_bytes: float = 2
     grad_bytes: float = 2
+    accumulated_bytes: float = 4
+    moment_bytes: float = 4
+    weight_bytes: float = 2
+    gathered_bytes: float = 2
+    kept_bytes: float = 2
     schedule: str = "1f1b"
     chunks: int = 1
     overlap_passes: bool = False
@@ -157,6 +169,9 @@ class Workload:
     cp: int = 1
     folded: int = 1
     tp_reduces: str = "attention"
+    sequence_parallel: bool = True
+    predicted: int = 0
+    layout_of_blocks: str = EVEN
     sharding: str = "optimizer"
     head: str = "left-out"
     optimizer_step: str = "left-out"
@@ -181,7 +196,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         for field, allowed in (
-            *(("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("tp_reduces", TP_REDUCES), ("sharding", SHARDING)),
+            *(("schedule", SCHEDULES), ("tp_reduces", TP_REDUCES), ("sharding", SHARDING)),
             *(("head", COUNTED), ("optimizer_step", COUNTED), ("dispatch", DISPATCH)),
         ):
             checks.one_of(field, getattr(self, field), allowed)
@@ -197,7 +212,8 @@ class Workload:
             "folded",
         ):
             checks.whole(field, getattr(self, field))
-        for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
+        more = "accumulated_bytes", "moment_bytes", "weight_bytes", "gathered_bytes", "kept_bytes"
+        for field in ("dispatch_bytes", "combine_bytes", "grad_bytes", *more):
             checks.positive(field, getattr(self, field))
         checks.whole("redundant_experts", self.redundant_experts, at_least=0)
         check_shape(self.schedule, self.shape)
@@ -210,8 +226,8 @@ class Workload:
         if self.sharding in ("gradients", "parameters") and (self.order.splits or self.overlap_passes):
             has = "overlap_passes" if self.overlap_passes else f"schedule {self.schedule!r}"
             raise checks.InputError(f"sharding must be none or optimizer with {has}, got {self.sharding!r}.")
-        if self.overlap_passes and self.recompute == "block":
-            raise checks.InputError("overlap_passes needs recompute none or attention, got 'block'.")
+        if again_of(self.recompute).exchanges and self.overlap_passes:
+            raise checks.InputError(f"overlap_passes needs recompute without moe and block, got {self.recompute!r}.")
 
     def _check_cluster(self) -> None:
         per_server, group, stage = self.gpus_per_server, self.tp * self.ep, self.dp * self.tp * self.ep
@@ -258,6 +274,8 @@ class Workload:
         if places > facts.blocks:
             times = f"pp x chunks = {self.pp} x {self.chunks}" if self.chunks > 1 else "pp"
             raise checks.InputError(f"{times} must be at most the {facts.blocks} blocks, got {places}.")
+        checks.whole("predicted", self.predicted, at_least=0)
+        places_of(self.layout_of_blocks, facts.blocks, self.predicted, places)
 
     def _check_dispatch(self) -> None:
         factor, limit, facts = self.capacity_factor, self.node_limit, self.architecture
@@ -392,16 +410,16 @@ class Workload:
 
     @property
     def places(self) -> tuple[ModelPart, ...]:
-        return model_parts(self.architecture, self.pp * self.chunks)
+        return model_parts(self.architecture, self.place_blocks)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        return holdings(self.architecture, self.schedule, self.pp, self.chunks)
+        return holdings(self.architecture, self.schedule, self.pp, self.place_blocks)
 
-    @property
+    @functools.cached_property
     def place_blocks(self) -> tuple[int, ...]:
         """Number of blocks of each part."""
-        return tuple(place.blocks for place in self.places)
+        return places_of(self.layout_of_blocks, self.architecture.blocks, self.predicted, self.pp * self.chunks)
 
     def place_layers(self, place: int) -> range:
         """MoE blocks of a part, numbered among MoE blocks."""

@@ -265,12 +265,10 @@ class Holding(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]:
-    """Splits a model into `count` parts; the first parts take the remaining blocks."""
-    least, more = divmod(architecture.blocks, count)
+def model_parts(architecture: Architecture, sizes: tuple[int, ...]) -> tuple[ModelPart, ...]:
+    """Splits a model into parts of so many blocks."""
     moe, parts, first = architecture.moe_blocks, [], 0
-    for part in range(count):
-        blocks = least + (part < more)
+    for blocks in sizes:
         layers = range(*(bisect.bisect_left(moe, block) for block in (first, first + blocks)))
         parts.append(ModelPart(first, blocks, layers))
         first += blocks
@@ -278,8 +276,9 @@ def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]
 
 
 @functools.lru_cache(maxsize=1024)
-def holdings(architecture: Architecture, schedule: str, pp: int, chunks: int) -> tuple[Holding, ...]:
-    order, places, stages = SCHEDULES[schedule], model_parts(architecture, pp * chunks), []
+def holdings(architecture: Architecture, schedule: str, pp: int, sizes: tuple[int, ...]) -> tuple[Holding, ...]:
+    order, places, stages = SCHEDULES[schedule], model_parts(architecture, sizes), []
+    chunks = len(sizes) // pp
     for stage in range(pp):
         held = [order.place(stage, chunk, pp) for chunk in range(chunks * order.copies)]
         moe = tuple(len(places[place].layers) for place in held)
@@ -337,9 +336,10 @@ def units_of(schedule: str, stage: int, shape: PipelineShape) -> tuple[Unit, ...
 
 @functools.lru_cache(maxsize=4096)
 def held(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
-    """Largest number of passes of each chunk whose activations a stage holds; WEIGHT passes release them."""
+    """Largest number of passes of each chunk whose activations a stage holds; WEIGHT passes release them. Of two that
+    run together, block by block, one takes what the other releases."""
     if (warm_up := SCHEDULES[schedule].warm_up) is not None:
-        most = min(warm_up(stage, shape) + 1, shape.micro_batches * chunks)
+        most = min(max(1, warm_up(stage, shape) + (not shape.overlap)), shape.micro_batches * chunks)
         of = [at % (shape.stages * chunks) // shape.stages for at in range(most)]
         return tuple(of.count(chunk) for chunk in range(chunks))
     now, best = [0] * chunks, (0,) * chunks

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.workload.compute import USUAL, Speeds, iteration_seconds
+from mfabric_jax.workload.estimate import USUAL, Speeds, iteration_seconds
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.memory import UNKNOWN_BYTES, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload
+from mfabric_jax.workload.parallel import DEGREES, Workload
+from mfabric_jax.workload.recompute import LEVELS
 from mfabric_jax.workload.schedules import SCHEDULES
 
 COUNTED = (*DEGREES, "gpus", "chunks", "micro_batch", "micro_batches", "sequence")
@@ -106,10 +107,16 @@ def _by_time(
     while queue:
         seconds, at, job = heapq.heappop(queue)
         yield seconds, job
-        if recompute is None and job.recompute != RECOMPUTE[-1]:
-            more = RECOMPUTE[RECOMPUTE.index(job.recompute) + 1]
+        if recompute is None and (harder := _harder(job)):
+            more = harder[0]
             if (again := _tried(lambda job=job, more=more: dataclasses.replace(job, recompute=more))) is not None:
                 heapq.heappush(queue, (per_token(again), at, again))
+
+
+def _harder(job: Workload) -> tuple[str, ...]:
+    """Levels of recomputation above that of a job; none above parts of one's own."""
+    levels = tuple(LEVELS)
+    return levels[levels.index(job.recompute) + 1 :] if job.recompute in levels else ()
 
 
 def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
@@ -276,7 +283,7 @@ def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
 def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
     if workload.sharding == "none":
         yield {"sharding": "optimizer"}
-    for kind in RECOMPUTE[RECOMPUTE.index(workload.recompute) + 1 :]:
+    for kind in _harder(workload):
         yield {"recompute": kind}
     halved = workload.micro_batch // 2
     while halved:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.rings import ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import Holding
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward
-WEIGHT_BYTES = 2  # bf16
-OPTIMIZER_BYTES = 12  # float32: master copy, mean and variance of the gradient
+MASTER_BYTES = 4  # float32 copy of a parameter
 
 
 class GradientBytes(NamedTuple):
@@ -84,6 +84,8 @@ def word_params(workload: Workload, stage: int) -> int:
     """Parameters of embedding and head on this stage; a tied matrix counts once if both are on it."""
     model, held = workload.architecture, workload.holdings[stage]
     ends = held.begins + held.ends
+    if workload.predicted and held.ends and not held.begins:
+        ends += 1  # words of the tokens before that which is predicted
     return model.head_params * (min(ends, 1) if model.tied else ends)
 
 
@@ -109,8 +111,8 @@ def copy_ring_bytes(copies: Any, members: int) -> Any:
 def expert_state_bytes(workload: Workload) -> float:
     """Bytes that move with one expert: its group's part of its weights and optimizer state."""
     replicas = workload.dp * workload.order.copies
-    weights = WEIGHT_BYTES / (replicas if workload.sharding == "parameters" else 1)
-    state = OPTIMIZER_BYTES / (1 if workload.sharding == "none" else replicas)
+    weights = workload.gathered_bytes / (replicas if workload.sharding == "parameters" else 1)
+    state = (MASTER_BYTES + 2 * workload.moment_bytes) / (1 if workload.sharding == "none" else replicas)
     return workload.architecture.expert_params * (weights + state)
 
 
@@ -119,7 +121,7 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
     reduce-scatter or all-gather counts half); `last` counts only what runs at the end. A sharded optimizer all-gathers
     updated weights; sharded gradients are reduce-scattered per micro-batch; sharded parameters are all-gathered forward
     and backward."""
-    gradients, weights = workload.grad_bytes / 2, WEIGHT_BYTES / 2
+    gradients, weights = workload.grad_bytes / 2, workload.gathered_bytes / 2
     once = 2 * gradients if workload.sharding == "none" else gradients + weights
     passes, end = {"gradients": (gradients, weights), "parameters": (gradients + 2 * weights, 0.0)}.get(
         workload.sharding, (0.0, once)
@@ -163,8 +165,9 @@ def context_bytes(workload: Workload) -> float:
 
 
 def context_rounds(workload: Workload) -> int:
-    """Times that keys and values circle the ring per block: 1 forward, 2 backward (with gradients), 1 if recomputed."""
-    return 3 + (workload.recompute != "none")
+    """Times that keys and values circle the ring per block: 1 forward, 2 backward (with gradients), 1 if attention is
+    computed again."""
+    return 3 + ("attention" in again_of(workload.recompute).parts)
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
@@ -177,11 +180,12 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
     - CP: keys and values, and their gradients, around every context-parallel ring.
     """
     model, replicas = workload.architecture, workload.dp * workload.ep
-    rounds = PASSES + (workload.recompute == "block")  # how often a micro-batch goes through a block
+    again = again_of(workload.recompute)
+    rounds = PASSES + again.exchanges  # how often a micro-batch goes through its all-to-alls
     element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     leaving = workload.selections * (workload.ep - 1) / workload.ep
     gradients = [replica_bytes(workload, stage) for stage in range(workload.pp)]
-    reduces = rounds + (PASSES if workload.tp_reduces == "all" else 0)
+    reduces = PASSES + again.whole + (PASSES if workload.tp_reduces == "all" else 0)
     boundaries, holders = sum(a != b for a, b in itertools.pairwise(workload.paths[0])), workload.order.copies
     dp = workload.dp * holders
     each = {  # of one EP rank, its TP group together

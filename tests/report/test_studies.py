@@ -46,7 +46,8 @@ def forecast_rows():
 
 def test_a_bar_for_every_step_that_was_measured():
     errors = {"A": [("one", 0.25), ("two", -0.5), ("kept apart", None)], "B": [("three", 0.0)]}
-    rows = [{"gpu": gpu, "row": name, "error": error} for gpu, own in errors.items() for name, error in own]
+    ends = {"measured_s": 2.0, "low_s": 1.0, "high_s": 3.0}
+    rows = [{"gpu": gpu, "row": name, "error": error} | ends for gpu, own in errors.items() for name, error in own]
     (panel,) = steps_chart(rows).panels
     assert panel.names == ["one", "two", "three"]
     assert [(bar.start, bar.end, bar.look.label) for bar in panel.bars] == [
@@ -55,6 +56,7 @@ def test_a_bar_for_every_step_that_was_measured():
         (0.0, 0.0, "B"),
     ]
     assert panel.totals == [(0.25, "+25.0%"), (0.0, "-50.0%"), (0.0, "+0.0%")]
+    assert panel.spread == dict.fromkeys(range(3), (-0.5, 0.5))
 
 
 def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():

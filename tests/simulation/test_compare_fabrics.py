@@ -324,7 +324,7 @@ def test_sends_between_stages_have_their_direction_to_themselves(own):
     assert carried.eps_Bps == pytest.approx(plain.eps_Bps * PAYLOAD / (1 / PACE + ACKS), rel=1e-12)
     assert carried.latency_s == pytest.approx(5 * PACKET / LINE + 1e-4, rel=1e-12)
     as_it_was = rates_of(scenario(small(tree)).group, nvlink_Bps=plain.nvlink_Bps)
-    assert plain == as_it_was._replace(memory_Bps=plain.memory_Bps)
+    assert plain == as_it_was._replace(memory_Bps=plain.memory_Bps, inside_Bps=plain.nvlink_Bps)
 
 
 def test_acknowledgements_of_uneven_all_to_alls_by_hand():

@@ -237,7 +237,8 @@ def test_each_preset_has_the_rates_of_its_own_assumptions():
         one = one if isinstance(one, Case) else next(iter(one))
         assert achieved(one) == CALIBRATED[name]["qwen-moe"].efficiency
     assert achieved(load(preset="paper"), "deepseek-r1") == 0.5  # no times were published
-    assert achieved(Case()) == achieved(load(preset="paper").with_({"compute.efficiency": 0.5})) == 0.5
+    assert achieved(load(preset="paper").with_({"compute.efficiency": 0.5})) == 0.5
+    assert 0.4 < achieved(Case()) < 0.7  # by kernels
     assert set(assumed) <= set(presets())
     case = small({"network.fabric": "fat-tree", "compute.calibrated": "paper"})
     assert "calibrated to published" in row(case)["compute_source"]

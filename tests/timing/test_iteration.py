@@ -23,6 +23,7 @@ from mfabric_jax.timing.iteration import (
     Walked,
     all_reduce_seconds,
     beside_of,
+    compute_of,
     early,
     ends_earlier,
     expert_load,
@@ -105,7 +106,7 @@ def test_two_chunks_a_stage_and_gradients_that_wait_for_the_last_pass_of_their_c
     # waits until 78.5 and ends at 99. Stage 1 is ahead: through with them at 48.75 and 67.25.
     for reduce_s, until in ((1.25, 77.125), (21.0, 87.0), (37.0, 95.0), (41.0, 99.0)):
         rates = FabricRates(1e9, 2e9 / (reduce_s - 1), 8e9, NVSWITCH, 0.0, 0.0)
-        got = without_exchange(CHUNKS, FabricRates(*map(jnp.asarray, rates)), dp_overlap=True)
+        got = without_exchange(CHUNKS, jax.tree.map(jnp.asarray, FabricRates(*rates)), dp_overlap=True)
         assert_parts(got, total=until, dp=until - 76.5, **CHUNKS_S)
 
 
@@ -147,7 +148,7 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
     nic = float(fabric.nic_gbps) * 1e9 / 8
     optical = isinstance(fabric, Region)
     external = nic * (float(fabric.electrical_nics) if optical else 8 / float(fabric.oversubscription))
-    attention, expert, dense, *_ = map(float, seconds)
+    attention, expert, dense = map(float, seconds[:3])
     all_reduce = 2 * 1e9 * 3 / 4 / nvswitch
     blocks, parts = {}, []
     for p, stage in enumerate(STAGES):
@@ -400,13 +401,14 @@ def timed(workload, seconds=SECONDS, **more):
     """The iteration and everything in it, of one stage or the last; all-to-alls take no time."""
     nothing = jnp.zeros((*places(workload).layer.shape, 2))
     found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, jnp.zeros(()))
-    walked = walk(workload, rates(**more), found, BlockSeconds(*map(jnp.asarray, seconds)))
+    walked = walk(workload, rates(**more), found, jax.tree.map(jnp.asarray, BlockSeconds(*seconds)))
     return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.spent.items()}, walked)
 
 
 def alone(workload, seconds=SECONDS, **more):
     """What blocks take beside the rest."""
-    compute = Compute(*map(jnp.asarray, seconds[:3]), jnp.asarray(3.0))
+    compute = compute_of(workload, BlockSeconds(*map(jnp.asarray, seconds[:3])), 1.0, float)
+    compute = compute._replace(tp_s=jnp.asarray(3.0))
     return beside_of(workload, rates(**more), compute, float)
 
 
@@ -465,11 +467,11 @@ def test_gradients_of_tied_words_are_on_both_ends():
 
 
 def test_the_optimizer_reads_and_writes_its_state():
-    # A rank has 996,000 + 4,000 dense parameters and one expert of 3e6, a quarter of each on a GPU. Gradients of 1,000
+    # A rank has 996,000 + 4,000 dense parameters and one expert of 3e6, a quarter of each on a GPU. Gradients of 4
     # bytes and 12 of state read, 12 of state and a weight of 2 written. ZeRO-1: dense ones over 4 replicas.
     for sharding, updated in (("none", 250_000 + 750_000), ("optimizer", 62_500 + 750_000)):
         workload = dataclasses.replace(PAIR, sharding=sharding, optimizer_step="counted")
-        step_s = updated * (1000 + 12 + 12 + 2) / MEMORY
+        step_s = updated * (4 + 12 + 12 + 2) / MEMORY
         np.testing.assert_allclose(step_seconds(workload, rates(), float), [step_s] * 2, rtol=RTOL)
         np.testing.assert_array_equal(step_seconds(workload, rates(memory_Bps=np.inf), float), 0)
     got, before = timed(workload), timed(dataclasses.replace(workload, optimizer_step="left-out"))

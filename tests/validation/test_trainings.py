@@ -6,8 +6,11 @@ import pytest
 
 from mfabric_jax import InputError, resolve
 from mfabric_jax.report.tables import trainings as table
+from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.validation import training_rows, trainings
-from mfabric_jax.validation.training_steps import PARTS, training_summary
+from mfabric_jax.validation.step_parts import PARTS as STEP_PARTS
+from mfabric_jax.validation.step_parts import step_parts
+from mfabric_jax.validation.training_steps import PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.workload.gpus import GPUS
 
 PEAK = 989e12  # BF16 of an H100, by which MFU is counted
@@ -35,7 +38,7 @@ def test_every_row_is_a_case_that_can_be_simulated():
         assert {name: getattr(job, name) for name in ("pp", "ep")} == {x: said["parallel"][x] for x in ("pp", "ep")}
         assert job.attention_tp == said["parallel"]["tp"]
         assert job.iteration_tokens == said["batch"]["global_batch"] * job.sequence
-        assert job.recompute == "none"
+        assert job.recompute == said.get("recompute", "none")
         assert one.source
         assert one.printed
 
@@ -72,9 +75,82 @@ def test_a_prediction_stands_beside_its_measurement():
     assert [(one["gpu"], one["rows"]) for one in summary] == [("H100-SXM", 1), ("B300-HGX", 1)]
     assert summary[1]["worst_error"] == other["error"]
     assert summary[1]["mean_error"] == abs(other["error"])
-    said = table(rows, summary)
+    said = table(rows, summary, training_ratios(rows))
     assert "megatron-1440" in said
     assert f"{measured['error']:.1%}" in said
+
+
+def memory(name, changes=None):
+    """Of a GPU of the fullest stage of a row, changed."""
+    found = resolve(EVERY[name].case.with_(changes or {}))
+    return memory_columns(found.settings, found.job)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_ran_fits(name):
+    assert memory(name)["fits"]
+
+
+TOO_MUCH = [  # what a row needs without what it had [GB], and of which part that is mostly
+    # 17 chunks of 4 layers in flight, 4,096 tokens of 128 x (192 + 192 + 128) elements of queries, keys and values: 37
+    # GB more, and normed inputs and gated products, a byte each.
+    ("deepseek-v3-2048", {"job.recompute": "none"}, 110, "attention"),
+    # 32 experts over the 8 of half as many servers: twice their weights, 2 and 4 bytes each.
+    ("deepseek-v3-2048", {"job.parallel.ep": 32}, 74, "inner"),
+    # Up-projections kept: 56 layers in flight x 2,048 tokens x 131 KB.
+    ("deepseek-v3-512-bf16", {"job.recompute": "none"}, 79, "inner"),
+    ("deepseek-v3-1024-fp8", {"job.recompute": "none", "job.precision.kept": "bf16"}, 88, "inner"),
+    # 5.2 billion parameters of a GPU: 10.4 GB of their gradients more in float32.
+    ("grok-1-512", {"job.precision.accumulated": "fp32"}, 75, "inner"),
+    ("gpt-oss-64-b200-ep8", {"job.precision.accumulated": "fp32"}, 194, "gradients"),
+    ("gpt-oss-64-b200-ep8", {"job.recompute": "none"}, 181, "inner"),
+    ("gpt-oss-64-b200-ep8", {"gpu.name": "H100-SXM"}, 161, "inner"),
+    # 14 layers a stage: 4.9 billion parameters of a GPU for 2.5.
+    ("mixtral-8x22b-128", {"job.parallel.pp": 4}, 81, "inner"),
+    # 12 bytes of a parameter on every GPU: 30 GB of 2.5 billion.
+    ("mixtral-8x22b-128", {"job.sharding": "none"}, 84, "inner"),
+    ("llama3-8x70b-256", {"job.sharding": "none"}, 87, "optimizer"),
+    ("megascale-240", {"job.sharding": "none"}, 97, "optimizer"),
+    ("mixtral-8x7b-256", {"gpu.name": "H100-SXM"}, 111, "inner"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "gigabytes", "part"), TOO_MUCH)
+def test_what_lacks_its_recomputation_sharding_or_gpu_does_not_fit(name, changes, gigabytes, part):
+    found = memory(name, changes)
+    assert not found["fits"]
+    assert found["memory_gb"] == pytest.approx(gigabytes, abs=0.6)
+    parts = {key: size for key, size in found.items() if key.startswith("memory_") and key != "memory_gb"}
+    assert sum(parts.values()) == pytest.approx(found["memory_gb"])
+    assert max(parts, key=lambda key: parts[key]) == f"memory_{part}_gb"
+
+
+def test_ratios_are_of_rows_of_one_source():
+    for pairs in RATIOS.values():
+        for one, other in pairs:
+            assert EVERY[one].source == EVERY[other].source
+    rows = [{"row": name, "predicted_s": 2.0 + number, "measured_s": 1.0 + number} for number, name in enumerate(EVERY)]
+    found = training_ratios(rows)
+    assert len(found) == sum(map(len, RATIOS.values()))
+    one = found[0]
+    first, second = (next(row for row in rows if row["row"] == one[side]) for side in ("row", "over"))
+    assert one["predicted"] == first["predicted_s"] / second["predicted_s"]
+    assert one["error"] == pytest.approx(one["predicted"] / (first["measured_s"] / second["measured_s"]) - 1)
+    assert training_ratios(rows[:1]) == []
+
+
+def test_parts_of_a_step_add_up_and_pairs_take_what_their_kernels_take():
+    parts = step_parts(EVERY["deepseek-v3-2048"].case)
+    (row,) = training_rows([EVERY["deepseek-v3-2048"]])
+    assert sum(parts[name] for name in STEP_PARTS) == pytest.approx(row["predicted_s"], rel=1e-6)
+    assert parts["overlapped_s"] > 0.6 * row["predicted_s"]
+    assert 0 <= parts["exposed"] < 0.1
+    found = resolve(EVERY["deepseek-v3-2048"].case)
+    seconds = found.settings.of_kernels(found.job)
+    back = seconds.backward
+    computed = seconds.attention_s + sum(back.attention) + seconds.moe_s + sum(back.moe)
+    slower = 1 / (1 - found.case.job.overlap.comm_cores)
+    assert parts["layer_s"] * (1 - parts["exposed"]) == pytest.approx(computed * slower, rel=0.02)
 
 
 def test_an_unknown_row_is_named():

@@ -71,7 +71,7 @@ def test_a_gpu_holds_its_slice_of_attention_and_of_its_experts(tp, folded, ep, d
     assert memory.optimizer == pytest.approx(12 * state, rel=1e-12)
     block = (dense + expert) / 4
     assert memory.weights == pytest.approx(2 * (state + 2 * block if sharding == "parameters" else dense + expert))
-    assert step_bytes(one, 0) == pytest.approx((2 + 2 * 12 + 2) * state, rel=1e-12)
+    assert step_bytes(one, 0) == pytest.approx((4 + 2 * 12 + 2) * state, rel=1e-12)
 
 
 def test_as_many_bytes_leave_a_server_as_members_of_its_rings_send():

@@ -12,6 +12,7 @@ from mfabric_jax.report.figures.networks import draw_graph as draw_graph
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
 from mfabric_jax.report.figures.studies import interleaving as interleaving
+from mfabric_jax.report.figures.studies import memory as memory
 from mfabric_jax.report.figures.studies import steps as steps
 from mfabric_jax.report.figures.studies import training as training
 from mfabric_jax.report.figures.timelines import block_timeline as block_timeline

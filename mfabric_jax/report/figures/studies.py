@@ -11,6 +11,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
+from mfabric_jax.report.memory import memory_chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,8 +59,12 @@ def steps_chart(rows: Rows) -> Chart:
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
     totals = [(high, f"{row['error']:+.1%}") for row, (_, high) in zip(known, ends, strict=True)]
     names = [str(row["row"]) for row in known]
-    panel = Panel("", "", bars=bars, names=names, totals=totals, percent=True)
-    return Chart("Error of the predicted seconds of a step", "", list(looks.values()), [panel])
+    spread = {
+        n: (row["low_s"] / row["measured_s"] - 1, row["high_s"] / row["measured_s"] - 1) for n, row in enumerate(known)
+    }
+    panel = Panel("", "", bars=bars, names=names, totals=totals, spread=spread, percent=True)
+    note = "Lines: the band of the prediction."
+    return Chart("Error of the predicted seconds of a step", note, list(looks.values()), [panel])
 
 
 def training_chart(lines: Rows) -> Chart:
@@ -156,4 +161,4 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
 # Each draws rows into a file, as failures(rows, path) does, and returns the path.
 failures, training = charts.saved(failures_chart), charts.saved(training_chart)
 forecasts, interleaving = charts.saved(forecasts_chart), charts.saved(build_interleaving)
-steps = charts.saved(steps_chart)
+steps, memory = charts.saved(steps_chart), charts.saved(memory_chart)

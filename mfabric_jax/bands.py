@@ -1,0 +1,59 @@
+"""How sure a time of an iteration is: what it would be with slower and faster kernels, links, and other traffic.
+
+Every variant changes one thing for all fabrics alike, so that ratios of two designs can be compared within it
+(`ratio_band`). What is independent adds up by squares.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+HOW = ("slow", "fast")
+OF_KERNELS = {how: f"{how}_kernels_s" for how in HOW}  # columns
+OF_LINKS = {how: f"{how}_links_s" for how in HOW}
+LOW, HIGH = "low_s", "high_s"
+DRAW = "draw_{}_s"  # of traffic, from 2
+
+
+def is_of_band(column: str) -> bool:
+    return column in (LOW, HIGH, *OF_KERNELS.values(), *OF_LINKS.values()) or column in draw_columns([column])
+
+
+def draw_columns(names: Any) -> list[str]:
+    """Those of a row's columns that hold further draws."""
+    return [name for name in names if name.startswith("draw_") and name.endswith("_s")]
+
+
+def band_columns(usual: Any, variants: Mapping[str, Any], draws: Sequence[Any]) -> dict[str, Any]:
+    """Columns `low_s` and `high_s`, and those of every variant and draw; all in seconds, of equal shapes."""
+    each = dict(variants) | {DRAW.format(number): seconds for number, seconds in enumerate(draws, 2)}
+    low, high = spread_of(usual, each)
+    return {LOW: low, HIGH: high} | each
+
+
+def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Low and high of a value whose variants are `each`, by column."""
+    kinds = [[each[column] for column in kind.values() if column in each] for kind in (OF_KERNELS, OF_LINKS)]
+    kinds.append([each[column] for column in draw_columns(each)])
+    off = [
+        (np.minimum.reduce([usual, *some]) - usual, np.maximum.reduce([usual, *some]) - usual) for some in kinds if some
+    ]
+    if not off:
+        return usual, usual
+    below, above = (np.sqrt(sum(part**2 for part in side)) for side in zip(*off, strict=True))
+    return usual - below, usual + above
+
+
+def ratio_band(one: Mapping[str, Any], other: Mapping[str, Any], usual: str) -> tuple[float, float] | None:
+    """Low and high of one over other at the column `usual`, variant by variant; None where either has no band."""
+    known = [*OF_KERNELS.values(), *OF_LINKS.values(), *draw_columns(one)]
+    both = [column for column in known if _number(one.get(column)) and _number(other.get(column))]
+    if not both or not _number(one.get(usual)) or not _number(other.get(usual)):
+        return None
+    low, high = spread_of(one[usual] / other[usual], {column: one[column] / other[column] for column in both})
+    return float(low), float(high)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and bool(value > 0)

@@ -1,0 +1,364 @@
+"""Seconds of a block from measured kernels (`kernels.toml`): each kind of computation at what it was seen to achieve.
+
+A product of matrices takes its FLOPs at the rate of a large one, or its operands at the memory's, and then writes its
+output: products with little to sum up are slower, as they are. Gradients of weights read and write the sum that they
+are added to. Norms, rotations, gated products, permutations of tokens, casts and losses move bytes, each counted once
+read and once written by every kernel of a usual implementation (fused norms and gates, separate residuals). Nothing
+here was fitted to the time of a step.
+"""
+
+import functools
+import math
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import checks, units
+from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
+from mfabric_jax.workload.gpus import Gpu
+from mfabric_jax.workload.models import Mixed
+from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
+
+HOW = ("slow", "usual", "fast")  # low, typical and high figures of the table
+FORMATS = ("bf16", "fp8")
+SCORES_BACKWARD = 2.5  # FLOPs of a fused backward over forward: five products for two (arXiv 2307.08691)
+CAST_BYTES = 4  # of an element: read in bf16, written in FP8 by rows and by columns
+LOSS_BYTES = (16, 8)  # of a logit, forward and backward: to float32, its exponential and sum; its gradient
+ROUTER_PASSES = 6  # over logits: probabilities, choice, scatter, loss of balance, counts, and their sum
+HEAD = "bf16"  # of scores, router and output head, whatever other products are in
+
+
+class Rates(NamedTuple):
+    """Achieved rates of a GPU: FLOP/s by format of `products`, of the experts' `grouped` ones and of gradients of
+    `weights`, of attention scores forward and backward by sequence and width of a head, and bytes/s of memory."""
+
+    products: dict[str, float]
+    grouped: dict[str, float]
+    weights: dict[str, float]
+    attention: tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]
+    memory_Bps: float
+    peak: float
+
+    def scores(self, sequence: int, width: float, *, backward: bool) -> float:
+        """FLOP/s of attention scores, between the sequences that were measured by their logarithm."""
+        by_width = self.attention[backward]
+        nearest = min(by_width, key=lambda known: abs(float(known) - width))
+        known = sorted((float(length), share) for length, share in by_width[nearest].items())
+        lengths, shares = zip(*known, strict=True)
+        return self.peak * float(np.interp(math.log2(sequence), np.log2(lengths), shares))
+
+
+@functools.cache
+def table(path: str | None = None) -> dict[str, Any]:
+    """The table of measured kernels; `path`: a file of one's own."""
+    if path is not None:
+        return read_mapping(Path(path), "measured kernels")
+    return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+
+
+def family_of(gpu: Gpu, path: str | None = None) -> dict[str, Any]:
+    """The part of the table that a GPU belongs to: its own, or that of the GPUs nobody measured."""
+    families = table(path)
+    named = [family for family in families.values() if gpu.name in family.get("gpus", ())]
+    return named[0] if named else families["other"]
+
+
+@functools.lru_cache(maxsize=64)
+def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> Rates:
+    """What a GPU achieves; `how`: one of `HOW`."""
+    family, at = family_of(gpu, path), HOW.index(checks.one_of("how", how, HOW))
+    peak = {name: gpu.bf16_flops if name == "bf16" else (gpu.fp8_flops or gpu.bf16_flops) for name in FORMATS}
+    kinds = [
+        {name: peak[name] * family[kind][name][at] for name in FORMATS} for kind in ("products", "grouped", "weights")
+    ]
+    scores = [
+        {width: {length: shares[at] for length, shares in by.items()} for width, by in family["attention"][way].items()}
+        for way in ("forward", "backward")
+    ]
+    memory = math.inf if gpu.memory_Bps is None else gpu.memory_Bps * family["memory"]["stream"][at]
+    return Rates(*kinds, tuple(scores), memory, gpu.bf16_flops)  # type: ignore[arg-type]
+
+
+def kernel_seconds(
+    workload: Workload,
+    gpu: Gpu,
+    precision: str = "bf16",
+    how: str = "usual",
+    *,
+    path: str | None = None,
+    launch_s: float = 0.0,
+) -> BlockSeconds:
+    """Seconds of the parts of a block, forward and backward, of products in `precision`; `how`: one of `HOW`; `path`: a
+    table of one's own; `launch_s`: before every kernel."""
+    return _cached(_Part(*(getattr(workload, name) for name in _Part._fields)), gpu, precision, how, path, launch_s)
+
+
+class _Part(NamedTuple):
+    """What seconds of a block depend on of a `Workload`."""
+
+    architecture: Any
+    sequence: int
+    tokens: int
+    tp: int
+    folded: int
+    ep: int
+    attention_tp: int
+    experts_per_rank: int
+    selections: int
+    dispatch: str
+    dispatch_bytes: float
+    accumulated_bytes: float
+    recompute: str
+    sequence_parallel: bool
+    head_counted: bool
+    predicted: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached(part: _Part, gpu: Gpu, precision: str, how: str, path: str | None, launch_s: float) -> BlockSeconds:
+    return _Kernels(part, rates_of(gpu, how, path), precision, launch_s).block()
+
+
+def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: BlockSeconds) -> float:
+    """Model FLOPs of all blocks over peak and these seconds."""
+    back: Any = seconds.backward
+    every = seconds.attention_s + back.attention.inputs + back.attention.weights
+    moe = seconds.moe_s + back.moe.inputs + back.moe.weights
+    dense = seconds.dense_s + back.dense.inputs + back.dense.weights
+    layers, model = workload.moe_layers, workload.architecture
+    total = model.blocks * every + layers * moe + (model.blocks - layers) * dense
+    if workload.head_counted:
+        total += seconds.head_s + back.head
+    passes = workload.micro_batches * workload.ep * workload.dp * workload.tp
+    return iteration_flops(workload) / (passes * gpu.peak(precision) * total)
+
+
+class Shares(NamedTuple):
+    """Achieved over nominal bandwidth: of a NIC and of an NVLink in all-to-alls, in rings, and of NICs in sends between
+    stages; `alpha_s`: seconds of an all-to-all beside those of its bytes; `cores`: of a GPU that it takes."""
+
+    nic: float = 1.0
+    nvlink: float = 1.0
+    ring_nic: float = 1.0
+    ring_nvlink: float = 1.0
+    send: float = 1.0
+    alpha_s: float = 0.0
+    cores: float = 0.0
+
+
+IDEAL = Shares()
+
+
+@functools.lru_cache(maxsize=256)
+def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
+    """What kernels of communication achieve in a group of so many servers, between measured sizes by logarithm."""
+    if dispatcher == "ideal":
+        return IDEAL
+    known, at = table(path)["communication"], HOW.index(how)
+    one, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
+    sizes = sorted((float(size), shares[at]) for size, shares in one["nic"].items())
+    lengths, shares = zip(*sizes, strict=True)
+    return Shares(
+        nic=float(np.interp(math.log2(max(servers, 1)), np.log2(lengths), shares)),
+        nvlink=one["nvlink"][at],
+        ring_nic=rings["nic"][at],
+        ring_nvlink=rings["nvlink"][at],
+        send=rings["send"][at],
+        alpha_s=float(units.us(one["alpha_us"])),
+        cores=one["cores"],
+    )
+
+
+DISPATCHERS = ("nccl", "deepep", "hybridep")
+USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by how tokens travel
+
+
+class _Passes(NamedTuple):
+    """Seconds forward, of gradients of inputs and of weights, and of what is computed again."""
+
+    forward: float = 0.0
+    inputs: float = 0.0
+    weights: float = 0.0
+    again: float = 0.0
+
+    def __add__(self, other: Any) -> "_Passes":
+        return _Passes(*(one + two for one, two in zip(self, other, strict=True)))
+
+    @property
+    def back(self) -> Back:
+        return Back(self.inputs, self.weights, self.again)
+
+
+class _Kernels:
+    def __init__(self, workload: _Part, rates: Rates, precision: str, launch_s: float = 0.0):
+        self.job, self.rates, self.format, self.launch_s = workload, rates, precision, launch_s
+        self.model, self.again = workload.architecture, again_of(workload.recompute)
+        self.attention_tokens = workload.folded * workload.tokens  # of the GPUs that split attention
+        self.own_tokens = workload.tokens / workload.tp  # of one GPU between products
+        self.split = workload.attention_tp
+
+    def block(self) -> BlockSeconds:
+        experts, attention = self._experts(), self._attention()
+        beside = self._norms() + self._router() + self._ffn(self.model.shared_hidden, "shared", "activation")
+        dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp", "activation")
+        moe, head = experts + beside, self._head()
+        if not len(self.model.moe_blocks) < self.model.blocks:
+            dense = _Passes()
+        return BlockSeconds(
+            attention.forward,
+            moe.forward,
+            dense.forward,
+            experts.forward,
+            self._scores(backward=False),
+            head.forward,
+            Backward(attention.back, moe.back, dense.back, experts.back, head.inputs + head.weights),
+        )
+
+    # ------------------------------------------------------------------------------------------------------- kernels
+    def _moved(self, size: float) -> float:
+        return size / self.rates.memory_Bps
+
+    def _kernels(self, size: float, count: float = 1) -> float:
+        """So many kernels that move `size` bytes together."""
+        return count * self.launch_s + self._moved(size)
+
+    def _cast(self, elements: float) -> float:
+        return self._kernels(CAST_BYTES * elements) if self.format == "fp8" else 0.0
+
+    def _product(self, rows: float, inner: float, outer: float, *, groups: float = 1, grouped: bool = False) -> _Passes:
+        """`groups` products of `rows` x `inner` with `inner` x `outer`, forward and backward."""
+        return self._in(self.format, rows, inner, outer, groups, grouped=grouped)
+
+    def _in(
+        self, number: str, rows: float, inner: float, outer: float, groups: float = 1, *, grouped: bool = False
+    ) -> _Passes:
+        rate = (self.rates.grouped if grouped else self.rates.products)[number]
+        flops, weights, size = 2 * rows * inner * outer, inner * outer, 1 if number == "fp8" else ACTIVATION_BYTES
+
+        def one(rate: float, read: float, written: float) -> float:
+            return self.launch_s + groups * (max(flops / rate, self._moved(size * read)) + self._moved(written))
+
+        forward = one(rate, rows * inner + weights, ACTIVATION_BYTES * rows * outer)
+        inputs = one(rate, rows * outer + weights, ACTIVATION_BYTES * rows * inner)
+        sums = 2 * self.job.accumulated_bytes * weights
+        return _Passes(forward, inputs, one(self.rates.weights[number], rows * (inner + outer), sums))
+
+    def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> _Passes:
+        """So many kernels that move so many bf16 elements a token."""
+        moved = (self._kernels(ACTIVATION_BYTES * elements * tokens, count) for elements in (forward, backward))
+        return _Passes(*moved)
+
+    # --------------------------------------------------------------------------------------------------------- parts
+    def _norms(self) -> _Passes:
+        """A norm and a residual: 5 x hidden forward, 6 backward; a norm alone is computed again."""
+        width, tokens = self.model.hidden, self.own_tokens * (1 if self.job.sequence_parallel else self.split)
+        every = self._elementwise(5 * width, 6 * width, tokens, 2)
+        again = "norm" in self.again.parts or self.again.whole
+        return every._replace(again=self._kernels(2 * 2 * width * tokens) if again else 0.0)
+
+    def _attention(self) -> _Passes:
+        total, kinds = _Passes(), self.model.attention
+        for kind, share in kinds.shares if isinstance(kinds, Mixed) else [(kinds, 1.0)]:
+            found = self._attention_of(kind)
+            total += _Passes(*(share * part for part in found))
+        return total + self._norms()
+
+    def _attention_of(self, kind: Any) -> _Passes:
+        found, tokens = _Passes(), self.attention_tokens
+        products = kind.products(self.model.hidden)
+        ups = kind.ups
+        for number, (inner, outer) in enumerate(products):
+            split = (inner / self.split, outer) if number == len(products) - 1 else (inner, outer / self.split)
+            one = self._product(tokens, *split)
+            cast = _Passes(self._cast(tokens * split[0]), self._cast(tokens * split[1]))
+            again = one.forward if number in ups and self.again.parts & {"mla-up"} else 0.0
+            found += one._replace(again=again) + cast
+        moved = kind.moved()
+        found += self._elementwise(moved, moved, self.own_tokens, 2 + len(ups))
+        if ups and "mla-up" in self.again.parts:
+            found = found._replace(again=found.again + self._kernels(2 * moved * self.own_tokens, 2))
+        forward, backward = (self._scores_of(kind, backward=way) for way in (False, True))
+        found = found._replace(forward=found.forward + forward, inputs=found.inputs + backward)
+        if "attention" in self.again.parts:
+            found = found._replace(again=found.forward)
+        return found
+
+    def _scores(self, *, backward: bool) -> float:
+        kinds = self.model.attention
+        every = kinds.shares if isinstance(kinds, Mixed) else [(kinds, 1.0)]
+        return sum(share * self._scores_of(kind, backward=backward) for kind, share in every)
+
+    def _scores_of(self, kind: Any, *, backward: bool) -> float:
+        rate = self.rates.scores(self.job.sequence, kind.width, backward=backward)
+        flops = self.attention_tokens * kind.score_flops(self.job.sequence) / self.split
+        return self.launch_s + flops * (SCORES_BACKWARD if backward else 1.0) / rate
+
+    def _ffn(self, width: float, part: str, gate: str) -> _Passes:
+        """A gated FFN that TP ranks split."""
+        if not width:
+            return _Passes()
+        tokens, inner = self.attention_tokens, width / self.split
+        first, second = (
+            self._product(tokens, self.model.hidden, 2 * inner),
+            self._product(tokens, inner, self.model.hidden),
+        )
+        gated = self._gate(tokens * inner)
+        again = first.forward + gated.forward if part in self.again.parts else 0.0
+        if not again and gate in self.again.parts:
+            again = gated.forward
+        return (first + second + gated)._replace(again=again)
+
+    def _gate(self, elements: float) -> _Passes:
+        """Gate times up: three elements forward, five backward, and casts of the product and of its gradients."""
+        forward = self._kernels(2 * 3 * elements) + self._cast(elements)
+        return _Passes(forward, self._kernels(2 * 5 * elements) + self._cast(2 * elements))
+
+    def _router(self) -> _Passes:
+        """Logits, probabilities, choice and counts of every expert in float32."""
+        experts, tokens = self.model.experts, self.job.tokens / self.job.tp
+        product = self._in(HEAD, tokens, self.model.hidden, experts)
+        moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
+        found = product + _Passes(moved, moved)
+        return found._replace(again=found.forward if self.again.parts & {"moe", "router"} else 0.0)
+
+    def _experts(self) -> _Passes:
+        """Routed experts on the rows that a GPU receives under balanced routing, and the permutations of these rows."""
+        job, model = self.job, self.model
+        rows, groups, inner = job.selections, job.experts_per_rank, model.expert_hidden / job.tp
+        first = self._product(rows / groups, model.hidden, 2 * inner, groups=groups, grouped=True)
+        second = self._product(rows / groups, inner, model.hidden, groups=groups, grouped=True)
+        gated = self._gate(rows * inner)
+        sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * model.hidden)
+        moved = self._permuted(rows) + _Passes(sent, self._cast(rows * model.hidden))
+        found = first + second + gated + moved
+        if "moe" in self.again.parts:
+            return found._replace(again=found.forward)
+        return found._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
+
+    def _permuted(self, rows: float) -> _Passes:
+        """Rows sorted by expert and sorted back: read and written twice on their way if each travels for itself, once
+        where servers or GPUs receive a token once."""
+        job, model = self.job, self.model
+        kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and job.experts_per_rank > 1 else 2
+        moved = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
+        return _Passes(moved, moved)
+
+    def _head(self) -> _Passes:
+        """Output head and loss of the last stage."""
+        model, tokens = self.model, self.attention_tokens
+        if not self.job.head_counted:
+            return _Passes()
+        vocab = model.vocab / self.split
+        found = self._in(HEAD, tokens, model.hidden, vocab)
+        loss = _Passes(*(self._kernels(size * tokens * vocab, 2) for size in LOSS_BYTES))
+        found = _Passes(*((1 + self.job.predicted) * part for part in found + loss))
+        if self.job.predicted:  # two tokens' vectors become one
+            one = self._product(tokens, 2 * model.hidden, model.hidden / self.split)
+            found += _Passes(*(self.job.predicted * part for part in one))
+        return found

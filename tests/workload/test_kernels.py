@@ -1,0 +1,156 @@
+"""Seconds of a block from measured kernels, against hand-worked ones and published products."""
+
+import dataclasses
+import math
+
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.workload import get_gpu, models
+from mfabric_jax.workload.catalog import NAMES, get
+from mfabric_jax.workload.compute import block_flops
+from mfabric_jax.workload.gpus import GPUS
+from mfabric_jax.workload.kernels import (
+    DISPATCHERS,
+    HOW,
+    IDEAL,
+    Rates,
+    _Kernels,
+    achieved_by_kernels,
+    family_of,
+    kernel_seconds,
+    rates_of,
+    shares_of,
+    table,
+)
+from mfabric_jax.workload.parallel import Workload
+
+H100, H800 = get_gpu("H100-SXM"), get_gpu("H800-SXM")
+ATTENTION = {"128": {"1024": 0.25, "4096": 0.5}}
+PRODUCTS, GROUPED, WEIGHTS = (
+    {"bf16": one, "fp8": other} for one, other in ((100.0, 200.0), (50.0, 80.0), (25.0, 40.0))
+)
+PLAIN = Rates(PRODUCTS, GROUPED, WEIGHTS, (ATTENTION,) * 2, 10.0, 1000.0)
+JOB = Workload("m", models.MIXTRAL_8X7B, 1, 1, 1, 8, 8, sequence=4096, micro_batch=1, micro_batches=2)
+
+
+def kernels(precision="bf16", job=JOB, rates=PLAIN, launch_s=0.0):
+    return _Kernels(job, rates, precision, launch_s)
+
+
+def test_a_product_by_hand():
+    # 4 x 5 with 5 x 6: 240 FLOPs at 100 a second, less than reading 50 elements of two bytes at 10 bytes a second; then
+    # 24 elements are written. Gradients of weights: 240 FLOPs at 25 a second; a float32 sum is read and written.
+    found = kernels()._product(4, 5, 6)
+    assert found.forward == pytest.approx(2 * (20 + 30) / 10 + 2 * 24 / 10)
+    assert found.inputs == pytest.approx(2 * (24 + 30) / 10 + 2 * 20 / 10)
+    assert found.weights == pytest.approx(240 / 25 + 2 * 4 * 30 / 10)
+    large = kernels()._product(400, 500, 600)
+    assert large.forward == pytest.approx(2 * 400 * 500 * 600 / 100 + 2 * 400 * 600 / 10)
+
+
+def test_groups_formats_and_launches_of_a_product():
+    fp8 = kernels("fp8")._product(40, 50, 60, groups=3, grouped=True)
+    assert fp8.forward == pytest.approx(3 * (2 * 40 * 50 * 60 / 80 + 40 * 60 * 2 / 10))
+    late = kernels("fp8", launch_s=0.5)._product(40, 50, 60, groups=3, grouped=True)
+    assert late.forward - fp8.forward == pytest.approx(0.5)  # one kernel for all groups
+    assert kernels("bf16")._cast(100) == 0
+    assert kernels("fp8")._cast(100) == 100 * 4 / 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "outer", "inner", "tflops", "groups"),
+    [
+        *((4096, 2112, 7168, 1058, 1), (4096, 24576, 1536, 990, 1), (4096, 32768, 512, 590, 1)),
+        *((4096, 7168, 16384, 1358, 1), (4096, 4096, 7168, 1304, 1), (4096, 7168, 2048, 1025, 1)),
+        *((8192, 4096, 7168, 1297, 4), (8192, 7168, 2048, 1099, 4)),
+        *((4096, 4096, 7168, 1288, 8), (4096, 7168, 2048, 1093, 8)),
+    ],
+)
+def test_products_that_were_published(rows, outer, inner, tflops, groups):
+    """DeepGEMM's table for H800, FP8, of spring 2025."""
+    one = kernels("fp8", rates=rates_of(H800))._product(rows, inner, outer, groups=groups, grouped=groups > 1)
+    got = 2 * rows * inner * outer * groups / one.forward / 1e12
+    usual = outer != 2112 and inner >= 1536
+    assert got == pytest.approx(tflops, rel=0.06 if usual else 0.2)
+
+
+def test_scores_between_measured_lengths_and_of_the_nearest_width():
+    assert PLAIN.scores(2048, 100, backward=False) == pytest.approx(375.0)  # halfway by the logarithm
+    assert PLAIN.scores(64, 500, backward=True) == 250.0
+    assert PLAIN.scores(10**6, 128, backward=True) == 500.0
+
+
+def test_all_flops_are_there_whatever_the_model():
+    """At one FLOP/s and with boundless memory, seconds are FLOPs; scores have 2.5 times as many backward."""
+    one = {"bf16": 1.0, "fp8": 1.0}
+    flat = ({"128": {"1024": 1.0}},) * 2
+    for name in NAMES:
+        job = dataclasses.replace(get(name), head="known")
+        found, flops = kernels(job=job, rates=Rates(one, one, one, flat, math.inf, 1.0)).block(), block_flops(job)
+        assert found.attention_s == pytest.approx(flops.attention / job.tp)
+        assert found.moe_s == pytest.approx(flops.moe / job.tp)
+        assert found.expert_s == pytest.approx(flops.expert / job.tp)
+        scores = found.scores_s
+        back = found.backward.attention
+        assert back.inputs + back.weights == pytest.approx(2 * (found.attention_s - scores) + 2.5 * scores)
+        if job.architecture.dense_blocks:
+            assert found.dense_s == pytest.approx(flops.dense / job.tp)
+        head = job.tokens * 2 * job.architecture.head_params / job.tp
+        assert found.head_s == pytest.approx(head)
+        assert found.backward.head == pytest.approx(2 * head)
+
+
+def test_folded_gpus_split_attention_and_hold_other_experts():
+    plain = Workload("m", models.MIXTRAL_8X22B, 1, 1, 1, 8, 8, micro_batches=2)
+    folded = dataclasses.replace(plain, folded=2)
+    alone, both = (kernel_seconds(job, H100) for job in (plain, folded))
+    assert both.attention_s == pytest.approx(alone.attention_s / 2, rel=0.1)  # half the tokens a GPU
+    assert both.expert_s == pytest.approx(alone.expert_s / 2, rel=0.1)
+    narrow = dataclasses.replace(plain, sequence_parallel=False, folded=2)
+    assert kernel_seconds(narrow, H100).attention_s > both.attention_s
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_low_figures_are_slower_than_usual_and_high_ones_faster(precision):
+    for gpu in GPUS.values():
+        if precision == "fp8" and gpu.fp8_flops is None:
+            continue
+        for name in NAMES:
+            slow, usual, fast = (kernel_seconds(get(name), gpu, precision, how) for how in HOW)
+            for part in ("attention_s", "moe_s", "expert_s", "scores_s"):
+                assert getattr(slow, part) >= getattr(usual, part) >= getattr(fast, part) > 0, (gpu.name, name, part)
+            assert 0.1 < achieved_by_kernels(get(name), gpu, precision, usual) < 1
+
+
+def leaves(node):
+    """Lists of three fractions."""
+    if isinstance(node, list):
+        return [node]
+    return [x for one in node.values() if isinstance(one, dict | list) for x in leaves(one)]
+
+
+def test_fractions_of_the_table_are_below_the_peak_and_in_order():
+    for name, one in table().items():
+        found = leaves({key: value for key, value in one.items() if key != "gpus"})
+        assert len(found) >= 9 or name == "launch"
+        for low, usual, high in found:
+            assert 0 < low <= usual <= high < 1, name
+
+
+def test_an_unknown_gpu_takes_the_wide_estimate():
+    assert family_of(dataclasses.replace(H100, name="mine")) == table()["other"]
+    assert family_of(H800) == table()["hopper"]
+
+
+def test_links_between_measured_numbers_of_servers():
+    assert shares_of(8, "ideal") == IDEAL
+    two, three, four = (shares_of(servers, "nccl").nic for servers in (2, 3, 4))
+    assert two < three < four
+    assert shares_of(1024, "nccl").nic == shares_of(8, "nccl").nic
+    for name in DISPATCHERS:
+        slow, usual, fast = (shares_of(4, name, how) for how in HOW)
+        assert slow.nic < usual.nic < fast.nic
+        assert 0 < usual.cores < 0.2
+    with pytest.raises(InputError, match="dispatcher 'mine' is unknown; allowed: nccl, deepep, hybridep"):
+        shares_of(2, "mine")
