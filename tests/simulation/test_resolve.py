@@ -64,7 +64,7 @@ def test_a_stated_value_wins_over_a_recipe():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_preset_paper_runs_models_as_the_catalogue_has_them(model):
-    assert resolve(load(preset="paper", changes={"model.name": model})).job == get(model)
+    assert resolve(load(preset="paper", changes={"model.name": model})).job == get(model, accumulated_bytes=2)
 
 
 @pytest.mark.parametrize("model", MODELS)
