@@ -34,7 +34,7 @@ def test_what_two_designs_share_cancels_in_their_ratio():
     assert ratio_band({"iteration_s": 1.0}, one, "iteration_s") is None
 
 
-KERNELS = JOB | {"compute.rate": "kernels", "gpu.name": "H100-SXM", "network.fabric": "fat-tree"}
+KERNELS = JOB | {"run.draws": 2, "compute.rate": "kernels", "gpu.name": "H100-SXM", "network.fabric": "fat-tree"}
 
 
 def test_rows_of_kernels_carry_a_band_and_those_of_one_rate_only_that_of_traffic():

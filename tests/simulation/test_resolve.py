@@ -198,7 +198,7 @@ SLOW = ("tree", "domains", "efficiency")
 @pytest.mark.parametrize("axis", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in AXES])
 def test_many_cases_at_once_have_the_rows_of_single_ones(axis):
     changes, axes = AXES[axis]
-    asked = cases(small(JOB | {"traffic.generated.skew": 1.0, "run.draws": 1} | changes), axes)
+    asked = cases(small(JOB | {"traffic.generated.skew": 1.0} | changes), axes)
     (block,) = asked.blocks
     together = Points(block).rows()
     alone = [row(case) for case in asked]

@@ -26,7 +26,7 @@ EFFICIENCY, FABRIC, SAMPLE = "compute.efficiency", "network.fabric", "run.sample
 
 def space(axes, changes=None, model=MODEL, **rules):
     """Small cases along axes; rules as [sweep] has them."""
-    asked = cases(small({"network.fabric": "mfabric", "run.draws": 1} | (changes or {}), model), axes)
+    asked = cases(small({"network.fabric": "mfabric"} | (changes or {}), model), axes)
     return CaseSpace(dataclasses.replace(asked, rules=rules))
 
 
