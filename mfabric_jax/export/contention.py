@@ -45,9 +45,14 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
     hops = np.stack([begin + at for begin, at in zip(first[:-1], ends, strict=False)], axis=1)
     copy = np.where(shared[traffic], 0, np.where(traffic == DP, 2, 1))
     hops = np.where(crosses[:, None], hops + copy[:, None] * first[-1], -1)
-    cap = np.where(flows.transfers, np.where(sends, beyond / per_server, one.cap[flows.task]), 1.0)
+    of_send = float(np.min(rates.send_Bps)) / per_server
+    cap = np.where(flows.transfers, np.where(sends, of_send, one.cap[flows.task]), 1.0)
     flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
-    return np.tile(np.concatenate(ports), 3), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
+    shares, links = one.one.settings.shares(one.one.workload), np.concatenate(ports)
+    of_all_to_alls = (
+        links * shares.nic / shares.ring_nic
+    )  # alone; those that share links have them at the rate of rings
+    return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 
 
 def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:

@@ -54,6 +54,8 @@ CASES = {
     ),
     "split": ("mfabric", {"circuits.routing": "split"}),
     "best path": ("mfabric", {"circuits.routing": "best-path", "network.nics": 3, "network.mfabric.optical_degree": 1}),
+    "kernels": ("oversub-fat-tree", {"compute.rate": "kernels", "gpu.name": "H100-SXM"}),
+    "kernels and circuits": ("mfabric", {"compute.rate": "kernels", "job.dispatch": "per-server"}),
     "pairs": ("mfabric", {MICRO_BATCHES: 3, "job.passes.comm_cores": 0.1}),
 }
 
