@@ -27,7 +27,7 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--policy": ("NAME", ""),
     "--routing": ("NAME", ""),
     "--ocs": ("NAME", "none"),
-    "--efficiency": ("X", ""),
+    "--efficiency": ("X", "kernels"),
     "--trace": ("PATH", "none"),
     "--seed": ("N", ""),
     "--draws": ("N", ""),

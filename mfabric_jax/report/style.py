@@ -62,7 +62,7 @@ MEMORY = {  # of a GPU, by column
     "memory_gradients_gb": Look("Gradients", "#88CCEE"),
     "memory_optimizer_gb": Look("Optimizer", "#117733"),
     "memory_attention_gb": Look("Activations of attention", "#DDCC77"),
-    "memory_inner_gb": Look("of experts and FFNs", "#CC6677"),
+    "memory_inner_gb": Look("Activations of experts, FFNs", "#CC6677"),
     "memory_logits_gb": Look("Logits", "#AA4499"),
     "memory_buffers_gb": Look("Buffers", "#C3CAD3"),
 }
