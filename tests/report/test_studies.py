@@ -3,7 +3,9 @@
 import itertools
 import math
 
+from mfabric_jax.report import style
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, steps_chart, training_chart
+from mfabric_jax.report.memory import memory_chart
 from mfabric_jax.report.tables import agreement, forecast_table, scoreboard_table
 
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
@@ -172,3 +174,20 @@ def test_the_table_has_a_block_for_each_group_and_a_line_for_each_run():
     assert lines[-1] == "5 of 6 files state a fluid time of their own; largest difference 3.0e-01."
     assert max(map(len, lines)) <= 100
     assert "state a fluid" not in agreement([packet_run("incast", "8 to 1", 1.0, 0.0, stated_fluid_s=None)], [])
+
+
+def test_parts_of_memory_stand_end_to_end_and_what_is_too_much_says_so():
+    sizes = dict(zip(style.MEMORY, (10.0, 20.0, 0.0, 5.0, 30.0, 0.0, 1.0), strict=True))
+    row = {"row": "fits", "memory_gb": 66.0, "gpu_memory_gb": 80.0, "fits": True} | sizes
+    large = row | {"row": "does not", "memory_inner_gb": 60.0, "memory_gb": 96.0, "fits": False}
+    (panel,) = memory_chart([row, large, row | {"row": "unknown", "gpu_memory_gb": None, "fits": None}]).panels
+    first = [(bar.start, bar.end) for bar in panel.bars if bar.place == 0]
+    assert first == [
+        (0.0, 10.0),
+        (10.0, 30.0),
+        (30.0, 35.0),
+        (35.0, 65.0),
+        (65.0, 66.0),
+    ]  # parts of nothing are no bars
+    assert panel.totals == [(80.0, "66 GB"), (96.0, "96 GB, too much"), (66.0, "66 GB")]
+    assert panel.curves[0].points == [(80.0, 0), (80.0, 1)]
