@@ -48,28 +48,26 @@ def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]]
     return lambda at: all(test(at) for test in tests)
 
 
-class _NoExchanges(tuple):
-    """Recomputation without all-to-alls."""
-
-    def __contains__(self, recompute: Any) -> bool:
-        return not again_of(recompute).exchanges
+def _sends_again(at: dict[str, Any]) -> bool:
+    return again_of(at["job.recompute"]).exchanges
 
 
-NO_EXCHANGES_AGAIN = _NoExchanges(("none", "light", "attention", "parts without moe"))
+WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
+PAYS_AGAIN = _both(PAYS, _sends_again)
 SHARED = _is("job.sharding", "gradients", "parameters")
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
 LIMITS = (
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
     Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
     Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Beside(PAYS, "job.recompute", NO_EXCHANGES_AGAIN, "circuits.turn pays, which foresees none computed again"),
-    Beside(RANK, "job.recompute", NO_EXCHANGES_AGAIN, "compute.received.combine rank"),
+    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which foresees none computed again"),
+    Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
     Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
     Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
     Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
-    Beside(PASSES, "job.recompute", NO_EXCHANGES_AGAIN, "job.overlap passes"),
+    Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
     Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
     Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
@@ -83,7 +81,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
     if on.reconfigures and PASSES(at):
         _check_passes(at)
     for limit in LIMITS:
-        if (limit.path.startswith("circuits.") or limit.when is PAYS) and not on.reconfigures:
+        if (limit.path.startswith("circuits.") or limit.when is PAYS_AGAIN) and not on.reconfigures:
             continue
         if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
             refuse(limit.path, limit.allowed, limit.why, at[limit.path])
@@ -386,10 +384,10 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
 
 
 def _formats(found: _Open) -> None:
-    for name in ("compute", "dispatch", "combine", "gradients"):
+    for name in ("compute", "dispatch", "combine", "gradients", "weights", "kept"):
         found.fill(f"job.precision.{name}", "bf16", "usual")
-    for name, usual in (("accumulated", "fp32"), ("moments", "fp32"), ("weights", "bf16"), ("kept", "bf16")):
-        found.fill(f"job.precision.{name}", usual, "usual")
+    for name in ("accumulated", "moments"):
+        found.fill(f"job.precision.{name}", "fp32", "usual")
     if found["job.recompute"] != "fit":
         again_of(found["job.recompute"], "job.recompute")
     found.fill("job.schedule", "1f1b", "usual")
@@ -477,20 +475,24 @@ def _bytes(value: Any, name: str) -> float:
     return BYTES[name][value] if isinstance(value, str) else value
 
 
-SUMS = {"bf16": 2.0, "fp32": 4.0}  # bytes
-WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
-CAST = 2.0  # of a bf16 weight for products in FP8: by rows and by columns
+CAST = 2.0  # bytes of a weight for products in FP8: by rows and by columns
 
 
 def _in_memory(found: _Open) -> dict[str, float]:
     """Bytes of a parameter and of what is kept, by field of `Workload`."""
-    weights, casts = found["job.precision.weights"], CAST if found["job.precision.compute"] == "fp8" else 0.0
+    each = {
+        name: _bytes(found[f"job.precision.{name}"], name) for name in ("accumulated", "moments", "weights", "kept")
+    }
+    casts = found["job.precision.compute"] == "fp8"
+    beside = (
+        0.0 if casts and found["job.precision.weights"] == "fp8" else each["weights"]
+    )  # else casts are all there is
     return {
-        "accumulated_bytes": SUMS[found["job.precision.accumulated"]],
-        "moment_bytes": SUMS[found["job.precision.moments"]],
-        "weight_bytes": casts + (WEIGHTS[weights] if weights == "bf16" or not casts else 0.0),
-        "gathered_bytes": WEIGHTS[weights],
-        "kept_bytes": WEIGHTS[found["job.precision.kept"]],
+        "accumulated_bytes": each["accumulated"],
+        "moment_bytes": each["moments"],
+        "weight_bytes": CAST * casts + beside,
+        "gathered_bytes": each["weights"],
+        "kept_bytes": each["kept"],
     }
 
 

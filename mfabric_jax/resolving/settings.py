@@ -185,7 +185,8 @@ class Settings(Hardware):
             return IDEAL
         return shares_of(job.servers_per_region, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
 
-    def memory_Bps(self, job: Workload) -> float:
+    @property
+    def memory_Bps(self) -> float:
         """Of a GPU's memory, in the optimizer's step; infinite if unknown."""
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":

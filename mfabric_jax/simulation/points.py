@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, band_columns
+from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, band_columns, is_of_band
 from mfabric_jax.case import Block, Case
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.checks import InputError, one_of
@@ -180,7 +180,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
-        memory_Bps=jnp.asarray(settings.memory_Bps(one.workload), dtype),
+        memory_Bps=jnp.asarray(settings.memory_Bps, dtype),
     )
     case = {
         "nic_gbps": one.bandwidths[0],
@@ -275,7 +275,7 @@ class Points:
         degree, nics = cases.get(PORTS), self.resolved.case.network.nics
         ports = {"optical_degree": degree, "electrical_nics": nics - degree} if self.on.data else {}  # type: ignore[operator]
         told = columns_of(self.scenario, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
-        told |= band_columns(mean["iteration_s"], {name: mean[name] for name in self._variants()}, ())
+        told |= band_columns(mean["iteration_s"], {name: mean[name] for name in mean if is_of_band(name)}, ())
         if self.settings.case.traffic.source.name in DRAWN:  # the columns of few cases; many are drawn once
             others = range(2, self.settings.case.run.draws + 1)
             told |= dict.fromkeys(map(DRAW.format, others), np.full(len(self.block), np.nan))

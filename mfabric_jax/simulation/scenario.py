@@ -110,7 +110,7 @@ class Scenario:
             goodput=settings.goodput,
             link_delay_s=case.network.link_delay_s,
             nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
-            memory_Bps=settings.memory_Bps(self.workload),
+            memory_Bps=settings.memory_Bps,
             shares=settings.shares(self.workload, links),
             each_s=case.circuits.each_s,
             reactivation_s=case.circuits.reactivation_s,

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.timing.passes import Order
-from mfabric_jax.workload.compute import Backward, again_of, usual_backward
+from mfabric_jax.workload.compute import Backward, backward_of
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
@@ -351,7 +352,7 @@ def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
     dtype, shape = blocks.optical_s.dtype, blocks.present.shape
     widened = lambda x: xp.broadcast_to(xp.asarray(x, dtype), shape[:1])[:, None, None]  # noqa: E731
     each = jax.tree.map(widened, compute)
-    back = usual_backward(each) if each.backward is None else each.backward
+    back = backward_of(each)
     more = 0.0 if blocks.busy is None else blocks.busy - 1
 
     def inner(moe: Any, expert: Any, dense: Any) -> Any:

@@ -22,8 +22,9 @@ from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, place
 from mfabric_jax.timing.timeline import run, run_now
 from mfabric_jax.traffic import rank_bytes
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import Back, BlockSeconds, again_of, completed, usual_backward
+from mfabric_jax.workload.compute import Back, BlockSeconds, backward_of, completed
 from mfabric_jax.workload.memory import step_bytes
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 from mfabric_jax.workload.volume import (
     block_params,
@@ -310,7 +311,7 @@ def running_blocks(
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:
     """Seconds of routed experts of a pass before they answer [P Q 1 1]."""
-    order, back = order_of(workload), usual_backward(compute) if compute.backward is None else compute.backward
+    order, back = order_of(workload), backward_of(compute)
     xp, backward = array_module(compute), places(workload).backward[..., None]
     later = False if order.later is None else order.later[..., None, None]
     weights = xp.where(later, xp.zeros_like(back.expert.weights), back.expert.weights)
@@ -383,7 +384,7 @@ def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Arr
 
 
 def _head(workload: Workload, compute: Compute) -> Array:
-    last, back = last_blocks(workload), usual_backward(compute) if compute.backward is None else compute.backward
+    last, back = last_blocks(workload), backward_of(compute)
     every = _each_block(workload, before=(0.0, _column(back.head)), behind=(_column(compute.head_s), 0.0))
     return array_module(every).where(last[..., None], every, 0)
 
@@ -417,10 +418,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
 def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
-    again, back = (
-        again_of(workload.recompute),
-        usual_backward(compute) if compute.backward is None else compute.backward,
-    )
+    again, back = again_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
     backward = _all(back.attention, again.attention), _all(back.moe, again.inner), _all(back.dense, again.inner)
     xp, moe, before = array_module(compute), places(workload).layer >= 0, []

@@ -33,7 +33,7 @@ from mfabric_jax.timing.blocks import (
     table_of,
 )
 from mfabric_jax.timing.passes import Order
-from mfabric_jax.workload.compute import again_of
+from mfabric_jax.workload.recompute import again_of
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 

@@ -67,6 +67,11 @@ def usual_backward(forward: Any) -> Backward:
     return Backward(attention, *rest, head=BACKWARD_OVER_FORWARD * forward.head_s)
 
 
+def backward_of(seconds: Any) -> Backward:
+    """Backward seconds as they are given, else the usual ones."""
+    return usual_backward(seconds) if seconds.backward is None else seconds.backward
+
+
 def block_flops(workload: Workload) -> BlockFlops:
     """FLOPs of each part of a block under balanced load: two per parameter and token, plus causal attention scores. The
     MoE part counts the gate, top-k routed experts and shared experts. `dense` is 0 for a model without dense blocks."""
@@ -133,8 +138,8 @@ def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
     parts, block = again_of(workload.recompute).parts, block_flops(workload)
     of_attention = float("attention" in parts)
     if "mla-up" in parts and not of_attention:
-        up = up_params(workload.architecture.attention)
-        of_attention = workload.tokens * 2 * up / block.attention
+        model = workload.architecture
+        of_attention = workload.tokens * 2 * up_params(model.attention, model.hidden) / block.attention
     routed = float("moe" in parts)
     shared = workload.tokens * 2 * workload.architecture.shared_params * ("shared" in parts)
     moe = 1.0 if {"moe", "shared"} <= parts else (routed * block.expert + shared) / block.moe

@@ -4,13 +4,7 @@ import math
 from typing import NamedTuple
 
 from mfabric_jax import units
-from mfabric_jax.workload.compute import (
-    BACKWARD_OVER_FORWARD,
-    BlockSeconds,
-    block_seconds,
-    completed,
-    usual_backward,
-)
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds, backward_of, block_seconds
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, kernel_seconds, rates_of, shares_of
 from mfabric_jax.workload.memory import step_bytes
@@ -77,7 +71,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     if speeds.efficiency is None:
         block = kernel_seconds(workload, server, speeds.precision)
     else:
-        block = completed(workload, block_seconds(workload, server, speeds.efficiency, speeds.precision))
+        block = block_seconds(workload, server, speeds.efficiency, speeds.precision)
     compute, elsewhere = _computed(workload, block)
     reduced, exchanged = _tensor_parallel(workload, rates, block), _exchanged(workload, rates)
     if workload.overlap_passes:
@@ -100,7 +94,7 @@ def _rounds(workload: Workload) -> int:
 
 def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
     """Seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean of the other stages."""
-    again, back = again_of(workload.recompute), usual_backward(part) if part.backward is None else part.backward
+    again, back = again_of(workload.recompute), backward_of(part)
     both = lambda forward, back, twice: forward + back.inputs + back.weights + (back.again if twice else 0)  # noqa: E731
     attention = both(part.attention_s, back.attention, again.attention)
     moe, dense = both(part.moe_s, back.moe, again.inner), both(part.dense_s, back.dense, again.inner)

@@ -20,7 +20,6 @@ from mfabric_jax import checks, units
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.models import Mixed
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
@@ -205,11 +204,10 @@ class _Kernels:
 
     def block(self) -> BlockSeconds:
         experts, attention = self._experts(), self._attention()
-        beside = self._norms() + self._router() + self._ffn(self.model.shared_hidden, "shared", "activation")
-        dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp", "activation")
+        beside = self._norms() + self._router() + self._ffn(self.model.shared_hidden, "shared")
+        there = len(self.model.moe_blocks) < self.model.blocks
+        dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else _Passes()
         moe, head = experts + beside, self._head()
-        if not len(self.model.moe_blocks) < self.model.blocks:
-            dense = _Passes()
         return BlockSeconds(
             attention.forward,
             moe.forward,
@@ -259,12 +257,11 @@ class _Kernels:
         """A norm and a residual: 5 x hidden forward, 6 backward; a norm alone is computed again."""
         width, tokens = self.model.hidden, self.own_tokens * (1 if self.job.sequence_parallel else self.split)
         every = self._elementwise(5 * width, 6 * width, tokens, 2)
-        again = "norm" in self.again.parts or self.again.whole
-        return every._replace(again=self._kernels(2 * 2 * width * tokens) if again else 0.0)
+        return every._replace(again=self._kernels(2 * 2 * width * tokens) if "norm" in self.again.parts else 0.0)
 
     def _attention(self) -> _Passes:
-        total, kinds = _Passes(), self.model.attention
-        for kind, share in kinds.shares if isinstance(kinds, Mixed) else [(kinds, 1.0)]:
+        total = _Passes()
+        for kind, share in self.model.attention.shares:
             found = self._attention_of(kind)
             total += _Passes(*(share * part for part in found))
         return total + self._norms()
@@ -290,16 +287,15 @@ class _Kernels:
         return found
 
     def _scores(self, *, backward: bool) -> float:
-        kinds = self.model.attention
-        every = kinds.shares if isinstance(kinds, Mixed) else [(kinds, 1.0)]
-        return sum(share * self._scores_of(kind, backward=backward) for kind, share in every)
+        kinds = self.model.attention.shares
+        return sum(share * self._scores_of(kind, backward=backward) for kind, share in kinds)
 
     def _scores_of(self, kind: Any, *, backward: bool) -> float:
         rate = self.rates.scores(self.job.sequence, kind.width, backward=backward)
         flops = self.attention_tokens * kind.score_flops(self.job.sequence) / self.split
         return self.launch_s + flops * (SCORES_BACKWARD if backward else 1.0) / rate
 
-    def _ffn(self, width: float, part: str, gate: str) -> _Passes:
+    def _ffn(self, width: float, part: str) -> _Passes:
         """A gated FFN that TP ranks split."""
         if not width:
             return _Passes()
@@ -310,7 +306,7 @@ class _Kernels:
         )
         gated = self._gate(tokens * inner)
         again = first.forward + gated.forward if part in self.again.parts else 0.0
-        if not again and gate in self.again.parts:
+        if not again and "activation" in self.again.parts:
             again = gated.forward
         return (first + second + gated)._replace(again=again)
 

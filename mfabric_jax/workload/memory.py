@@ -142,12 +142,15 @@ class _OnGpus:
 
 
 ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `kept_bytes`
-OF_PRODUCTS = ("norm", "out", "inner norm", "rows", "gate", "gated", "shared gate", "shared gated")  # `kept_bytes` each
+OF_PRODUCTS = (  # each in `Workload.kept_bytes`
+    *("norm", "out", "inner norm", "rows", "gate", "gated"),
+    *("shared gate", "shared gated", "dense gate", "dense gated"),
+)
 DROPPED = {  # by what is computed again
     "norm": ("norm", "inner norm"),
     "mla-up": ("mla-up",),
     "attention": ATTENTION[1:],
-    "activation": ("gated", "shared gated"),
+    "activation": ("gated", "shared gated", "dense gated"),
     "shared": ("shared gate", "shared gated"),
     "mlp": ("dense gate", "dense gated"),
     "router": ("router",),
@@ -167,16 +170,12 @@ def kept_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
         widths = {"dense ": model.dense_hidden}
     for name, width in widths.items():
         elements |= {f"{name}gate": 2 * width, f"{name}gated": width}
-    each = {
-        name: workload.kept_bytes if name.removeprefix("dense ") in OF_PRODUCTS else ACTIVATION_BYTES
-        for name in elements
-    }
-    return {name: each[name] * number for name, number in elements.items()}
+    size = lambda name: workload.kept_bytes if name in OF_PRODUCTS else ACTIVATION_BYTES  # noqa: E731
+    return {name: size(name) * number for name, number in elements.items()}
 
 
 def dropped(name: str, again: Again) -> bool:
     """Whether a part of `kept_bytes` is computed again instead."""
     if again.whole:
         return name != "input"
-    gated = name == "dense gated" and "activation" in again.parts
-    return gated or any(name in DROPPED[part] for part in again.parts)
+    return any(name in DROPPED[part] for part in again.parts)

@@ -11,15 +11,32 @@ products and scores read or write; and `passed_on(tokens, sequences)`, elements 
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+import math
+from typing import Any
 
 from mfabric_jax import checks
 
 MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 
 
+class _Kind:
+    """What kinds of attention have in common."""
+
+    @property
+    def ups(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def shares(self) -> list[tuple[Any, float]]:
+        """Every kind with its part of the blocks."""
+        return [(self, 1.0)]
+
+    def params(self: Any, hidden: int) -> int:
+        return sum(inner * outer for inner, outer in self.products(hidden))
+
+
 @dataclasses.dataclass(frozen=True)
-class GroupedQuery:
+class GroupedQuery(_Kind):
     """Grouped-query attention; multi-head attention has `kv_heads == heads`, and `window` 0 means that a query sees all
     tokens.
 
@@ -36,9 +53,6 @@ class GroupedQuery:
         if self.heads % self.kv_heads:
             raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
 
-    def params(self, hidden: int) -> int:
-        return 2 * hidden * self.head_dim * (self.heads + self.kv_heads)
-
     def score_flops(self, sequence: int) -> float:
         return 2 * _keys(sequence, self.window) * self.heads * 2 * self.head_dim
 
@@ -51,11 +65,9 @@ class GroupedQuery:
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self.heads * self.head_dim}
 
-    def products(self, hidden: int) -> list[tuple[float, float]]:
+    def products(self, hidden: int) -> list[tuple[int, int]]:
         out = self.heads * self.head_dim
         return [(hidden, out + 2 * self.kv_heads * self.head_dim), (out, hidden)]
-
-    ups: ClassVar[tuple[int, ...]] = ()
 
     @property
     def width(self) -> float:
@@ -67,7 +79,7 @@ class GroupedQuery:
 
 
 @dataclasses.dataclass(frozen=True)
-class Latent:
+class Latent(_Kind):
     """Multi-head latent attention with low-rank projections (arXiv 2405.04434); `query_rank` 0: queries are projected
     directly.
 
@@ -88,12 +100,6 @@ class Latent:
     def _query_width(self) -> int:
         return self.heads * (self.nope_dim + self.rope_dim)
 
-    def params(self, hidden: int) -> int:
-        query = self.query_rank * (hidden + self._query_width) if self.query_rank else hidden * self._query_width
-        key_value = hidden * (self.kv_rank + self.rope_dim)
-        key_value += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
-        return query + key_value + self.heads * self.value_dim * hidden
-
     def score_flops(self, sequence: int) -> float:
         return 2 * _keys(sequence, 0) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
@@ -107,7 +113,7 @@ class Latent:
         up = 2 * self._query_width + self.heads * self.value_dim
         return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
 
-    def products(self, hidden: int) -> list[tuple[float, float]]:
+    def products(self, hidden: int) -> list[tuple[int, int]]:
         query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
         up = (self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
         rest = [(hidden, self.kv_rank + self.rope_dim), up, (self.heads * self.value_dim, hidden)]
@@ -130,7 +136,7 @@ class Latent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class Linear(_Kind):
     """Gated linear (lightning) attention: cost per token does not grow with the sequence (arXiv 2401.04658,
     2501.08313)."""
 
@@ -139,9 +145,6 @@ class Linear:
 
     def __post_init__(self) -> None:
         _check_dimensions(self)
-
-    def params(self, hidden: int) -> int:
-        return 5 * hidden * self.heads * self.head_dim
 
     def score_flops(self, sequence: int) -> float:
         """FLOPs per token to update each head's state with keys and values, and to read it with queries."""
@@ -155,11 +158,9 @@ class Linear:
         width = self.heads * self.head_dim
         return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
 
-    def products(self, hidden: int) -> list[tuple[float, float]]:
+    def products(self, hidden: int) -> list[tuple[int, int]]:
         width = self.heads * self.head_dim
         return [(hidden, 4 * width), (width, hidden)]
-
-    ups: ClassVar[tuple[int, ...]] = ()
 
     @property
     def width(self) -> float:
@@ -207,14 +208,12 @@ class Mixed:
 Attention = GroupedQuery | Latent | Linear | Mixed
 
 
-def up_params(attention: Attention) -> float:
+def up_params(attention: Attention, hidden: int) -> float:
     """Parameters that make queries, keys and values of latents, mean over blocks."""
-    if isinstance(attention, Mixed):
-        return sum(share * up_params(kind) for kind, share in attention.shares)
-    if not isinstance(attention, Latent):
-        return 0
-    keys_values = attention.kv_rank * attention.heads * (attention.nope_dim + attention.value_dim)
-    return keys_values + attention.query_rank * attention.heads * (attention.nope_dim + attention.rope_dim)
+    every = (
+        (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
+    )
+    return sum(share * params for share, params in every)
 
 
 def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:

@@ -32,10 +32,12 @@ PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     # and all else in bf16. Dispatch and its gradient are of one size here.
     "fp8": {"dispatch_bytes": FP8, "combine_bytes": 2, "grad_bytes": 2},
 }
-BYTES = {  # per element of what is sent, by number format: FP8 with the scales of tokens
+_WEIGHTS, _SUMS = {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp32": 4.0}
+BYTES = {  # per element by number format: of what is sent (FP8 with the scales of tokens), and of what is in memory
     "dispatch": {"bf16": 2.0, "fp8": FP8},
     "combine": {"bf16": 2.0, "fp8": FP8},
-    "gradients": {"bf16": 2.0, "fp8": 1.0},
+    "gradients": _WEIGHTS,
+    **{"accumulated": _SUMS, "moments": _SUMS, "weights": _WEIGHTS, "kept": _WEIGHTS},
 }
 
 
