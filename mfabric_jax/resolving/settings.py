@@ -183,7 +183,8 @@ class Settings(Hardware):
         rate: Any = self.case.compute.rate
         if rate.name != "kernels":
             return IDEAL
-        return shares_of(job.servers_per_region, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
+        found = shares_of(job.servers_per_region, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
+        return found if job.capacity_factor is None else found._replace(counts_s=0.0)
 
     @property
     def memory_Bps(self) -> float:

@@ -80,7 +80,10 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ passes of a replica
     def _replica(self, number: int) -> list["_Ran"]:
-        order, one = self.order, RunningBlocks(self.workload, self.replicas[number], self.rules)
+        order, one = (
+            self.order,
+            RunningBlocks(self.workload, self.replicas[number], self.rules, float(self.rates.counts_s)),
+        )
         sites = [self._site(stage, number) for stage in range(self.workload.pp)]
         ran = [_Ran(site.nothing, {}) for site in sites]
         ended: dict[int, Ready] = {}

@@ -25,13 +25,14 @@ class Replica(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of one pass: seconds of work by `blocks.ROWS`, and its two all-to-alls."""
+    """One block of one pass: seconds of work by `blocks.ROWS`, and its two all-to-alls; `counts_s`: before each."""
 
     name: str
     seconds: dict[str, float]
     beside: dict[str, np.ndarray]
     sent: tuple[Flows, Flows] | None
     inside_s: np.ndarray
+    counts_s: tuple[float, float]
     switch: np.ndarray
     delay_s: np.ndarray
     asks: tuple[bool, bool]
@@ -45,8 +46,8 @@ class Switch(NamedTuple):
 
 
 class RunningBlocks:
-    def __init__(self, workload: Workload, replica: Replica, rules: Rules):
-        self.replica, self.order = replica, order_of(workload)
+    def __init__(self, workload: Workload, replica: Replica, rules: Rules, counts_s: float):
+        self.replica, self.order, self.counts_s = replica, order_of(workload), counts_s
         walked = in_float64(replica.walked)
         self.blocks, self.beside = walked.blocks, walked.beside
         self.in_pairs = self.order.in_pairs
@@ -66,6 +67,7 @@ class RunningBlocks:
             beside={name: seconds[at] for name, seconds in self.beside.items()},
             sent=sent,
             inside_s=np.zeros(2) if blocks.inside_s is None else blocks.inside_s[at],
+            counts_s=(self.counts_s if kind == FORWARD else 0.0, 0.0),
             switch=blocks.switch[at],
             delay_s=self.replica.delay_s[at],
             asks=(not blocks.ahead[at] and not (together and kind == BACKWARD), kind == FORWARD),
@@ -104,7 +106,8 @@ def add_blocks(site: Site, steps: Sequence, blocks: list[Block | None], lanes: L
                 sent, inside_s = block.sent[op.which], float(block.inside_s[op.which])
                 sent = sent.back() if (op.which == 1) != op.again else sent
                 before = ready[whose] if single or site.quiet is None else _both(ready[whose], site.quiet[None])
-                ready[whose] = site.all_to_all(before, sent, inside_s, name, packets_wait=switch.packets_wait)
+                asked = {"lag": block.counts_s[op.which], "packets_wait": switch.packets_wait}
+                ready[whose] = site.all_to_all(before, sent, inside_s, name, **asked)
         elif not single and isinstance(op, ops.Work) and op.off:
             weights = free = site.compute(free, _seconds(block, op), name)
         else:

@@ -45,7 +45,7 @@ class FabricRates(NamedTuple):
 
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
-    - `alpha_s`: of every all-to-all, beside its bytes and its propagation.
+    - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
@@ -61,7 +61,7 @@ class FabricRates(NamedTuple):
     decision_s: Float[Array, ""] | float = 0.0
     memory_Bps: Float[Array, ""] | float = float("inf")
     inside_Bps: Float[Array, ""] | float | None = None
-    alpha_s: Float[Array, ""] | float = 0.0
+    counts_s: Float[Array, ""] | float = 0.0
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
@@ -282,8 +282,9 @@ def running_blocks(
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
     nic_Bps = xp.asarray(rates.nic_Bps, dtype)
     latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
-    alpha_s = xp.where((exchanges.load > 0) | (exchanges.inside[..., None] > 0), xp.asarray(rates.alpha_s, dtype), 0)
-    latency_s = latency_s + alpha_s
+    counted = np.where(where.backward[..., None], [0.0, 0.0], [1.0, 0.0])
+    sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
+    latency_s = latency_s + xp.where(sends, xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype), 0)
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
 

@@ -65,8 +65,10 @@ class Site:
         told = [one for one in told if one is not None]
         self.turned = self.after_all(told, delay_s, "the switch turns") if told else None
 
-    def all_to_all(self, ready: Ready, sent: Flows, inside_s: float, name: str, *, packets_wait: bool) -> Ready:
-        """One all-to-all, with `inside_s` on the NVSwitches at the same time."""
+    def all_to_all(
+        self, ready: Ready, sent: Flows, inside_s: float, name: str, *, lag: float, packets_wait: bool
+    ) -> Ready:
+        """One all-to-all after `lag` [s], with `inside_s`, which has it, on the NVSwitches at the same time."""
         waits, out, into = [ready], [], []
         behind = [ready] if self.turned is None else [ready, self.turned]
         for private in (False, True):
@@ -74,17 +76,19 @@ class Site:
             if some.any():
                 waits = behind if private or packets_wait else [ready]
                 one = sent.only(some)
-                begun, ended = self.messages(waits, one, name)
+                begun, ended = self.messages(waits, one, name, lag=lag)
                 out.append((begun, one.src))
                 into.append((ended, one.dst))
         here = [] if inside_s <= 0 else [self._inside(behind if packets_wait else [ready], inside_s, name)]
         self.quiet = self._joined(out, into, here or [ready], name)
         return self.quiet[None]
 
-    def messages(self, waits: list, sent: Flows, name: str, traffic: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def messages(
+        self, waits: list, sent: Flows, name: str, traffic: int = 1, lag: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Messages between ends: the tasks that send and the tasks that receive them."""
         waits = [one[..., sent.src] for one in waits]
-        return send(self.tasks, self.ends, waits, sent, name, traffic, receives=self.receives)
+        return send(self.tasks, self.ends, waits, sent, name, traffic, receives=self.receives, lag=lag)
 
     def _inside(self, waits: list, seconds: float, name: str) -> np.ndarray:
         return self.tasks.add(TaskKind.COMPUTE, self.ends, f"{name} inside servers", waits, seconds=seconds)
@@ -111,13 +115,21 @@ def gathered(tasks: TaskColumns, ends: np.ndarray, waits: list, group: int, name
 
 
 def send(
-    tasks: TaskColumns, ends: np.ndarray, waits: list, sent: Flows, name: str, traffic: int, *, receives: bool
+    tasks: TaskColumns,
+    ends: np.ndarray,
+    waits: list,
+    sent: Flows,
+    name: str,
+    traffic: int,
+    *,
+    receives: bool,
+    lag: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Messages between `ends` after tasks [F] or [K F]: sending and receiving tasks, the same unless `receives`."""
     src, dst = ends[sent.src], ends[sent.dst]
     match = tasks.matched(len(src)) if receives else -1
     private = sent.task == CIRCUITS
-    rest = {"bytes": sent.size, "cap": sent.cap, "private": private, "traffic": traffic}
+    rest = {"bytes": sent.size, "cap": sent.cap, "private": private, "traffic": traffic, "lag": lag}
     sending = tasks.add(TaskKind.SEND, src, name, waits, peer=dst, match=match, **rest)
     if not receives:
         return sending, sending

@@ -49,13 +49,15 @@ class IterationSeconds(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """Bytes/s of an NVLink and of a server's NICs, in rings and in all-to-alls, and of sends."""
+    """Bytes/s of an NVLink and of a server's NICs, in rings and in all-to-alls, and of sends; seconds before a
+    dispatch."""
 
     nvlink: float
     server: float
     nvlink_all_to_all: float
     server_all_to_all: float
     sends: float
+    counts_s: float
 
 
 def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -> IterationSeconds:
@@ -67,7 +69,8 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     shares = shares_of(workload.servers_per_region, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
     of_server = nics * float(units.gbps(speeds.nic_gbps))
     rings = server.nvlink * shares.ring_nvlink, of_server * shares.ring_nic
-    rates = _Rates(*rings, server.nvlink * shares.nvlink, of_server * shares.nic, of_server * shares.send)
+    counts_s = shares.counts_s if workload.capacity_factor is None else 0.0
+    rates = _Rates(*rings, server.nvlink * shares.nvlink, of_server * shares.nic, of_server * shares.send, counts_s)
     if speeds.efficiency is None:
         block = kernel_seconds(workload, server, speeds.precision)
     else:
@@ -137,7 +140,8 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
     else:
         leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - itself)
     between_s = senders * leaving * each / rates.server_all_to_all
-    return max(between_s, inside * each / (workload.tp * rates.nvlink_all_to_all))
+    told_s = _blocks(workload, moe_only=True) * rates.counts_s
+    return told_s + max(between_s, inside * each / (workload.tp * rates.nvlink_all_to_all))
 
 
 def _reached(workload: Workload) -> float:

@@ -140,14 +140,15 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
 
 class Shares(NamedTuple):
     """Achieved over nominal bandwidth: of a NIC and of an NVLink in all-to-alls, in rings, and of NICs in sends between
-    stages; `alpha_s`: seconds of an all-to-all beside those of its bytes; `cores`: of a GPU that it takes."""
+    stages; `counts_s`: seconds before a dispatch, in which ranks tell each other its sizes; `cores`: of a GPU that it
+    takes."""
 
     nic: float = 1.0
     nvlink: float = 1.0
     ring_nic: float = 1.0
     ring_nvlink: float = 1.0
     send: float = 1.0
-    alpha_s: float = 0.0
+    counts_s: float = 0.0
     cores: float = 0.0
 
 
@@ -159,7 +160,8 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
     """What kernels of communication achieve in a group of so many servers, between measured sizes by logarithm."""
     if dispatcher == "ideal":
         return IDEAL
-    known, at = table(path)["communication"], HOW.index(how)
+    every, at = table(path), HOW.index(how)
+    known = every["communication"]
     one, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
     sizes = sorted((float(size), shares[at]) for size, shares in one["nic"].items())
     lengths, shares = zip(*sizes, strict=True)
@@ -169,7 +171,7 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
         ring_nic=rings["nic"][at],
         ring_nvlink=rings["nvlink"][at],
         send=rings["send"][at],
-        alpha_s=float(units.us(one["alpha_us"])),
+        counts_s=float(units.us(every["counts"]["us"][at])),
         cores=one["cores"],
     )
 

@@ -24,6 +24,7 @@ from mfabric_jax.workload.kernels import (
     table,
 )
 from mfabric_jax.workload.parallel import Workload
+from tests.small import scenario, small
 
 H100, H800 = get_gpu("H100-SXM"), get_gpu("H800-SXM")
 ATTENTION = {"128": {"1024": 0.25, "4096": 0.5}}
@@ -131,7 +132,11 @@ def leaves(node):
 
 
 def test_fractions_of_the_table_are_below_the_peak_and_in_order():
+    told = table()["counts"]["us"]
+    assert told == sorted(told, reverse=True)
     for name, one in table().items():
+        if name == "counts":
+            continue
         found = leaves({key: value for key, value in one.items() if key != "gpus"})
         assert len(found) >= 9 or name == "launch"
         for low, usual, high in found:
@@ -141,6 +146,13 @@ def test_fractions_of_the_table_are_below_the_peak_and_in_order():
 def test_an_unknown_gpu_takes_the_wide_estimate():
     assert family_of(dataclasses.replace(H100, name="mine")) == table()["other"]
     assert family_of(H800) == table()["hopper"]
+
+
+def test_counts_are_told_before_a_dispatch_unless_a_capacity_says_its_size():
+    kernels = {"compute.rate": "kernels", "gpu.name": "H100-SXM", "network.fabric": "fat-tree"}
+    told_s = lambda changes: scenario(small(kernels | changes)).rates(400.0).counts_s  # noqa: E731
+    assert told_s({}) == pytest.approx(3.11 / (48 * 64), rel=1e-3)  # once a block and micro-batch of the profile
+    assert told_s({"job.capacity_factor": 8.0}) == told_s({"compute.rate": "efficiency"}) == 0.0
 
 
 def test_links_between_measured_numbers_of_servers():
