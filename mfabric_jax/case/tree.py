@@ -499,7 +499,7 @@ class Network(Group, frozen=True):
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
         Amount | None,
-        doc("Of the switch tree of a whole cluster, a replay or jobs (open: 3 on oversub-fat-tree, else 1)."),
+        doc("Of switch trees, down over up (open: 3 on oversub-fat-tree, else 1)."),
     ] = None
     oversubscribed_at: Annotated[
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")

@@ -45,7 +45,7 @@ class ClusterShape(Protocol):
 
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
-    `optical_degree` on the optical switch and `electrical_nics` on the tree."""
+    `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's."""
 
     @property
     def server_nics(self) -> int | None: ...
@@ -55,6 +55,10 @@ class Asked(Protocol):
     def electrical_nics(self) -> int: ...
     @property
     def tiers(self) -> int: ...
+    @property
+    def oversubscription(self) -> float | None: ...
+    @property
+    def radix(self) -> int: ...
     @property
     def pxn(self) -> bool: ...
     @property

@@ -24,18 +24,24 @@ if TYPE_CHECKING:
 
 
 def tree_groups(
-    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float = 1.0
 ) -> list[Electrical]:
-    """A star of ports for every use of NICs."""
+    """A star of ports for every use of NICs, behind edge switches with default oversubscription `ratio`."""
     from mfabric_jax.fabric.electrical import Electrical
 
     nics = nics_of(settings, job)
     for use in nic_uses:
         check_own(use, nics, job.gpus_per_server)
-    return [Electrical(nic_gbps, nics, ratio, use) for use in nic_uses]
+    return [Electrical(nic_gbps, nics, edge_of(settings, ratio), use) for use in nic_uses]
 
 
-def ratio_of(form: Form, usual: float = 1.0) -> float:
+def edge_of(settings: Asked, usual: float = 1.0) -> float | None:
+    """Oversubscription of edge switches as a group sees it; None: they limit nothing."""
+    ratio = ratio_of(settings, usual)
+    return None if ratio == 1 else ratio
+
+
+def ratio_of(form: Form | Asked, usual: float = 1.0) -> float:
     """Oversubscription of a tree: the setting, or the fabric's own."""
     return usual if form.oversubscription is None else form.oversubscription
 
@@ -52,7 +58,8 @@ def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:
     """The form with NICs as set by the user, else one per GPU."""
-    return Form(nics=nics_of(settings, job), tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
+    ratio = settings.oversubscription
+    return Form(nics=nics_of(settings, job), tiers=settings.tiers, oversubscription=ratio, gpu_tbps=settings.gpu_tbps)
 
 
 OVERSUBSCRIPTION = 3.0

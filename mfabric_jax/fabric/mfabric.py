@@ -30,7 +30,7 @@ def check_ports(settings: Asked, region: Region) -> Region:
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     from mfabric_jax.fabric.region import Region
 
-    nics = settings.optical_degree, float(settings.electrical_nics)
+    nics = settings.optical_degree, settings.electrical_nics / ratio_of(settings)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 
 
@@ -42,7 +42,8 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
-    return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
+    ratio = settings.oversubscription
+    return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics, oversubscription=ratio)
 
 
 def _optical_regions(form: Form, job: Workload) -> tuple[Any, int]:

@@ -1,7 +1,8 @@
 """Rails: NICs of equal rank of all servers meet at the same switch.
 
 Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only: each
-rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905, 2307.12169.
+rail is a two-tier tree, and data changes rails over the NVSwitch. All-to-alls over the NVSwitch stay below the switches
+of their rails, so that oversubscription slows gradients and sends alone. Sources: arXiv 2501.03905, 2307.12169.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
@@ -21,7 +23,8 @@ from mfabric_jax.fabric.design import (
     nics_of,
     tree_links,
 )
-from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.tree import DOWN, Tree
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -33,7 +36,14 @@ def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Se
     check_own("own", nics, job.gpus_per_server)
     from mfabric_jax.fabric.electrical import Electrical
 
-    return [Electrical(nic_gbps, nics, pxn=True)]
+    ratio = edge_of(settings)
+    below = Tree(1, settings.radix, 2, ratio or 1.0).edge_ports[DOWN]
+    if ratio is not None and job.servers_per_region > below:
+        raise Misfit(
+            f"network.oversubscription {ratio:g} on rails needs every group of servers below one switch of a rail: "
+            f"{below} servers, got {job.servers_per_region}."
+        )
+    return [Electrical(nic_gbps, nics, ratio, pxn=True)]
 
 
 def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):

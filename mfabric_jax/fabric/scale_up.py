@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, concrete
+from mfabric_jax.checks import InputError, Misfit, concrete
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.workload import Workload
 
@@ -52,11 +52,13 @@ def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> 
     _beside_nic(settings.gpu_tbps, nic_gbps)
     from mfabric_jax.fabric.electrical import Electrical
 
-    return [Electrical(nic_gbps, job.gpus_per_server)]
+    return [Electrical(nic_gbps, job.gpus_per_server, edge_of(settings))]
 
 
 def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
+    if edge_of(settings) is not None:
+        raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {settings.oversubscription:g}.")
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
     from mfabric_jax.fabric.region import Region
@@ -81,7 +83,8 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=job.gpus_per_server, tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
+    ratio = settings.oversubscription
+    return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=ratio, gpu_tbps=settings.gpu_tbps)
 
 
 NVL72 = Fabric(

@@ -60,6 +60,7 @@ SHARED = _is("job.sharding", "gradients", "parameters")
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
 LIMITS = (
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
     Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
     Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
     Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which foresees none computed again"),
@@ -103,7 +104,6 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
 BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values a command does not model
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
-        ("network.oversubscription", (None,)),
         ("network.oversubscribed_at", ("edge",)),
     ),
     "a whole cluster": (
@@ -111,6 +111,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("traffic.source", ("shares",)),
     ),
     "failures": (
+        ("network.oversubscription", (None,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
         ("circuits.turn", ("on-demand", "reuse", "predict")),

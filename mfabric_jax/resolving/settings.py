@@ -86,6 +86,14 @@ class Hardware:
         return self.case.network.rail_optimized.pxn
 
     @property
+    def oversubscription(self) -> float | None:
+        return self.case.network.oversubscription
+
+    @property
+    def radix(self) -> int:
+        return self.case.network.radix
+
+    @property
     def gpu_tbps(self) -> float:
         return self.case.network.gpu_tbps
 

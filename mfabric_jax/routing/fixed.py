@@ -190,7 +190,8 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
     port = xp.broadcast_to(xp.asarray(own, demand.dtype), (ranks,))
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
-    return Ports(between, port, None if fabric.oversubscription is None else edge)
+    below = fabric.oversubscription is None or fabric.pxn  # the edge switches, on their rails
+    return Ports(between, port, None if below else edge)
 
 
 def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:

@@ -89,6 +89,7 @@ class IterationOf(eqx.Module):
     shares: Shares
     path_links: Float[Array, ""]
     memory_Bps: Float[Array, ""]
+    oversubscription: Float[Array, ""]
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))
@@ -143,7 +144,7 @@ class IterationOf(eqx.Module):
         names = {NUMBERS[path]: x for path, x in case.items()}
         found = {name: jnp.asarray(x, jnp.int32 if name in WHOLE else self.dtype) for name, x in names.items()}
         if "optical_degree" in found:
-            found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype)
+            found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype) / self.oversubscription
         return found
 
 
@@ -181,6 +182,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
         memory_Bps=jnp.asarray(settings.memory_Bps, dtype),
+        oversubscription=jnp.asarray(settings.oversubscription or 1.0, dtype),
     )
     case = {
         "nic_gbps": one.bandwidths[0],

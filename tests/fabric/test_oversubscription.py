@@ -1,0 +1,73 @@
+"""`network.oversubscription` on every switch tree of a comparison: rates, all-to-alls and prices, by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError, resolve
+from mfabric_jax.fabric import get
+from mfabric_jax.fabric.cost import tree_attachment
+from mfabric_jax.fabric.registry import server_parts
+from mfabric_jax.routing.fixed import fixed_time
+from tests.small import row, small
+
+TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "mfabric")
+
+
+def group(name, ratio, **changes):
+    asked = resolve(small({"network.fabric": name, "network.oversubscription": ratio} | changes))
+    (one, *_) = get(name).groups(asked.settings, asked.job, 100.0, ("own",))
+    return one, asked
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_server_sends_so_many_times_less_beyond_its_switch(name):
+    free, _ = group(name, 1.0)
+    for ratio in (2.0, 3.0, 7.0):
+        assert group(name, ratio)[0].eps_Bps == pytest.approx(free.eps_Bps / ratio)
+    usual = {"oversub-fat-tree": 3.0}.get(name, 1.0)
+    assert group(name, None)[0].eps_Bps == pytest.approx(free.eps_Bps / usual)
+
+
+def test_all_to_alls_below_a_rail_are_as_fast_and_others_wait_for_the_uplinks():
+    demand = jnp.asarray(np.kron(1 - np.eye(4), np.ones((2, 2))) * 1e9)  # 4 servers of 2 ranks: 6 GB leave each rank
+    over_nvswitch = {"network.rail-optimized.pxn": True}
+    seconds = lambda *asked: float(fixed_time(group(*asked, **over_nvswitch)[0], demand, 2))  # noqa: E731
+    ports = 6e9 / (4 * 12.5e9)  # a rank has 4 NICs
+    assert seconds("fat-tree", 1.0) == seconds("rail-only", 5.0) == seconds("rail-optimized", 5.0)
+    assert seconds("fat-tree", 1.0) == pytest.approx(ports)
+    assert seconds("fat-tree", 5.0) == pytest.approx(5 * ports)
+
+
+def test_prices_follow_the_ratio():
+    for name, nics in {"fat-tree": 8, "rail-optimized": 8, "mfabric": 2}.items():
+        asked = group(name, 4.0)[1]
+        form = get(name).form(asked.settings, asked.job)
+        on_tree = get(name).parts(form)[-1]
+        assert on_tree.nics == nics
+        assert on_tree.attachment.counts == tree_attachment(4.0, asked.settings.tiers).counts
+    assert server_parts("fat-tree")[0].attachment.counts == tree_attachment().counts
+
+
+def test_one_number_for_two_names():
+    three = {"network.oversubscription": 3.0}
+    tree, named = (
+        row(small({"network.fabric": name} | changes))
+        for name, changes in (("fat-tree", three), ("oversub-fat-tree", {}))
+    )
+    assert tree["iteration_s"] == named["iteration_s"] > row(small({"network.fabric": "fat-tree"}))["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"network.fabric": "rail-only", "network.radix": 4, "network.oversubscription": 3.0},
+            "below one switch of a rail",
+        ),
+        ({"network.fabric": "fat-tree", "network.oversubscription": 3.0, "network.paths": "ecmp"}, "single paths"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(changes, told):
+    with pytest.raises(InputError, match=told):
+        group(changes.pop("network.fabric"), changes.pop("network.oversubscription"), **changes)
