@@ -59,7 +59,7 @@ def slowest(node):
 
 
 def test_slower_kernels_are_what_a_table_of_such_kernels_gives(tmp_path):
-    own, links = table(), {"communication": table()["communication"]}
+    own, links = table(), {name: table()[name] for name in ("communication", "counts")}
     (tmp_path / "mine.json").write_text(json.dumps(slowest(own) | links))
     step = {"job.optimizer_step": False}
     mine = row(small(KERNELS | {"compute.kernels.table": str(tmp_path / "mine.json")} | step))
