@@ -8,6 +8,7 @@ MODULES = {
     "oversub-fat-tree": "fat_tree",
     "rail-optimized": "rails",
     "rail-only": "rails",
+    "multi-plane": "multi_plane",
     "topoopt": "topoopt",
     "mfabric": "mfabric",
     "nvl72": "scale_up",

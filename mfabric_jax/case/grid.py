@@ -83,9 +83,13 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 AS_SET = "as set"  # variant name of a case without variants
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
-OF_ONE_FABRIC = ("network.rail-optimized.", "network.topoopt.", "network.mfabric.")
+OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
 MOST_CASES = 2**26  # each is an entry of every column
-OWN_NICS = ("fat-tree", "oversub-fat-tree")  # those that read network.nic_use, and rail-optimized without pxn
+OWN_NICS = (
+    "fat-tree",
+    "oversub-fat-tree",
+    "multi-plane",
+)  # those that read network.nic_use, and rail-optimized without pxn
 
 
 @dataclasses.dataclass(frozen=True)

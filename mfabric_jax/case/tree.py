@@ -430,6 +430,15 @@ class RailOptimized(Group, frozen=True):
     pxn: Annotated[bool, doc("Data crosses the NVSwitch to the rail of its destination first, as NCCL does.")] = True
 
 
+class MultiPlane(Group, frozen=True):
+    """Every NIC split over several trees of two tiers."""
+
+    planes: Annotated[Count, doc("Planes of every NIC, each with its part of the bandwidth.")] = 8
+    flows: Annotated[
+        Literal["spray", "own"], doc("Flows are spread over all planes, or each pair of ranks has one of its own.")
+    ] = "spray"
+
+
 class TopoOpt(Group, frozen=True):
     """Circuits alone, chosen before training."""
 
@@ -510,6 +519,7 @@ class Network(Group, frozen=True):
     prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.")] = None
     gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
+    multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     topoopt: TopoOpt = TopoOpt()
     mfabric: MFabric = MFabric()
 
@@ -606,7 +616,7 @@ class FailureSettings(Group, frozen=True):
         tuple[str, ...] | None,
         doc(
             "electrical-nic, electrical-nics, optical-nic, link, gpu, server, optical-switch, controller, nvswitch,"
-            " switch (open: those that the fabric has)."
+            " plane, plane-link, switch (open: those that the fabric has)."
         ),
     ] = None
     stage: Annotated[Natural | None, doc("The pipeline stage that is hit (open: the busiest).")] = None

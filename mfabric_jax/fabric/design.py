@@ -62,6 +62,10 @@ class Asked(Protocol):
     @property
     def pxn(self) -> bool: ...
     @property
+    def planes(self) -> int: ...
+    @property
+    def flow_planes(self) -> str: ...
+    @property
     def gpu_tbps(self) -> float: ...
     @property
     def delay_s(self) -> float: ...
@@ -77,6 +81,7 @@ class Form:
 
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
+    - `planes`: that every NIC is split over.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     """
@@ -89,6 +94,7 @@ class Form:
     tiers: int = 3
     oversubscription: float | None = None
     at: str = "edge"
+    planes: int = 1
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0

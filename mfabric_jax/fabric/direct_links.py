@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, positive, whole
-from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, Degraded, Hit
+from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
 from mfabric_jax.fabric.nic_use import Handover
 
@@ -162,6 +162,7 @@ class DirectLinks(eqx.Module):
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
+        found |= dict.fromkeys(PLANES, ONE_PLANE)
         found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
         if not self.panels:
             found["optical-nic"] = "a NIC is one end of a link"

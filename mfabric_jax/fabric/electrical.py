@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
-from mfabric_jax.fabric.failures import NO_OPTICS, Degraded, Hit
+from mfabric_jax.fabric.failures import NO_OPTICS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 
 
@@ -21,6 +21,7 @@ class Electrical(eqx.Module):
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
+    - `planes`: that every NIC is split over; `own_plane`: each pair of ranks has one of them, else all carry its bytes.
 
     Ideal spraying pools all links between two tiers, so only ports of NICs and edge switches can limit. A
     rail-optimised fabric therefore carries an all-to-all as fast as a fat-tree. Defaults: arXiv 2501.03905.
@@ -31,6 +32,8 @@ class Electrical(eqx.Module):
     oversubscription: Float[Array, ""] | float | None = None
     nic_use: str = eqx.field(static=True, default="own")
     pxn: bool = eqx.field(static=True, default=False)
+    planes: int = eqx.field(static=True, default=1)
+    own_plane: bool = eqx.field(static=True, default=False)
 
     reconfigures = own_ports = forwards = False
     joined = True
@@ -72,6 +75,7 @@ class Electrical(eqx.Module):
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+        found |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
         return found | {"electrical-nics": "its servers have no other network that could relay"}
 
     def broken(self, hit: Hit) -> Degraded:
@@ -85,14 +89,20 @@ class Electrical(eqx.Module):
         port = np.full(carries.shape[1], 1.0 if own else float(nics))
         rest: dict[str, Any] = {}
         lost = hit.server * per_server
-        if kind == "electrical-nic" or (kind == "switch" and hit.rails):
+        part = 1 - 1 / self.planes
+        if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
+            port, edge, rest = port * part, edge * part, {"eps_left": part}
+        elif kind == "plane-link":
+            port[lost if own else hit.server] -= 1 / self.planes
+            rest = {"eps_left": 1 - 1 / (self.planes * nics)}
+        elif kind == "electrical-nic" or (kind == "switch" and hit.rails):
             if (per_server if own else nics) < 2:
                 raise InputError(f"failure {kind!r} needs another NIC of the server; it has {nics}.")
             for server in range(hit.servers) if kind == "switch" else (hit.server,):
                 _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
             rest = {"eps_left": (nics - 1) / nics}
         elif kind == "link":
-            rest = {"eps_left": hit.links_left(over)}
+            rest = {"eps_left": hit.links_left(over, self.planes)}
             edge *= rest["eps_left"]
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1

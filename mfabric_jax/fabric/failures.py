@@ -21,6 +21,8 @@ KINDS = {
     "optical-switch": "the optical switch of a region; all of its traffic falls back to the electrical NICs",
     "controller": "what turns the circuits of a region; they stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
+    "plane": "one plane of NICs that are split over several; the others carry",
+    "plane-link": "the link of one NIC to one plane; its links to the others carry",
     "switch": "an edge switch: of rails one NIC of every server; of trees its servers, for which spares take over",
 }
 
@@ -28,6 +30,7 @@ KINDS = {
 NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 NO_OPTICS = "it has no optical switch"
 NO_PACKETS = "it has no packet switches"
+PLANES, ONE_PLANE = ("plane", "plane-link"), "its NICs are on one plane"
 
 
 class Hit(NamedTuple):
@@ -43,9 +46,9 @@ class Hit(NamedTuple):
     rails: bool = False
     attention_gpus: int = 1
 
-    def links_left(self, oversubscription: float = 1.0) -> float:
-        """Fraction of an edge switch's uplinks left when one fails."""
-        up = Tree(1, self.radix, oversubscription=oversubscription).edge_ports[UP]
+    def links_left(self, oversubscription: float = 1.0, planes: int = 1) -> float:
+        """Fraction of an edge switch's uplinks left when one fails; of `planes` alike, of all their switches'."""
+        up = planes * Tree(1, self.radix * planes, oversubscription=oversubscription).edge_ports[UP]
         if up < 2:
             raise InputError(
                 f"radix must be 4 or more for failure 'link' (another link stays up), got {self.radix}."
@@ -120,5 +123,7 @@ def degraded(
         if whole("nvswitches", nvswitches) < 2:
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         return Degraded(kind, group, server, nvlink_left=1 - 1 / nvswitches)
+    if kind in PLANES and getattr(group, "planes", 1) == 1:
+        raise InputError(f"failure {kind!r} needs NICs that are split over planes; of this group {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
     return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails, attention_gpus))

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
-from mfabric_jax.fabric.failures import Degraded, Hit
+from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 
 NO_RELAY = "no circuit leads to a server that could relay"
@@ -83,7 +83,9 @@ class Region(eqx.Module):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that are not modelled: {kind: reason}; `routing`: over circuits."""
-        found = {"switch": "of its packet switches a link is modelled, no whole switch"}
+        found = {"switch": "of its packet switches a link is modelled, no whole switch"} | dict.fromkeys(
+            PLANES, ONE_PLANE
+        )
         alone = self.servers < 2 or not int(self.optical_degree)
         if alone or routing != "unsplit":
             relayed = ("electrical-nics", "electrical-nic") if float(self.electrical_nics) < 2 else ("electrical-nics",)

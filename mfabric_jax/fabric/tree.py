@@ -6,7 +6,7 @@ SIGCOMM 2008.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -24,6 +24,8 @@ class Tree:
     - `hosts`: ports for NICs, all parts together; `radix`: ports of every switch; `tiers`: 2 or 3.
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
 
+    - `planes`: trees like this one over which every NIC is split; a link stands for one of each.
+
     The last edge switch and the last pod may be partly empty. Ports left over by the ratio stay unused (3:1 of 10
     ports: 6 down, 2 up).
     """
@@ -34,6 +36,7 @@ class Tree:
     oversubscription: float = 1.0
     at: str = "edge"
     parts: int = 1
+    planes: int = 1
 
     def __post_init__(self):
         whole("hosts", self.hosts)
@@ -55,6 +58,10 @@ class Tree:
                 f"a tree of {self.tiers} tiers and radix {self.radix} has room for {self.most_hosts} hosts, got "
                 f"{self.hosts_per_part}; choose {more}."
             )
+
+    def checked(self, hosts: int) -> "Tree":
+        """The tree over `hosts` hosts; `InputError` if it has no room for them."""
+        return replace(self, hosts=hosts)
 
     def _ports(self, ratio: float) -> tuple[int, int]:
         exact = Fraction(ratio).limit_denominator(1000)

@@ -83,7 +83,7 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         return at("nic", 1)
     if kind == "electrical-nics":
         return at("nic", float(one.group.electrical_nics))
-    if kind == "link":
+    if kind in ("link", "plane-link"):
         return _sum(at("transceiver", 2), at("fibre", 1))
     if kind == "switch":
         return at("switch_port", config.case.network.radix)
@@ -110,13 +110,15 @@ def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
         "electrical-nic": hosts,
         "electrical-nics": job.servers,
         "optical-nic": job.servers * nics.optical,
-        "link": tree.uplinks_of(hosts) if tree else on.links(form, job),
+        "link": form.planes * tree.uplinks_of(hosts) if tree else on.links(form, job),
         "gpu": job.gpus,
         "server": job.servers,
         "optical-switch": _optical_switches(one, form) or regions,
         "controller": regions,
         "nvswitch": job.servers * nvswitches,
-        "switch": tree.edges_of(hosts) if tree else 0,
+        "switch": form.planes * tree.edges_of(hosts) if tree else 0,
+        "plane": form.planes,
+        "plane-link": form.planes * hosts,
     }
     return each[kind]
 

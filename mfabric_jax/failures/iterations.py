@@ -20,7 +20,7 @@ from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import Fabric, group_numbers
-from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of, said_of
 from mfabric_jax.policies import Policy, check_legal, is_own
@@ -65,13 +65,18 @@ class Failures:
 
     @property
     def present(self) -> list[str]:
-        return [kind for kind in self.kinds or KINDS if kind not in self.absent]
+        return [kind for kind in self.asked if kind not in self.absent]
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Kinds that were asked for, or all but those of planes where there is one."""
+        return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
 
     @property
     def notes(self) -> list[str]:
         """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on missing prices."""
         found = resolve(self.case)
-        name, asked = found.fabric.name, self.kinds or tuple(KINDS)
+        name, asked = found.fabric.name, self.asked
         said = [said_of(name, asked, self.absent)]
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
         said += [no_price(name, found.settings.parts.prices)]

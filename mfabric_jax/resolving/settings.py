@@ -94,6 +94,14 @@ class Hardware:
         return self.case.network.radix
 
     @property
+    def planes(self) -> int:
+        return self.case.network.multi_plane.planes
+
+    @property
+    def flow_planes(self) -> str:
+        return self.case.network.multi_plane.flows
+
+    @property
     def gpu_tbps(self) -> float:
         return self.case.network.gpu_tbps
 

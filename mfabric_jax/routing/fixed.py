@@ -188,6 +188,8 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
         return Ports(server_bytes(between, ranks_per_server), edge, None)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
     port = xp.broadcast_to(xp.asarray(own, demand.dtype), (ranks,))
+    if fabric.own_plane:
+        between, port = on_planes(between, fabric.planes), xp.repeat(port, fabric.planes) / fabric.planes
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
     below = fabric.oversubscription is None or fabric.pxn  # the edge switches, on their rails
@@ -198,6 +200,15 @@ def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> 
     server = np.arange(demand.shape[-1]) // ranks_per_server
     same = aligned(server[:, None] == server[None, :], demand)
     return array_module(demand).where(same, np.zeros((), demand.dtype), demand)
+
+
+def on_planes(between: Float[Array, "... R R"], planes: int) -> Float[Array, "... N N"]:
+    """Bytes between the ports of ranks on planes, N = R planes: pair (i, j) has plane (i + j) mod `planes`."""
+    xp, ranks = array_module(between), np.arange(between.shape[-1])
+    taken = np.eye(planes)[(ranks[:, None] + ranks) % planes]  # [R R planes]
+    both = taken.transpose(0, 2, 1)[..., None] * np.eye(planes)[:, None, :]  # [R planes R planes]
+    split = between[..., :, None, :, None] * xp.asarray(both, between.dtype)
+    return xp.reshape(split, (*between.shape[:-2], len(ranks) * planes, len(ranks) * planes))
 
 
 def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:

@@ -225,7 +225,7 @@ MISTAKES = [
     (solve_cluster, "fat-tree", {"network.radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
     (solve_cluster, "mfabric", {"circuits.policy": "static"}, "circuits.policy static is for several all-to-alls"),
     (simulate, "fat-tree", {"network.paths": "least-loaded"}, "network.paths must be spray or ecmp beside"),
-    (simulate, "fat-tree", {"network.oversubscription": 2}, "network.oversubscription must be auto beside"),
+    (simulate, "fat-tree", {"network.oversubscribed_at": "aggregation"}, "oversubscribed_at must be edge beside"),
 ]
 
 

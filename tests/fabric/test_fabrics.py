@@ -9,7 +9,7 @@ import pytest
 
 from mfabric_jax import load, resolve
 from mfabric_jax.fabric import Region, degraded, get
-from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.fabric.failures import KINDS, PLANES
 from mfabric_jax.fabric.parts_list import OCS, get_ocs
 from mfabric_jax.fabric.transport import TRANSPORTS, Transport, get_transport
 from mfabric_jax.workload import get as job_of
@@ -20,7 +20,14 @@ from tests.small import small
 def test_every_fabric_answers_for_itself():
     # What a group sees: bytes/s of a server beyond its switch, by hand at 400 Gbps; NVLink at 8 Tbps a GPU.
     settings = dataclasses.replace(resolve(small()).settings, server_nics=None)  # as many as usual on each
-    beyond = {"fat-tree": 8, "oversub-fat-tree": 8 / 3, "rail-optimized": 8, "rail-only": 8, "topoopt": 2}
+    beyond = {
+        "fat-tree": 8,
+        "multi-plane": 8,
+        "oversub-fat-tree": 8 / 3,
+        "rail-optimized": 8,
+        "rail-only": 8,
+        "topoopt": 2,
+    }
     beyond |= {"mfabric": 2, "nvl72": 64, "mfabric-cpo": 64, "torus": 2}
     for name, nics in beyond.items():
         fabric = get(name)
@@ -176,7 +183,7 @@ LEFT = {
 
 
 def test_what_is_left_and_that_all_else_stays():
-    assert set(LEFT) == set(KINDS) - {"switch"}
+    assert set(LEFT) == set(KINDS) - {"switch", *PLANES}
     whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0)
     for kind, (optical, electrical, eps_left) in LEFT.items():
         got = degraded(whole, kind, server=1, radix=32)

@@ -80,12 +80,13 @@ def test_as_many_as_the_bill_and_the_whole_cluster_have(name):
         assert link + nics[0] == joined  # NICs on routers are links, too
     else:
         links = dict(cluster.network.links)
-        assert (link, nics[0]) == (links["edge up"], links["nic up"])
-        assert devices("switch", one, 64, 6) == dict(cluster.tree.switches)["edge"]
+        planes = form.planes  # each link and switch of the cluster stands for one of every plane
+        assert (link, nics[0]) == (planes * links["edge up"], links["nic up"])
+        assert devices("switch", one, 64, 6) == planes * dict(cluster.tree.switches)["edge"]
         # The bill has a fibre for every NIC and, for every tier above, for the uplinks in use.
-        used = (bill["fibre"] - bill["nic"]) / (len(cluster.tree.switches) - 1)
+        used = (bill["fibre"] / planes - bill["nic"]) / (len(cluster.tree.switches) - 1)
         assert used == pytest.approx(nics[0] / cluster.tree.oversubscription)
-        assert used <= link < used + cluster.tree.parts * cluster.tree.edge_ports[0]
+        assert used <= link / planes < used + cluster.tree.parts * cluster.tree.edge_ports[0]
 
 
 def test_switches_that_serve_several_regions_are_as_many_as_are_bought():

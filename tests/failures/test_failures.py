@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax import InputError, cases, resolve
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.failures import KINDS, Degraded, degraded
+from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degraded
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.failures import failures
 from mfabric_jax.failures.failure_rows import PUBLISHED
@@ -64,7 +64,7 @@ ALL = base()
 
 
 def test_what_a_row_holds():
-    assert list(rows(ALL)) == [kind for kind in KINDS if kind != "switch"]
+    assert list(rows(ALL)) == [kind for kind in KINDS if kind not in ("switch", *PLANES)]
     healthy = row(ALL)["iteration_s"]
     for kind, one in rows(ALL).items():
         assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)

@@ -81,7 +81,7 @@ def test_own_nics_and_pxn_against_the_oracle():
         demand, port, got = draw(per_server), np.full(RANKS, NIC * 8 / per_server), {}
         for over, pxn in variants:
             got[over, pxn] = seconds(fabric(over, pxn=pxn), demand, per_server)
-            edge = () if over is None else (np.full(RANKS // per_server, 8 * NIC / over),) * 2
+            edge = () if over is None or pxn else (np.full(RANKS // per_server, 8 * NIC / over),) * 2
             sent = [by_way_of(one, per_server)[0] if pxn else one for one in leaving(demand, per_server)]
             want = [tree(one, port, port, *edge).max() for one in sent]
             np.testing.assert_allclose(got[over, pxn], want, rtol=RTOL)

@@ -275,7 +275,9 @@ class _Picture:
             notes.append((self.bottom + self.panel / 2, *self._of_circuits()))
         for tier, (_, count) in enumerate(joined(cluster)):
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
-            words = [f"{many(int(count.sum()), 'link')} of {cluster.nic_gbps:g} Gbps"]
+            planes = cluster.tree.planes if cluster.tree else 1
+            words = [f"{many(int(count.sum()), 'link')} of {cluster.nic_gbps / planes:g} Gbps"]
+            words[0] += " on each plane" if planes > 1 else ""
             if tier == 0 and cluster.rails:
                 alone = int(count.max()) == 1
                 words.append("a switch for each rail of these servers" if alone else "rails share edge switches")
@@ -302,6 +304,7 @@ class _Picture:
         tree, (kind, count) = self.cluster.tree, self.cluster.tree.switches[tier]
         pods = tree.parts * tree.pods_per_part
         words = [f"{count // tree.parts:,} on each of {tree.parts} separate rails"] if tree.parts > 1 else []
+        words += [f"on each of {tree.planes} planes"] if tree.planes > 1 else []
         if tier == 1 and tree.tiers == 3:
             words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
         if tier + 1 < climbed(tree):

@@ -1,0 +1,58 @@
+"""Multi-plane: every NIC is split over several trees of two tiers, which the split makes larger.
+
+A NIC of b Gbps has a port of b / p on each of p planes, and a switch that splits its ports likewise has p times as
+many: two tiers then have room for as many NICs as three had (64 ports split in 8: 131,072). Planes of whole NICs, NIC j
+of a server on plane j, are `rail-only`. Sources: arXiv 2605.04333 (split NICs; second hand), 2505.09343 (whole NICs).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form
+from mfabric_jax.fabric.fat_tree import ratio_of, tree_form, tree_groups
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.electrical import Electrical
+
+
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[Electrical]:
+    found = tree_groups(settings, job, nic_gbps, nic_uses)
+    form, own = _form(settings, job), settings.flow_planes == "own"
+    _tree(dataclasses.replace(form, radix=settings.radix)).checked(job.servers * found[0].nics)
+    if own and any(one.nic_use != "own" or one.oversubscription is not None for one in found):
+        raise Misfit("network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1.")
+    return [dataclasses.replace(one, planes=settings.planes, own_plane=own) for one in found]
+
+
+def _form(settings: Asked, job: ClusterShape) -> Form:
+    return dataclasses.replace(tree_form(settings, job), tiers=2, planes=settings.planes)
+
+
+def _tree(form: Form) -> Tree:
+    return Tree(1, form.radix * form.planes, 2, ratio_of(form), planes=form.planes)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    """A split port counts as one, and so does its transceiver; fibres are split."""
+    nics = SERVER_GPUS if form.nics is None else form.nics
+    whole = tree_attachment(ratio_of(form), tiers=2)
+    return (PartGroup(nics, "planes", dataclasses.replace(whole, fibres=form.planes * whole.fibres)),)
+
+
+MULTI_PLANE = Fabric(
+    name="multi-plane",
+    summary="every NIC split over `network.multi-plane.planes` trees of two tiers",
+    look=("Multi-plane", "#CC79A7", "P"),
+    groups=_groups,
+    tree=_tree,
+    parts=_parts,
+    form=_form,
+    path_links=lambda settings: 4,
+)
