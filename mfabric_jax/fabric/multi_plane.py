@@ -40,10 +40,9 @@ def _tree(form: Form) -> Tree:
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """A split port counts as one, and so does its transceiver; fibres are split."""
+    """A split port counts as one, and so do its transceiver and its fibre, which has a strand for each lane anyway."""
     nics = SERVER_GPUS if form.nics is None else form.nics
-    whole = tree_attachment(ratio_of(form), tiers=2)
-    return (PartGroup(nics, "planes", dataclasses.replace(whole, fibres=form.planes * whole.fibres)),)
+    return (PartGroup(nics, "planes", tree_attachment(ratio_of(form), tiers=2)),)
 
 
 MULTI_PLANE = Fabric(

@@ -37,7 +37,7 @@ def test_two_tiers_have_room_for_what_needed_three():
 def test_parts_of_a_split_nic():
     (parts,) = get("multi-plane").parts(Form(planes=8))
     (whole,) = get("fat-tree").parts(Form(tiers=2))
-    assert parts.attachment.counts == whole.attachment.counts | {"fibre": 16}
+    assert parts.attachment.counts == whole.attachment.counts
 
 
 @pytest.mark.parametrize(("ranks", "per_server", "planes"), [(4, 2, 2), (6, 2, 4), (8, 4, 3), (4, 1, 1)])
