@@ -514,6 +514,9 @@ class Network(Group, frozen=True):
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
     ] = "edge"
     link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = units.us(1.0)
+    alpha_s: Annotated[
+        Least0, doc("Of every all-to-all, step of a ring and send beside its bytes and its links [s].", traced=True)
+    ] = 0.0
     payload: Annotated[Goodput | TransportSettings, doc("What of the bandwidth is payload.")] = Goodput()
     paths: Annotated[Spray | Ecmp | LeastLoaded | Weighted, doc("How flows use equal paths.")] = Spray()
     prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.")] = None

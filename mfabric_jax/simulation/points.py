@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, band_columns, is_of_band
+from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.case import Block, Case
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.checks import InputError, one_of
@@ -59,6 +59,7 @@ NUMBERS = {  # of a case, by path, and what they are called here
     "network.nic_gbps": "nic_gbps",
     "network.goodput": "goodput",
     "network.link_delay_s": "link_delay_s",
+    "network.alpha_s": "alpha_s",
     "network.mfabric.optical_degree": "optical_degree",
     "circuits.delay_s": "delay_s",
     "circuits.each_s": "each_s",
@@ -121,7 +122,7 @@ class IterationOf(eqx.Module):
         return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
 
     def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
-        names = ("goodput", "link_delay_s", "each_s", "reactivation_s")
+        names = ("goodput", "link_delay_s", "alpha_s", "each_s", "reactivation_s")
         numbers = {name: case[name] for name in names if name in case} | {"memory_Bps": self.memory_Bps}
         own = units.gigabytes_per_s(case["nvlink_gigabytes_per_s"])
         numbers |= {
@@ -188,6 +189,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         "nic_gbps": one.bandwidths[0],
         "goodput": settings.goodput,
         "link_delay_s": settings.case.network.link_delay_s,
+        "alpha_s": settings.case.network.alpha_s,
     }
     case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
     case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
@@ -354,6 +356,10 @@ class Points:
             way = jax.tree_util.Partial(_timed, function)
             arrays = evaluate(way, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
             found[column] = arrays["iteration_s"].astype(np.float64)
+        if cases[PATHS["alpha_s"]].any():
+            prompt = cases | {PATHS["alpha_s"]: np.zeros_like(cases[PATHS["alpha_s"]])}
+            arrays = evaluate(timed, {"case": prompt, "solved": again}, at_once=at_once, before=before).arrays
+            found[PROMPT] = arrays["iteration_s"].astype(np.float64)
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)

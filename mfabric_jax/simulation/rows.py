@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import band_columns
+from mfabric_jax.bands import PROMPT, band_columns
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
@@ -154,9 +154,10 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
         both = (np.broadcast_to(x.mean(axis=-1), len(one.bandwidths)) for x in switching)
         mean |= zip(SWITCHING, both, strict=True)
     over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
+    variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
+    mean |= {name: variants.pop(name) for name in (PROMPT,) if name in variants}
     achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
     columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
-    variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
     others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
     return listed_rows(columns | band_columns(mean["iteration_s"], variants, others))
 
@@ -166,13 +167,15 @@ def columns_of(
 ) -> dict[str, np.ndarray]:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
-    `mean`: seconds of the mean replica, and `SWITCHING`; `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
+    `mean`: seconds of the mean replica, `SWITCHING`, and `PROMPT` where messages have a latency of their own;
+    `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
     """
     settings, on, job = one.settings, one.fabric, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
+    latency = {"latency_s": total - mean.get(PROMPT, total)}
     bill = bill_of(settings, on, job, nic_gbps, **ports)
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
-    columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds
+    columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
     columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
     columns |= {"ep_over_balanced": over} | _described(one)

@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 from mfabric_jax import programs, traffic
 from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.bands import PROMPT
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
@@ -101,8 +102,9 @@ class Scenario:
         return mean_demand(self.workload, *self.every_replica)
 
     def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
-        """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`."""
+        """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`, or `PROMPT`."""
         settings, case, on = self.settings, self.settings.case, self.fabric
+        alpha_s, links = (0.0, "usual") if links == PROMPT else (case.network.alpha_s, links)
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
             settings.carried_by,
@@ -115,6 +117,7 @@ class Scenario:
             each_s=case.circuits.each_s,
             reactivation_s=case.circuits.reactivation_s,
             decision_s=self.decision_s,
+            alpha_s=alpha_s,
         )
 
     @property
@@ -165,10 +168,11 @@ def rates_at(
     each_s: Any = 0.0,
     reactivation_s: Any = 0.0,
     decision_s: Any = 0.0,
+    alpha_s: Any = 0.0,
 ) -> FabricRates:
     """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
     rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
-    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s}
+    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s, "alpha_s": alpha_s}
     if group.reconfigures:
         rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
     rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)

@@ -17,7 +17,7 @@ import numpy as np
 
 from mfabric_jax import programs, traffic, units
 from mfabric_jax.array_module import Array
-from mfabric_jax.bands import OF_KERNELS, OF_LINKS
+from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
@@ -60,7 +60,7 @@ class Simulated(NamedTuple):
 
     - `exchanges`: the all-to-alls, [I ...] or [bandwidth I ...], without circuits.
     - `times` [I bandwidth]: of the slowest replica; `replica_s` [I bandwidth]: seconds of the mean replica.
-    - `variants`: seconds of the slowest replica [I bandwidth] by column of `bands`.
+    - `variants`: seconds of the slowest replica [I bandwidth] by column of `bands`, or `PROMPT`.
     """
 
     scenario: Scenario
@@ -280,7 +280,7 @@ def _ways(one: Scenario) -> dict[str, tuple[BlockSeconds, str]]:
     if settings.case.compute.rate.name == "kernels" and not one.drawn_again:
         ways |= {column: (settings.of_kernels(job, how), "usual") for how, column in OF_KERNELS.items()}
         ways |= {column: (usual, how) for how, column in OF_LINKS.items()}
-    return ways
+    return ways | ({PROMPT: (usual, PROMPT)} if settings.case.network.alpha_s > 0 else {})
 
 
 def simulate_each(

@@ -45,6 +45,7 @@ class FabricRates(NamedTuple):
 
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
+    - `alpha_s`: of every message of these, beside bytes and propagation; `step_s`: both but bytes.
     - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
@@ -62,6 +63,11 @@ class FabricRates(NamedTuple):
     memory_Bps: Float[Array, ""] | float = float("inf")
     inside_Bps: Float[Array, ""] | float | None = None
     counts_s: Float[Array, ""] | float = 0.0
+    alpha_s: Float[Array, ""] | float = 0.0
+
+    @property
+    def step_s(self) -> Float[Array, ""] | float:
+        return self.latency_s + self.alpha_s
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
@@ -257,7 +263,7 @@ def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, 
     xp = array_module(rates)
     send_Bps = xp.broadcast_to(xp.asarray(rates.send_Bps, dtype), (workload.pp,))
     slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1))
-    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.latency_s, dtype)
+    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
@@ -284,7 +290,8 @@ def running_blocks(
     latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
     counted = np.where(where.backward[..., None], [0.0, 0.0], [1.0, 0.0])
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
-    latency_s = latency_s + xp.where(sends, xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype), 0)
+    before_s = xp.asarray(rates.alpha_s, dtype) + xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype)
+    latency_s = latency_s + xp.where(sends, before_s, 0)
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
 
@@ -350,7 +357,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     xp = array_module(rates)
     eps_Bps = xp.asarray(rates.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    latency_s = xp.asarray(steps, eps_Bps.dtype) * xp.asarray(rates.latency_s, eps_Bps.dtype)
+    latency_s = xp.asarray(steps, eps_Bps.dtype) * xp.asarray(rates.step_s, eps_Bps.dtype)
     between, inside = xp.asarray(between, eps_Bps.dtype), xp.asarray(inside, eps_Bps.dtype)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
 
@@ -408,7 +415,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
         once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
     else:
         of_rank = rates.send_Bps * (workload.tp / workload.gpus_per_server)
-        once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.latency_s
+        once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.step_s
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
     again = float(again_of(workload.recompute).whole)  # before the block's own
@@ -440,7 +447,7 @@ def _all(back: Back, again: bool) -> Any:
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):
     dense, expert = (bytes_each * part for part in block_params(workload, moe))
     ring = replica_ring(workload, dense, expert)
-    return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.latency_s) / 2
+    return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.step_s) / 2
 
 
 # -------------------------------------------------------------------------------- experts that receive unequally many

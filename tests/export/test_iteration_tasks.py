@@ -44,6 +44,7 @@ def finish(one, contention="none", **lower):
 
 CASES = {
     "own NICs": ("fat-tree", {"network.link_delay_s": 1e-4}),
+    "latency of messages": ("mfabric", {"network.alpha_s": 1e-3, "job.parallel.pp": 1}),
     "oversubscribed": ("oversub-fat-tree", {"job.schedule": "zb-h1", MICRO_BATCHES: 3, "job.overlap_gradients": True}),
     "circuits": ("mfabric", {"job.precision.combine": 4.0, "circuits.decision_s": 2e-4, "circuits.packets_wait": True}),
     "relayed": (

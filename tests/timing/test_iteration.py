@@ -254,10 +254,11 @@ def stage_timed(given, found, stages=DEEP, batches=ROUNDS, tp=NVSWITCH):
 
 def plain(given, load, inside, tp):
     """(iteration, EP seconds of every stage, those of its gradients): a send of its own at every boundary."""
-    latency = float(given.latency_s)
-    send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency for p in range(DEEP - 1)]
-    both, blocks = np.maximum(load, inside) + latency * (load > 0), {}
-    told = float(given.counts_s) * ((load > 0) | (inside > 0))  # before the dispatch of a forward pass
+    latency, alpha = float(given.latency_s), float(given.alpha_s)
+    send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency + alpha for p in range(DEEP - 1)]
+    sends = (load > 0) | (inside > 0)
+    both, blocks = np.maximum(load, inside) + latency * (load > 0) + alpha * sends, {}
+    told = float(given.counts_s) * sends  # before the dispatch of a forward pass
     dispatched = both + told * np.array(
         [[kind == "F" for kind, *_ in stage_order("1f1b", p, DEEP, ROUNDS)] for p in range(DEEP)]
     )
@@ -266,7 +267,7 @@ def plain(given, load, inside, tp):
             one = {"attention": 2.0, "inner": 1.0, "tp": TP_GB * GB / tp[p], "switch": (False, False), "ahead": False}
             blocks[kind, p, m, 0] = [one | {"exchange": [(0, dispatched[p, q]), (0, both[p, q])]}]
     _, end = timeline(blocks, "1f1b", DEEP, ROUNDS, 1, [*send, 0.0], [Clock(0.0) for _ in range(DEEP)])
-    reduce = [GB / float(eps) + 0.25 * GB / NVSWITCH + 2 * latency for eps in given.eps_Bps]
+    reduce = [GB / float(eps) + 0.25 * GB / NVSWITCH + 2 * (latency + alpha) for eps in given.eps_Bps]
     last = [max(t for (_, at, *_), t in end.items() if at == p) for p in range(DEEP)]
     return max(np.add(last, reduce)), (dispatched + both).sum(1), reduce
 
@@ -278,7 +279,8 @@ def test_every_stage_with_rates_of_its_own():
         load *= rng.random(load.shape) < 0.7  # no bytes leave the server: no latency
         eps, send, tp = rng.uniform(0.1, 4, (3, DEEP)) * GB
         given = stage_rates(eps=eps, send=send, latency=rng.choice([0.0, 0.5]))
-        given = given._replace(counts_s=jnp.asarray(rng.choice([0.0, 0.25])))
+        counts_s, alpha_s = rng.choice([0.0, 0.25], 2)
+        given = given._replace(counts_s=jnp.asarray(counts_s), alpha_s=jnp.asarray(alpha_s))
         got = stage_timed(given, packets(load, inside), tp=tp)
         total, exchange, reduce = plain(given, load, inside, tp)
         all_reduce = 2 * ROUNDS * TP_GB * GB / tp
