@@ -81,7 +81,7 @@ class Form:
 
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
-    - `planes`: that every NIC is split over.
+    - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     """
@@ -95,6 +95,7 @@ class Form:
     oversubscription: float | None = None
     at: str = "edge"
     planes: int = 1
+    panels: bool = False
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0

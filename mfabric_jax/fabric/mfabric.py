@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     Asked,
     ClusterShape,
@@ -36,8 +36,8 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[R
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     tree = tree_attachment(ratio_of(form), form.tiers, form.at)
-    optical = PartGroup(form.optical_degree, "regional OCS", REGIONAL_OCS)
-    return optical, PartGroup(form.electrical_nics, "switch tree", tree)
+    to = ("patch panel", PATCH_PANEL) if form.panels else ("regional OCS", REGIONAL_OCS)
+    return PartGroup(form.optical_degree, *to), PartGroup(form.electrical_nics, "switch tree", tree)
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:

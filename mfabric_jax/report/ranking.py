@@ -22,7 +22,8 @@ _ORDERS = {  # the first column that holds numbers decides; what is best has the
     TIME: (1, "iteration time"),
     "seconds": (1, "seconds"),
 }
-_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST)
+PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
+_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
@@ -196,9 +197,20 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
         yield f"By dollars of the network alone {frugal} leads."
+    yield from (_on_panels(one) for one in shown if one.mean[PANEL_COST] > 0)
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
         yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
+
+
+def _on_panels(design: Design) -> str:
+    """What a design costs without the optical switch that it never turns."""
+    cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
+    tokens = f", a million tokens ${significant(token)}" if token > 0 else ""
+    return (
+        f"The circuits of {design} never turned: on patch panels its network costs {cost / 1e6:.2f} M$ "
+        f"in the place of {usual / 1e6:.2f}{tokens}."
+    )
 
 
 def not_ranked(rows: Rows) -> list[str]:

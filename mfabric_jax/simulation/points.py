@@ -22,6 +22,7 @@ from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.rows import (
     PARTS,
     SWITCHING,
+    TURNED,
     changes_of,
     columns_of,
     compute_source,
@@ -363,6 +364,7 @@ class Points:
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)
+        found[TURNED] = np.asarray(again["switch"]).reshape(len(again["switch"]), -1).any(axis=1).astype(float)
         if "anew" in again:
             found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
         return found

@@ -34,14 +34,14 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster; `nic_gbps` and `ports` (NIC counts that override the settings) may be arrays."""
+    """The bill of a cluster; `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays."""
     parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
     where = {"gpus": job.gpus_per_server} | fields
     usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
     watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)
-    if parts.ocs is not None and on.optical_regions is not None:
+    if parts.ocs is not None and on.optical_regions is not None and not form.panels:
         switches = parts.ocs.switches(*on.optical_regions(form, job))
         usd, watts = (
             _sum(usd, _times(switches, parts.ocs.usd or 0)),
@@ -138,6 +138,11 @@ def _per(usd: Any, iteration_s: Any) -> Any:
 
 # ----------------------------------------------------------------------------------------------------------------- rows
 SWITCHING = ("circuit_changes", "switch_turns")
+TURNED = "turned"  # above 0: a switch turned in an iteration
+ON_PANELS = {
+    "panel_network_cost_usd": "network_cost_usd",
+    "panel_usd_per_million_tokens": "usd_per_million_tokens",
+}
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
     *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
@@ -153,6 +158,7 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
         switching = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
         both = (np.broadcast_to(x.mean(axis=-1), len(one.bandwidths)) for x in switching)
         mean |= zip(SWITCHING, both, strict=True)
+    mean[TURNED] = np.full(len(one.bandwidths), float(np.any(solved.switch)))
     over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
     variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
     mean |= {name: variants.pop(name) for name in (PROMPT,) if name in variants}
@@ -167,7 +173,7 @@ def columns_of(
 ) -> dict[str, np.ndarray]:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
-    `mean`: seconds of the mean replica, `SWITCHING`, and `PROMPT` where messages have a latency of their own;
+    `mean`: seconds of the mean replica, `SWITCHING`, `TURNED`, and `PROMPT` where messages have a latency of their own;
     `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
     """
     settings, on, job = one.settings, one.fabric, one.workload
@@ -178,6 +184,7 @@ def columns_of(
     columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
     columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
+    columns |= _on_panels(one, mean[TURNED], nic_gbps, total, achieved, **ports)
     columns |= {"ep_over_balanced": over} | _described(one)
     replicas = len(one.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
@@ -291,6 +298,18 @@ def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dic
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
+
+
+def _on_panels(one: Scenario, turned: Any, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
+    """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
+    on, job = one.fabric, one.workload
+    if not on.reconfigures or on.optical_regions is None:
+        return dict.fromkeys(ON_PANELS)
+    bill = bill_of(one.settings, on, job, nic_gbps, panels=True, **ports)
+    priced = costs(one.settings, job, bill, total, achieved)
+    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
+    each = {column: priced[name] for column, name in ON_PANELS.items()}
+    return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}
 
 
 # -------------------------------------------------------------------------------------------------------------- columns
