@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.commands import COMMANDS, OF_CASES, help
+from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS, help
 from mfabric_jax.commands.words import parse, read
 
 LONGEST = 1500  # characters of a sentence on the screen
@@ -82,7 +82,7 @@ def _command(words: list[str]) -> str:
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
     both = " ".join(words[:2])
-    return both if both in OF_CASES else one_of("command", words[0], COMMANDS)
+    return both if both in TWO_WORDS else one_of("command", words[0], COMMANDS)
 
 
 if __name__ == "__main__":

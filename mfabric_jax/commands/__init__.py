@@ -5,7 +5,7 @@ The rooms of the package compute, `report` shows; here is what stands between th
 
 COMMANDS = {  # by name, and what each tells
     "compare": "iteration time, cost and performance per dollar of fabrics for MoE training",
-    "calibrate": "the computation rate of models that published fat-tree times imply",
+    "calibrate": "the computation rate that published times imply; calibrate nccl: latency, bandwidth of measured ones",
     "failures": "what a broken NIC, link, switch, GPU or server costs a fabric",
     "cluster": "one iteration's flows on a whole cluster at once: who waits for which link",
     "jobs": "several jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, the best shifts",
@@ -31,3 +31,4 @@ OF_CASES = {  # their `run` takes cases, too
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
     *("cluster", "draw", "replay"),
 }
+TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl"}

@@ -1,4 +1,4 @@
-"""`mfabric calibrate`: computation rates from published times."""
+"""`mfabric calibrate`: computation rates from published times; `calibrate_nccl` is another command."""
 
 import dataclasses
 
@@ -17,7 +17,8 @@ class Options(shared.OnDevice):
     """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
 
     Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. Preset paper
-    is below what is said; compute.calibrated uses what ships with the package.
+    is below what is said; compute.calibrated uses what ships with the package. Latency and bandwidth of a network that
+    was measured: mfabric calibrate nccl --help.
     """
 
     out: str | None = None

@@ -86,6 +86,7 @@ CHECKS = {
     **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": part},
     **{"ack_bytes": not_negative, "startup_s": not_negative, "regain": positive},
 }
+MEASURED = "measured"  # a table in a file of constants
 NONE = Transport(name="none", payload_bytes=1, header_bytes=0, store_and_forward=False)
 TRANSPORTS = {
     "none": NONE,
@@ -98,18 +99,25 @@ def get_transport(transport: str | Path | Transport) -> Transport:
     """A transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or unchanged if it already is one.
 
     A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is the
-    file's. Raises `InputError` for an unknown name or field, and for an invalid number.
+    file's. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not read.
+    Raises `InputError` for an unknown name or field, and for an invalid number.
     """
     if isinstance(transport, Transport):
         return transport
     if Path(transport).suffix.lower() not in PARSERS:
         return TRANSPORTS[one_of("transport", str(transport), [*TRANSPORTS, "FILE.toml or FILE.json"])]
     given = read_mapping(transport, "constants of a transport")
+    measured = given.pop(MEASURED, None)
     fields = {field.name: field.default for field in dataclasses.fields(Transport)}
     try:
         for name in given:
             one_of("field of a transport", name, fields)
         missing = [name for name in ("payload_bytes", "header_bytes") if name not in given]
+        if missing and measured is not None:
+            raise InputError(
+                "it holds measured times but no transport, which is between servers; write it with --nic-gbps "
+                "from what was measured leaf or across."
+            )
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")
         named: dict[str, Any] = {"name": Path(transport).stem}

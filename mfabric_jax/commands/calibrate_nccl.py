@@ -1,0 +1,98 @@
+"""`mfabric calibrate nccl FILE...`: latency and bandwidth from times that were measured on a cluster."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Fit time = alpha + bytes / bandwidth to measured times, for each tier of the network and kind of communication.
+
+    Bytes are those over the busiest port: a GPU's link inside a server, a GPU's NIC beyond. Files: nccl-tests as text
+    or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall and osu_alltoallv,
+    perftest (ib_write_bw, ib_write_lat), DeepEP's tests. Options with several values take one for each file.
+    """
+
+    files: Annotated[tuple[str, ...], Positional("FILE", "files of measured times next; --help lists tools")]
+    """What a tool printed or wrote."""
+    tier: tuple[str, ...] | None = None
+    """server, leaf (between servers under one leaf switch) or across; needed where a file is not of one server."""
+    ranks: tuple[int, ...] | None = None
+    """Ranks that took part, where a file does not say it."""
+    gpus_per_server: tuple[int, ...] | None = None
+    """Of those ranks, how many were in a server, where a file does not say it."""
+    nic_gbps: float | None = None
+    """The bandwidth of a NIC: --out is then a file for network.transport."""
+    out: str | None = None
+    """Alpha and bandwidth by tier and kind, with the range in which they were measured, to a .json file."""
+    picture: str | None = None
+    """Measured times beside fitted lines: a .png, .pdf or .svg file."""
+
+
+def run(options: Options) -> None:
+    from mfabric_jax import report
+    from mfabric_jax.atomic import check_file
+    from mfabric_jax.measurements import fit_points, points_of, read_times
+    from mfabric_jax.measurements.placed import Asked
+    from mfabric_jax.measurements.written import remarks, write_measured
+    from mfabric_jax.report.figures import measured_times
+
+    if options.out is not None:
+        check_file("out", options.out, (".json",))
+    shared.check_outputs(picture=options.picture)
+    points = []
+    for at, file in enumerate(options.files):
+        asked = Asked(*(_of_file(options, field, at) for field in Asked._fields))
+        points += points_of(read_times(file, asked.ranks), asked)
+    fits = fit_points(points)
+    shown = [_shown(fit.row()) for fit in fits]
+    said = remarks(fits, options.nic_gbps)
+    print(report.plain(shown, _columns(report)))
+    shared.print_lines(said)
+    if options.out is not None:
+        shared.tell(write_measured(fits, options.out, options.nic_gbps))
+    if options.picture is not None:
+        shared.tell(measured_times(fits, options.picture))
+
+
+def _of_file(options: Options, field: str, at: int) -> Any:
+    """What the user says of one file: the one value, or its own of a list."""
+    given: Sequence[Any] | None = getattr(options, field)
+    if given is None:
+        return None
+    if len(given) not in (1, len(options.files)):
+        raise InputError(
+            f"{field} must have one value, or one for each of the {len(options.files)} files, got {len(given)}."
+        )
+    return given[at if len(given) > 1 else 0]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    from mfabric_jax import units
+
+    low, high = row["bytes"]
+    ranks = row["ranks"]
+    return row | {
+        "ranks": "" if ranks is None else "-".join(str(end) for end in dict.fromkeys(ranks)),
+        "low": low,
+        "high": high,
+        "alpha_us": units.to_us(row["alpha_s"]),
+        "GB/s": units.to_gigabytes(row["bandwidth_bytes_per_s"]),
+    }
+
+
+def _columns(report: Any) -> list[Any]:
+    sizes = [report.Column("low", "smallest [B]"), report.Column("high", "largest [B]")]
+    errors = [("error_median", "error"), ("error_worst", "worst")]
+    return [
+        *("tier", "kind", "points", "ranks"),
+        *sizes,
+        report.Column("alpha_us", "alpha [us]"),
+        "GB/s",
+        *(report.Column(key, title, percent=True) for key, title in errors),
+    ]

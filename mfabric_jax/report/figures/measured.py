@@ -1,0 +1,64 @@
+"""Measured times of communication beside the lines that were fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ALONG = 100  # points of a line
+
+
+class Fitted(Protocol):
+    """A fit with its points: bytes over the busiest port, seconds."""
+
+    @property
+    def tier(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def alpha_s(self) -> float: ...
+    @property
+    def bandwidth_bytes_per_s(self) -> float: ...
+    @property
+    def bytes(self) -> tuple[float, float]: ...
+    @property
+    def points(self) -> Sequence[Any]: ...
+
+    def seconds(self, size: Any) -> Any: ...
+
+
+def measured_times(fits: Sequence[Fitted], path: str | Path) -> Path:
+    """Draw every measured time, and each fit over the sizes that it was measured at; returns the path."""
+    return style.save(lambda: build_measured_times(fits), path)
+
+
+def build_measured_times(fits: Sequence[Fitted]) -> Figure:
+    from matplotlib.lines import Line2D
+
+    figure, (axes, *_) = style.panels(1, height=4.2)
+    looks = style.distinct_looks(f"{fit.tier} {fit.kind}" for fit in fits)
+    handles = []
+    for fit, look in zip(fits, looks.values(), strict=True):
+        size = np.array([point.bytes for point in fit.points])
+        took = units.to_us(np.array([point.seconds for point in fit.points]))
+        face = style.PAPER if look.hollow else look.colour
+        axes.scatter(size, took, s=18, marker=look.marker, color=look.colour, facecolor=face, alpha=0.7, zorder=3)
+        along = np.geomspace(*fit.bytes, _ALONG)
+        axes.plot(along, units.to_us(fit.seconds(along)), color=look.colour, linewidth=1.2)
+        rate = units.to_gigabytes(fit.bandwidth_bytes_per_s)
+        label = f"{look.label}: {units.to_us(fit.alpha_s):.3g} us + bytes / {rate:.4g} GB/s"
+        form: dict[str, Any] = {"marker": look.marker, "markerfacecolor": face}
+        handles.append(Line2D([], [], color=look.colour, label=label, **form))
+    axes.set(xscale="log", yscale="log", xlabel="bytes over the busiest port", ylabel="time [us]")
+    axes.grid(True)
+    figure.legend(handles=handles, loc="outside lower center", ncols=1)
+    return figure

@@ -1,0 +1,60 @@
+"""`mfabric calibrate nccl`: a table, remarks, a file that a case reads, a picture."""
+
+import json
+
+import pytest
+
+from mfabric_jax import cli
+from mfabric_jax.fabric import get_transport
+from tests.command_line import line_of, mistake
+from tests.measurements.samples import FILES, nccl_text, nccl_times
+
+WORDS = ["calibrate", "nccl", "across.txt", "inside.txt", "--tier", "across,server"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, ranks, alpha_s, rate, share in (("across", 32, 4e-5, 45e9, 3 / 4), ("inside", 8, 1.5e-5, 350e9, 7 / 8)):
+        (tmp_path / f"{name}.txt").write_text(nccl_text(nccl_times(alpha_s, rate, share, 0.05, 0), ranks, 8))
+    (tmp_path / "osu.txt").write_text(FILES["osu.txt"])
+
+
+def test_a_table_a_file_and_a_picture(files, tmp_path, capsys):
+    assert not cli.main([*WORDS, "--nic-gbps", "400", "--out", "own.json", "--picture", "fit.png"])
+    printed = capsys.readouterr()
+    assert float(line_of(printed.out, "across", "all-to-all", "48", "32")[3]) == pytest.approx(45, rel=0.03)
+    assert "network.transport has all-to-all across: 88." in printed.out
+    assert printed.err.split() == ["own.json", "fit.png"]
+    told = json.loads((tmp_path / "own.json").read_text())
+    assert [*told["measured"]] == ["server", "across"]
+    assert told["measured"]["across"]["all-to-all"]["alpha_s"] == get_transport("own.json").startup_s
+    assert (tmp_path / "fit.png").stat().st_size > 10_000
+
+
+def test_a_fit_says_where_it_ends(files, capsys):
+    assert not cli.main(["calibrate", "nccl", "inside.txt", "--nic-gbps", "400"])
+    assert "no word about the network between servers" in capsys.readouterr().out
+    assert not cli.main(["calibrate", "nccl", "across.txt", "--tier", "leaf", "--nic-gbps", "400"])
+    assert "Nothing was measured across leaf switches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "calibrate nccl needs files of measured times next"),
+        (
+            "osu.txt inside.txt across.txt --ranks 8,16",
+            "ranks must have one value, or one for each of the 3 files, got 2",
+        ),
+        ("across.txt", "across.txt does not say where it was measured; give --tier leaf or across."),
+        ("inside.txt --tier across", "was measured inside one server; tier must be server, got 'across'."),
+        ("osu.txt --ranks x", "ranks must be whole numbers separated by commas, got 'x'."),
+        ("osu.txt --tier across", "give --ranks"),
+        ("inside.txt --out own.toml", "out 'own.toml': extension '.toml' is unknown; allowed: .json."),
+        ("inside.txt --picture own.gif", "figure 'own.gif': extension '.gif' is unknown"),
+        ("across.txt --tier across --nic-gbps 100 --out own.json", "nic_gbps must be at least the"),
+    ],
+)
+def test_mistakes(files, capsys, words, sentence):
+    assert sentence in mistake(capsys, "calibrate", "nccl", *words.split())
