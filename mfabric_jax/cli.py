@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, words: list[str]) -> int | None:
-    module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}")
+    module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
@@ -73,7 +73,7 @@ HELP = """usage: mfabric COMMAND [options]
 
 def _command(words: list[str]) -> str:
     if not words or words[0] in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
+        listed = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
         print(HELP.format(listed), file=sys.stdout if words else sys.stderr)
         raise SystemExit(0 if words else 2)
     if words[0] == "--version":

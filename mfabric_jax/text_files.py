@@ -23,6 +23,13 @@ def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: 
     path = Path(path)
     allowed = " or ".join(PARSERS) if kind is None else kind
     kind = kind or one_of(f"{what} {str(path)!r}: extension", path.suffix.lower(), PARSERS)
+    data = read_bytes(path, what, allowed, largest)
+    return mapping_in(data, repr(str(path)), what, kind)
+
+
+def read_bytes(path: str | Path, what: str, allowed: str, largest: int = LARGEST) -> bytes:
+    """The content of a file of at most `largest` bytes. `InputError` with the `allowed` kinds if it cannot be read."""
+    path = Path(path)
     try:
         with path.open("rb") as opened:
             data = opened.read(largest + 1)
@@ -31,7 +38,7 @@ def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: 
         raise InputError(f"cannot read {str(path)!r} ({reason}); give a {allowed} file of {what}.") from error
     if len(data) > largest:
         raise InputError(f"{str(path)!r} is too large, above {largest:,} bytes; give a {allowed} file of {what}.")
-    return mapping_in(data, repr(str(path)), what, kind)
+    return data
 
 
 def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> dict[str, Any]:

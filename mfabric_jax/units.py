@@ -9,6 +9,18 @@ from typing import TypeVar
 Number = TypeVar("Number")
 
 
+def bps(value: Number) -> Number:
+    return value * 0.125  # type: ignore[operator]
+
+
+def kbps(value: Number) -> Number:
+    return value * 125.0  # type: ignore[operator]
+
+
+def mbps(value: Number) -> Number:
+    return value * 1.25e5  # type: ignore[operator]
+
+
 def gbps(value: Number) -> Number:
     return value * 1.25e8  # type: ignore[operator]
 

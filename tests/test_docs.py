@@ -108,7 +108,7 @@ RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "py
 
 
 def flags_of(command):
-    options = importlib.import_module(f"mfabric_jax.commands.{command}").Options
+    options = importlib.import_module(f"mfabric_jax.commands.{command.replace('-', '_')}").Options
     of_cases = (
         {*OF_CASES, *ALSO, "--preset", "--set"}
         if command in commands.OF_CASES or f"{command} study" in commands.OF_CASES
@@ -121,7 +121,7 @@ def test_commands_in_sentences_exist():
     wrong = []
     for page, text in TEXTS.items():
         sentences = BLOCK.sub("", text)
-        for command, rest in re.findall(r"`mfabric ([a-z]+)([^`]*)`", sentences):
+        for command, rest in re.findall(r"`mfabric ([a-z]+(?:-[a-z]+)*)([^`]*)`", sentences):
             asked = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
             wrong += [f"{page}: mfabric {command}{rest}"] if asked - flags_of(command) else []
         for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):

@@ -3,6 +3,8 @@
 It is outside `fabric/` so that settings and help load without JAX.
 """
 
+from pathlib import Path
+
 MODULES = {
     "fat-tree": "fat_tree",
     "oversub-fat-tree": "fat_tree",
@@ -17,3 +19,9 @@ MODULES = {
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)
+GRAPHS = (".json", ".xml", ".topo", ".yml", ".yaml", ".txt")  # how files of graphs end, unless they have no extension
+
+
+def is_graph(word: str) -> bool:
+    """Whether a word names the file of a graph rather than a fabric; `a.xml*16` is one file of 16 equal servers."""
+    return word not in NAMES and (word.lower().partition("*")[0].endswith(GRAPHS) or Path(word).is_file())

@@ -70,7 +70,7 @@ class Solved(NamedTuple):
 def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solved:
     """Build the flows and the fabric of a case, and solve them; times include compilation.
 
-    - `graph`: file that replaces the case's fabric: networkx node-link JSON whose gpu (or host) nodes are the job's
+    - `graph`: file of a graph (`read_graph`) that replaces the case's fabric; its gpu (or host) nodes are the job's
       GPUs, in their order.
 
     Raises `InputError` for an invalid case, and for a graph with another number of GPUs.

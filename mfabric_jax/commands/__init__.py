@@ -13,6 +13,7 @@ COMMANDS = {  # by name, and what each tells
     "timeline": "what every stage does when in one iteration, as a table, a picture or a trace for Perfetto",
     "export": "one iteration as a graph of tasks: computations, messages, what waits for what",
     "draw": "a picture of a fabric",
+    "make-graph": "a graph of GPUs and switches in a file: tree, planes, torus, full mesh, dragonfly",
     "traffic": "bytes of each kind of parallelism in one iteration of a model, memory of a GPU",
     "traces": "what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors",
     "validate": "predictions beside what was measured: packet-level runs, steps of trainings on real clusters",

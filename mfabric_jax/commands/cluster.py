@@ -18,7 +18,8 @@ class Options(shared.OnDevice):
     """
 
     graph: str | None = None
-    """Instead of the fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
+    """Instead of the fabric: a file of a graph in any format of docs/formats.md, whose gpu (or host) nodes are
+    the GPUs."""
     out: str | None = None
     """A row per kind of traffic to a .csv or .parquet file."""
     links: str | None = None

@@ -4,12 +4,12 @@ import dataclasses
 from typing import Annotated
 
 from mfabric_jax.case import Cases
+from mfabric_jax.case.fabrics import NAMES, is_graph
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.cluster import READS
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.fabric import NAMES
 
-FIRST = f"a fabric first; allowed: {', '.join(NAMES)}, or a graph's .json file"
+FIRST = f"a fabric first; allowed: {', '.join(NAMES)}, or the file of a graph"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Options:
     """Draws the fabric of a case: its tiers, or a region with circuits for its traffic."""
 
     fabric: Annotated[str, Positional("FABRIC", FIRST, states="network.fabric")]
-    """The name of a fabric, or the path of a graph in networkx node-link JSON."""
+    """The name of a fabric, or the file of a graph, in any format of docs/formats.md."""
     out: str
     """A .png, .pdf or .svg file."""
 
@@ -27,7 +27,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.cluster.whole_cluster import example_cluster
 
     shared.check_outputs(picture=options.out)
-    if options.fabric.lower().endswith(".json"):
+    if is_graph(options.fabric):
         shared.check_flags(cases, "draw on a graph", (), options.fabric)
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return

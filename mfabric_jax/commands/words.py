@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from mfabric_jax.case import Cases
+from mfabric_jax.case.fabrics import is_graph
 from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
 from mfabric_jax.case.paths import parts_of, settings
 from mfabric_jax.checks import InputError, one_of
@@ -50,7 +51,7 @@ class Positional:
 
     - `name`: of the word in help.   - `needs`: what the command asks for where it lacks.
     - `called`: what its value is in a mistake; "": the name of the field.
-    - `states`: the setting of cases that it states, unless it is a .json file; "": none.
+    - `states`: the setting of cases that it states, unless it is the file of a graph; "": none.
     """
 
     name: str
@@ -294,7 +295,7 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
             stated[path] = _values(path, text)
     places = [option.place for option in options_in(options).values() if option.place is not None]
     for place, word in zip(places, free, strict=False):
-        if place.states and not word.lower().endswith(".json"):
+        if place.states and not is_graph(word):
             if place.states in stated:
                 raise InputError(f"{place.states} is {word} ({place.name}); leave out the flag or --set.")
             stated[place.states] = _values(place.states, word)

@@ -7,7 +7,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.failures import degraded
-from mfabric_jax.fabric.graph import read_graph
+from mfabric_jax.fabric.graphs.files import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport

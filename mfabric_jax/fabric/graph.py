@@ -1,4 +1,4 @@
-"""Read and write any graph as a `Network`, in the node-link JSON of networkx (which is not needed).
+"""Any graph as a `Network`, from and to the node-link JSON of networkx (which is not needed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
 Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional: `kind` ("node", "link"),
@@ -8,31 +8,19 @@ Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optio
 import json
 from collections.abc import Iterable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.text_files import read_mapping
 from mfabric_jax.units import gbps
 
 ENDPOINTS = ("gpu", "host")
 NODE_FIELDS = ("id", "kind")
 LINK_FIELDS = ("source", "target", "capacity_bytes_per_s", "capacity_gbps", "latency_s", "kind", "key")
 GRAPH_FIELDS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
-LARGEST = 1 << 30  # largest file [bytes]: millions of links
 UNITS = "capacity_bytes_per_s or capacity_gbps"
-
-
-def read_graph(path: str | Path) -> Network:
-    """The graph of a node-link JSON file. Raises `InputError` if the file is unreadable or `graph_of` rejects it."""
-    data = read_mapping(path, "a graph's nodes and edges", ".json", LARGEST)
-    try:
-        return graph_of(data)
-    except InputError as error:
-        raise InputError(f"{str(path)!r}: {error}") from error
 
 
 def graph_of(data: dict[str, Any]) -> Network:

@@ -52,7 +52,7 @@ class FabricTable:
       that circuits.policy chooses for the bytes of all jobs.
     - `rack`: instead of its fabric, racks of that many servers with one NIC each; a rack's switch has one link up to a
       switch of all racks, as fast as all its NICs over network.oversubscription.
-    - `graph`: instead, a .json file whose endpoints are the servers.
+    - `graph`: instead, the file of a graph whose endpoints are the servers.
     """
 
     case: Case = DEFAULT

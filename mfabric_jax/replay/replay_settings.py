@@ -56,7 +56,8 @@ class Replay:
     """How a graph of tasks is run on the GPUs and the network of a case."""
 
     graph: str | None = None
-    """Instead of the fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
+    """Instead of the fabric: a file of a graph in any format of docs/formats.md, whose gpu (or host) nodes are
+    the GPUs."""
     servers: int = 0
     """Servers or scale-up domains of the cluster (default: as many as the ranks need)."""
     region_servers: int = 0

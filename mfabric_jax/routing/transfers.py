@@ -152,7 +152,7 @@ def _brought(network: Network, routes: Routes, port: np.ndarray, port_share: np.
 
 
 # -------------------------------------------------------------------------------------------- what a transport carries
-INSIDE = "nvswitch"  # links inside servers, where the transport does not apply
+INSIDE = ("nvswitch", "nvlink", "pci", "cpu")  # links inside servers, where the transport does not apply
 
 
 def under(transport: Transport, network: Network, routes: Routes, size: np.ndarray) -> tuple[Network, np.ndarray]:

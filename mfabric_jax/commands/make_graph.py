@@ -1,0 +1,89 @@
+"""`mfabric make-graph KIND --gpus N --out FILE.json`: a graph of a usual kind, to change or to run on."""
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
+
+NAMES = ("leaf-spine", "planes", "fat-tree", "torus", "twisted-torus", "full-mesh", "dragonfly")
+KIND = f"a kind of graph first; allowed: {', '.join(NAMES)}"
+MOST_DIMENSIONS = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Makes a graph of GPUs and switches as node-link JSON, which --graph, draw and networkx read.
+
+    Trees, planes and dragonflies have servers with an NVSwitch and one NIC a GPU; tori and meshes join the GPUs
+    themselves, which forward for each other. Every link has a delay of 1 us.
+    """
+
+    kind: Annotated[
+        Literal["leaf-spine", "planes", "fat-tree", "torus", "twisted-torus", "full-mesh", "dragonfly"],
+        Positional("KIND", KIND, called="kind of graph"),
+    ]
+    """leaf-spine, planes (separate leaf-spines, a NIC of each server on each), fat-tree (three tiers), torus,
+    twisted-torus (sizes n and 2n), full-mesh (in every dimension), dragonfly."""
+    out: str
+    """A .json file."""
+    gpus: int | None = None
+    """GPUs (default: as many as the shape has)."""
+    shape: str | None = None
+    """Sizes of a torus or mesh, such as 4x4x8 (default: near a cube; a mesh of one dimension)."""
+    nic_gbps: float | None = None
+    """Bandwidth of every NIC, switch port, and link of a torus or mesh, per direction (default: 400)."""
+    nvlink_gbps: float | None = None
+    """Bandwidth of a GPU into the NVSwitch of its server, per direction; 0: no NVSwitch (default: 7200)."""
+    oversubscription: float | None = None
+    """Ports down over ports up of the switches at NICs (default: 1)."""
+    radix: int | None = None
+    """Ports of every switch of a tree (default: 64)."""
+    planes: int | None = None
+    """Planes; NIC j of a server is on plane j modulo this (default: 1)."""
+    split: bool = False
+    """Split every NIC over all planes, in equal parts (default: a NIC is on one plane)."""
+    gpus_per_server: int | None = None
+    """GPUs of a server (default: 8)."""
+
+
+def run(options: Options) -> None:
+    from mfabric_jax.atomic import check_file, replacing
+    from mfabric_jax.fabric.graph import graph_text
+    from mfabric_jax.fabric.graphs.made import KINDS, Numbers, made
+
+    check_file("out", options.out, (".json",))
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Numbers) if field.name != "shape"}
+    given |= {"shape": _shape(options.shape)}
+    stated = {name: value for name, value in given.items() if value is not None and value is not False}
+    for name in stated:
+        if name not in ("gpus", "nic_gbps", *KINDS[options.kind].reads):
+            raise InputError(f"{name} is not read by {options.kind}; leave it out.")
+    if "gpus" not in stated:
+        stated["gpus"] = _gpus(given["shape"])
+    network = made(options.kind, Numbers(**stated))
+    with replacing(Path(options.out)) as (part,):
+        part.write_text(graph_text(network), encoding="utf-8")
+    nodes = ", ".join(f"{count:,} {kind}" for kind, count in network.nodes)
+    print(f"{options.kind}: {nodes}; {len(network.tail):,} links in one direction")
+    shared.tell(options.out)
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    """The sizes in `4x4x8`. `InputError` for other words."""
+    if text is None:
+        return None
+    words = text.lower().split("x")
+    if len(words) > MOST_DIMENSIONS or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(f"shape must be 1 to {MOST_DIMENSIONS} sizes such as 4x4x8, got {text!r:.80}.")
+    return tuple(map(int, words))
+
+
+def _gpus(shape: tuple[int, ...] | None) -> int:
+    if shape is None:
+        raise InputError("make-graph needs --gpus, how many GPUs there are, or --shape.")
+    return math.prod(shape)

@@ -1,0 +1,90 @@
+"""Read a graph from a file of any format that is known, told apart by its extension and content."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.graph import graph_of
+from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
+from mfabric_jax.fabric.graphs.data import GraphData
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.text_files import mapping_in, read_bytes
+
+LARGEST = 1 << 30  # largest file [bytes]: millions of links
+WHAT = "a graph's nodes and edges"
+ALLOWED = (
+    ".json (node-link JSON of networkx), .xml (topology dump of NCCL), .topo (htsim), .yml (network of ASTRA-sim) or "
+    ".txt (topology text of ns-3 or SimAI)"
+)
+SUFFIXES = ".json, .xml, .topo, .yml or .txt"
+TIMES = re.compile(r"(.+)\*(\d{1,6})")
+MOST_DUMPS = 1 << 14
+
+
+def read_graph(path: str | Path) -> Network:
+    """The graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network YAML of
+    ASTRA-sim, or topology dumps of NCCL.
+
+    Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raises `InputError` if a file is
+    unreadable or its reader rejects it.
+    """
+    named = str(path)
+    files = [named] if Path(named).is_file() else _dumps(named)
+    if len(files) > 1:
+        texts = {file: _text(file) for file in dict.fromkeys(files)}
+        return graph_of(nccl.graph_data([(repr(file), texts[file]) for file in files]).data)
+    try:
+        return graph_of(_data(files[0], _text(files[0])))
+    except InputError as error:
+        sentence = str(error)
+        raise InputError(sentence if repr(files[0]) in sentence else f"{files[0]!r}: {sentence}") from error
+
+
+def _dumps(named: str) -> list[str]:
+    """The files of `a.xml,b.xml*3`; the name itself if it is no such list."""
+    files: list[str] = []
+    for word in named.split(","):
+        times = TIMES.fullmatch(word)
+        name, count = (times[1], int(times[2])) if times else (word, 1)
+        if not name.lower().endswith(".xml"):
+            return [named]
+        if not 1 <= count <= MOST_DUMPS:
+            raise InputError(f"servers of {name!r} must be from 1 to {MOST_DUMPS}, got {count}.")
+        files += [name] * count
+    return files
+
+
+def _text(file: str) -> str:
+    data = read_bytes(file, WHAT, SUFFIXES, LARGEST)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file!r} is not text in UTF-8, from byte {error.start} on; give {ALLOWED}.") from None
+
+
+def _data(file: str, text: str) -> dict[str, Any]:
+    suffix, first = Path(file).suffix.lower(), _first_line(text)
+    if suffix == ".json" or first.startswith(("{", "[")):
+        return mapping_in(text, repr(file), WHAT)
+    if suffix == ".xml" or first.startswith("<"):
+        return nccl.graph_data([(repr(file), text)]).data
+    return _reader(file, suffix, first)(text).data
+
+
+def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
+    word = first.split()[0].lower() if first else ""
+    if word and (suffix == ".topo" or word in (*htsim.HEADER, "tier")):
+        return htsim.graph_data
+    if word and (suffix in (".yml", ".yaml") or word.partition(":")[0] in astra_sim.KEYS):
+        return astra_sim.graph_data
+    if word.isdecimal():
+        return topology_text.graph_data
+    raise InputError(f"{file!r} is no graph in a known format: give {ALLOWED}.")
+
+
+def _first_line(text: str) -> str:
+    """The first line that is neither empty nor a comment."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#") and line != "---"), "")

@@ -1,0 +1,243 @@
+"""Graphs made from a few numbers: trees of switches, planes, tori, full meshes, dragonflies.
+
+GPUs are numbered server by server; on tori and meshes the first dimension of the shape counts first. Servers of several
+GPUs have an NVSwitch; tori and meshes join GPUs themselves, which forward for each other. Parallel links are one link
+of their summed capacity.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.fabric.cluster import LINK_DELAY_S
+from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S
+from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
+from mfabric_jax.fabric.network import Network, network_of
+from mfabric_jax.fabric.torus import near_cube
+from mfabric_jax.fabric.tree import Tree
+
+Run = tuple[str, np.ndarray, np.ndarray, np.ndarray]
+Nodes = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """What a graph is made from; each kind reads some of it (`KINDS`).
+
+    - `gpus`; `shape`: sizes of the dimensions of a torus or mesh, None: the usual ones for `gpus`.
+    - `nic_gbps`: of every NIC (on tori and meshes: link between GPUs) and switch port, per direction.
+    - `nvlink_gbps`: of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch.
+    - `oversubscription`: down over up ports of edge switches; `radix`: ports of every switch.
+    - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, a part of every NIC is on each plane.
+    """
+
+    gpus: int
+    shape: tuple[int, ...] | None = None
+    nic_gbps: float = 400.0
+    nvlink_gbps: float = NVSWITCH_GIGABYTES_PER_S * 8
+    oversubscription: float = 1.0
+    radix: int = 64
+    planes: int = 1
+    split: bool = False
+    gpus_per_server: int = 8
+
+    def __post_init__(self):
+        for field in ("gpus", "planes", "gpus_per_server"):
+            whole(field, getattr(self, field))
+        check_many("gpus", self.gpus, MOST_NODES)
+        positive("nic_gbps", self.nic_gbps)
+        not_negative("nvlink_gbps", self.nvlink_gbps)
+        for size in self.shape or ():
+            whole("shape", size)
+        if self.shape is not None and math.prod(self.shape) != self.gpus:
+            raise InputError(f"shape must have {self.gpus} GPUs, got {'x'.join(map(str, self.shape))}.")
+
+    @property
+    def servers(self) -> int:
+        if self.gpus % self.gpus_per_server:
+            raise InputError(f"gpus_per_server must divide the {self.gpus} GPUs, got {self.gpus_per_server}.")
+        return self.gpus // self.gpus_per_server
+
+    @property
+    def port(self) -> float:
+        """Bytes per second of a NIC."""
+        return units.gbps(self.nic_gbps)
+
+
+def made(kind: str, numbers: Numbers) -> Network:
+    """The graph of one of `KINDS`. `InputError` for numbers that do not fit it."""
+    return KINDS[one_of("kind of graph", kind, KINDS)].make(numbers)
+
+
+# -------------------------------------------------------------------------------------------------- trees of switches
+def leaf_spine(numbers: Numbers) -> Network:
+    """Two tiers of switches over one NIC for each GPU, in order: every leaf (edge) has a link to every spine."""
+    return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 2, numbers.oversubscription))
+
+
+def fat_tree(numbers: Numbers) -> Network:
+    """Three tiers of switches over one NIC for each GPU, in order; oversubscribed at the edge."""
+    return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 3, numbers.oversubscription))
+
+
+def planes(numbers: Numbers) -> Network:
+    """Separate leaf-spine trees, which meet in GPUs (`split`) or NVSwitches alone.
+
+    Sources: DeepSeek-V3 (arXiv 2505.09343), a NIC a plane; OpenAI's MRC (arXiv 2605.04333), NICs split.
+    """
+    several, split, each = numbers.planes, numbers.split, numbers.gpus_per_server
+    if not split and each % several:
+        raise InputError(f"planes must divide the {each} GPUs of a server, got {several}; or split the NICs.")
+    if not split and several > 1 and not numbers.nvlink_gbps:
+        raise InputError("nvlink_gbps must be above 0 where planes meet in NVSwitches alone, got 0; or split the NICs.")
+    gpu = np.arange(numbers.gpus)
+    if split:
+        host = np.concatenate([plane * numbers.gpus + gpu for plane in range(several)])
+        gpu, width = np.tile(gpu, several), 1 / several
+    else:
+        server, nic = np.divmod(gpu, each)
+        host = nic % several * (numbers.gpus // several) + server * (each // several) + nic // several
+        width = 1.0
+    tree = Tree(len(host), numbers.radix, 2, numbers.oversubscription, parts=several)
+    return _on_tree(numbers, tree, gpu, host, width)
+
+
+def _on_tree(
+    numbers: Numbers, tree: Tree, gpu: np.ndarray | None = None, host: np.ndarray | None = None, width: float = 1.0
+) -> Network:
+    """NICs of GPUs `gpu` at ports `host` of a tree [NICs], of a part `width` of the bandwidth; None: in order."""
+    gpu = np.arange(numbers.gpus) if gpu is None else gpu
+    host = gpu if host is None else host
+    nodes, runs = _servers(numbers)
+    first = sum(count for _, count in nodes)
+    edge = first + tree.edge_of(host)
+    runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
+    links = tree.switch_links(first)
+    runs += [(kind, tail, head, np.full(len(tail), numbers.port * width)) for kind, tail, head in links]
+    return _network(runs, [*nodes, *tree.switches])
+
+
+def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
+    """GPUs, and the NVSwitch of each server where there is one."""
+    nodes: Nodes = [("gpu", numbers.gpus)]
+    if numbers.gpus_per_server == 1 or not numbers.nvlink_gbps:
+        return nodes, []
+    gpu = np.arange(numbers.gpus)
+    switch = numbers.gpus + gpu // numbers.gpus_per_server
+    inside = np.full(numbers.gpus, units.gbps(numbers.nvlink_gbps))
+    return [*nodes, ("nvswitch", numbers.servers)], _both("nvswitch", gpu, switch, inside)
+
+
+def dragonfly(numbers: Numbers) -> Network:
+    """Routers behind servers, fully meshed in groups, with links between all groups (`fabric.dragonfly`)."""
+    from mfabric_jax.fabric.dragonfly import dragonfly_mesh
+
+    mesh = dragonfly_mesh(numbers.servers, numbers.gpus_per_server, valiant=False)
+    nodes, runs = _servers(numbers)
+    first = sum(count for _, count in nodes)
+    tail, head, nics = (np.asarray(x) for x in (mesh.tail, mesh.head, mesh.nics))
+    router = first - numbers.servers  # routers follow the servers of the mesh
+    gpu = np.arange(numbers.gpus)
+    runs += _both("nic", gpu, router + head[gpu // numbers.gpus_per_server], np.full(numbers.gpus, numbers.port))
+    start = 0
+    for kind, count in mesh.links:
+        if not kind.startswith("nic"):
+            some = slice(start, start + count)
+            runs.append((kind, router + tail[some], router + head[some], numbers.port * nics[some]))
+        start += count
+    return _network(runs, [*nodes, *mesh.nodes[1:]])
+
+
+# ----------------------------------------------------------------------------------------------- links between GPUs
+def torus(numbers: Numbers) -> Network:
+    """Neighbours in every dimension are joined, and the last with the first; a dimension of 2 has both links."""
+    return _network(_torus_runs(numbers, _shape(numbers), 0), [("gpu", numbers.gpus)])
+
+
+def twisted_torus(numbers: Numbers) -> Network:
+    """A torus of sizes n and 2n whose links that close a ring of n shift every dimension of 2n by n.
+
+    Source: Jouppi et al., TPU v4, ISCA 2023 (4x4x8 and 4x8x8 slices).
+    """
+    shape = _shape(numbers)
+    short = min(shape)
+    if {short, 2 * short} != set(shape):
+        raise InputError(
+            f"shape of a twisted torus must have sizes n and 2n alone, such as 4x4x8, got {'x'.join(map(str, shape))}."
+        )
+    return _network(_torus_runs(numbers, shape, short), [("gpu", numbers.gpus)])
+
+
+def _torus_runs(numbers: Numbers, shape: tuple[int, ...], short: int) -> list[Run]:
+    """Links of a torus; closing a ring of `short` (0: of none) shifts every longer dimension by `short`."""
+    at, runs = np.arange(numbers.gpus), []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        to = np.stack(np.unravel_index(at, shape, order="F"))
+        to[axis] += 1
+        if size == short:
+            longer = [other for other, its in enumerate(shape) if its > short]
+            to[longer] += short * (to[axis] == size)
+        to %= np.array(shape)[:, None]
+        there = np.ravel_multi_index(tuple(to), shape, order="F")
+        ends = np.concatenate([[at, there], [there, at]], axis=1)
+        pairs, count = np.unique(ends, axis=1, return_counts=True)
+        runs.append((f"dimension {axis}", *pairs, numbers.port * count))
+    return runs
+
+
+def full_mesh(numbers: Numbers) -> Network:
+    """GPUs that differ in one dimension alone are joined: of one dimension every two, of several as HyperX, UB-Mesh."""
+    shape = (numbers.gpus,) if numbers.shape is None else numbers.shape
+    check_many("links", numbers.gpus * sum(size - 1 for size in shape), MOST_LINKS)
+    at, runs = np.arange(numbers.gpus), []
+    place = np.stack(np.unravel_index(at, shape, order="F"))
+    for axis, size in enumerate(shape):
+        heads = []
+        for step in range(1, size):
+            to = place.copy()
+            to[axis] = (to[axis] + step) % size
+            heads.append(np.ravel_multi_index(tuple(to), shape, order="F"))
+        if heads:
+            tail, head = np.tile(at, len(heads)), np.concatenate(heads)
+            runs.append((f"dimension {axis}", tail, head, np.full(len(tail), numbers.port)))
+    return _network(runs, [("gpu", numbers.gpus)])
+
+
+def _shape(numbers: Numbers) -> tuple[int, ...]:
+    return near_cube(numbers.gpus) if numbers.shape is None else numbers.shape
+
+
+def _both(kind: str, low: np.ndarray, high: np.ndarray, capacity: np.ndarray) -> list[Run]:
+    return [(f"{kind} up", low, high, capacity), (f"{kind} down", high, low, capacity)]
+
+
+def _network(runs: list[Run], nodes: Nodes) -> Network:
+    check_many("links", sum(len(run[1]) for run in runs), MOST_LINKS)
+    return network_of(runs, nodes, LINK_DELAY_S)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of graph is made, and the fields of `Numbers` that it reads besides `gpus` and `nic_gbps`."""
+
+    make: Callable[[Numbers], Network]
+    reads: tuple[str, ...]
+
+
+IN_SERVERS = ("nvlink_gbps", "gpus_per_server")
+ON_TREE = (*IN_SERVERS, "oversubscription", "radix")
+KINDS = {
+    "leaf-spine": Kind(leaf_spine, ON_TREE),
+    "planes": Kind(planes, (*ON_TREE, "planes", "split")),
+    "fat-tree": Kind(fat_tree, ON_TREE),
+    "torus": Kind(torus, ("shape",)),
+    "twisted-torus": Kind(twisted_torus, ("shape",)),
+    "full-mesh": Kind(full_mesh, ("shape",)),
+    "dragonfly": Kind(dragonfly, IN_SERVERS),
+}
