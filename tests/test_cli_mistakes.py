@@ -45,6 +45,9 @@ MISTAKES = {
     "traffic": [
         ("--model mixtral-8x7b,llama-moe", "traffic shows one case, got 2 that differ in model.name"),
         ("--model none.toml", "cannot read 'none.toml'"),
+        ("--block 1", "block is of --alltoallv, the file for one all-to-all; leave it out, or give one."),
+        ("--alltoallv a.csv", "alltoallv 'a.csv': extension '.csv' is unknown; allowed: .txt."),
+        ("--rank-cost a.csv", "rank_cost 'a.csv': extension '.csv' is unknown; allowed: .json."),
     ],
     "timeline": [
         ("--preset mine", "preset 'mine' is unknown"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
+from mfabric_jax.traffic.alltoallv import OneOf, one_dispatch, write_alltoallv
 from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.placement import Room, placed, placement_policy
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
@@ -80,6 +81,9 @@ def in_room(**changed):
 
 
 REFUSED = [
+    (lambda: one_dispatch(TWO, Tokens(np.ones((1, 2, 1, 2, 2)), "ones"), OneOf(block=2)), "block must be below the 2"),
+    (lambda: write_alltoallv(np.ones((2, 2)), "own.csv"), "alltoallv 'own.csv': extension '.csv' is unknown"),
+    (lambda: write_alltoallv(np.ones((5000, 5000)), "own.txt"), "must be of at most 4,096 ranks (ep), got 5,000."),
     # tokens and recordings
     (tokens(np.ones((2, 2))), "[iteration, layer, micro_batch, source_rank, expert], no axis empty, got shape (2, 2)"),
     (tokens([[[[[1, -3]]]]]), "finite and not negative, got -3 at [iteration, ", "= (0, 0, 0, 0, 1)"),
