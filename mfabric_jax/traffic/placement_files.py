@@ -19,6 +19,7 @@ from jaxtyping import Int
 from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
 LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
@@ -34,6 +35,17 @@ class Placement(NamedTuple):
     @property
     def experts(self) -> int:
         return int(self.slots.max()) + 1
+
+
+def check_given(placement: Placement, workload: Workload) -> None:
+    """`InputError` for a placement that is not of the workload's experts, blocks or ranks."""
+    layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
+    if placement.experts != experts:
+        raise InputError(f"placement.given must be of the {experts} experts of the model, got {placement.experts}.")
+    if layers not in (1, blocks):
+        raise InputError(f"placement.given must have one layer or the model's {blocks} with experts, got {layers}.")
+    if placement.ranks not in (None, workload.ep):
+        raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
 
 
 def is_placement(told: Mapping[str, Any]) -> bool:

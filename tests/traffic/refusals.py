@@ -12,7 +12,7 @@ from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
 from mfabric_jax.traffic.alltoallv import OneOf, one_dispatch, write_alltoallv
 from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.placement import Room, placed, placement_policy
-from mfabric_jax.traffic.placement_files import Placement, placement_in, write_placement
+from mfabric_jax.traffic.placement_files import Placement, check_given, placement_in, write_placement
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
 from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.traffic.training import (
@@ -92,8 +92,16 @@ def slots(**told):
     return lambda: placement_in(told, "p.json")
 
 
+def given(slots, ranks=None):
+    """A placement for a model of two blocks and four experts on two ranks."""
+    return lambda: check_given(Placement(np.atleast_2d(slots), ranks), job(ep=2, experts=4))
+
+
 REFUSED = [
     # placements of serving engines
+    (given(np.arange(2)), "placement.given must be of the 4 experts of the model, got 2."),
+    (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
+    (given(np.arange(4), 4), "placement.given must be of 2 ranks (ep), got 4."),
     (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
     (slots(logical_count=[[1]]), "it has loads, from which mfabric traces place makes one."),
     (
