@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -148,6 +149,22 @@ def test_traffic(capsys):
     assert "arXiv 2501.03905" in output.out
     assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
     assert "\nA region is two servers, one pair: every policy " in capsys.readouterr().out
+
+
+def test_traffic_writes_what_ranks_send_and_what_a_byte_costs(tmp_path, capsys):
+    matrix, cost = tmp_path / "matrix.txt", tmp_path / "cost.json"
+    words = ("--model", "llama-moe", "--gpus", "16", "--ep", "16", "--fabric", "fat-tree", "--block", "1")
+    assert status("traffic", *words, "--alltoallv", matrix, "--rank-cost", cost) == 0
+    output = capsys.readouterr()
+    assert output.err.split() == [str(matrix), str(cost)]
+    sent = np.loadtxt(matrix)
+    assert sent.shape == (16, 16)
+    np.testing.assert_allclose(sent.sum(axis=1), 4096 * 2 * 4096 * 2, rtol=1e-6)  # tokens, experts of each, width, bf16
+    largest = int(re.search(r"alltoallv_perf -b (\d+) ", output.out)[1])
+    assert 0 <= largest - max(sent.sum(axis=0).max(), sent.sum(axis=1).max()) <= 16 * 16
+    seconds = np.array(json.loads(cost.read_text())["cost"])
+    inside = np.kron(np.eye(2), np.ones((8, 8))) - np.eye(16)
+    np.testing.assert_allclose(seconds, inside / 450e9 + np.kron(1 - np.eye(2), np.ones((8, 8))) / 50e9)
 
 
 START_JAX = shared.start_jax

@@ -45,6 +45,9 @@ MISTAKES = {
     "traffic": [
         ("--model mixtral-8x7b,llama-moe", "traffic shows one case, got 2 that differ in model.name"),
         ("--model none.toml", "cannot read 'none.toml'"),
+        ("--block 1", "block is of --alltoallv, the file for one all-to-all; leave it out, or give one."),
+        ("--alltoallv a.csv", "alltoallv 'a.csv': extension '.csv' is unknown; allowed: .txt."),
+        ("--rank-cost a.csv", "rank_cost 'a.csv': extension '.csv' is unknown; allowed: .json."),
     ],
     "timeline": [
         ("--preset mine", "preset 'mine' is unknown"),
@@ -123,7 +126,7 @@ MISTAKES = {
         ("no-rows.csv --out x.html", "rows must hold at least one row, got none."),
     ],
     "traces": [
-        ("", "traces needs to know what first; allowed: info, convert, fit, study."),
+        ("", "traces needs to know what first; allowed: info, convert, fit, study, place."),
         ("info", "traces info needs the path of a trace next"),
         ("info run.npz --ranks 3", "ranks must divide the 8 columns of "),
         ("info run.npz --ranks-per-server 3", "ranks_per_server must divide the 4 ranks, got 3."),
@@ -137,6 +140,13 @@ MISTAKES = {
         ("convert run.npz", "traces convert needs OUT.npz behind the path."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
         ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info alone, got traces fit."),
+        ("place", "traces place needs the path of a recording, or of a placement, next."),
+        ("place run.npz", "traces place needs OUT.json behind the path."),
+        ("place run.npz own.json", "needs --ranks, the expert-parallel ranks that hold the experts."),
+        ("place run.npz own.json --ranks 4 --slots 10", "slots must be a multiple of the 4 ranks"),
+        ("place run.npz own.json --ranks 4 --ranks-per-server 3", "ranks_per_server must divide the 4 ranks, got 3."),
+        ("place run.npz own.json --rule best", "placement 'best' is unknown; allowed: contiguous,"),
+        ("place run.npz own.txt", "placement 'own.txt': extension '.txt' is unknown; allowed: .json."),
         ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),
         ("study run.npz --model llama-moe --out page.pdf", "report 'page.pdf': extension '.pdf' is unknown"),
     ],

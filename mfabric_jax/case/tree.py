@@ -415,11 +415,20 @@ class WithCircuits(_Placed, frozen=True, tag="with-circuits"):
     ] = None
 
 
+class GivenPlacement(Alternative, frozen=True, tag="given"):
+    """Experts lie where a file says, all run long."""
+
+    value: Annotated[
+        str | None, doc("A .json file of SGLang, vLLM, EPLB or vLLM-Ascend, or from mfabric traces place.")
+    ] = None
+
+
 class PlacementSettings(Group, frozen=True):
     """Where experts live."""
 
     rule: Annotated[
-        Contiguous | LongestProcessingTime | Hierarchical | WithCircuits, doc("Which ranks hold which experts.")
+        Contiguous | LongestProcessingTime | Hierarchical | WithCircuits | GivenPlacement,
+        doc("Which ranks hold which experts."),
     ] = Contiguous()
 
 

@@ -80,7 +80,7 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
     check_dtype(case.run.dtype)
     check_beside("a whole cluster", case)
     began = time.perf_counter()
-    tokens = _tokens(resolved)
+    tokens = drawn_tokens(resolved)
     flows = training_flows(job, tokens)
     built = None if graph is not None else build_cluster(resolved, tokens)
     paths, seed = case.network.paths.name, case.run.seed
@@ -133,10 +133,11 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
 def example_cluster(case: Case) -> Cluster:
     """The fabric of a case with circuits for its traffic, without solving."""
     resolved = resolve(case)
-    return build_cluster(resolved, _tokens(resolved))
+    return build_cluster(resolved, drawn_tokens(resolved))
 
 
-def _tokens(resolved: Resolved) -> np.ndarray:
+def drawn_tokens(resolved: Resolved) -> np.ndarray:
+    """Traffic of as many replicas as are drawn, for the circuits of a whole cluster."""
     iterations = min(resolved.job.dp, REPLICAS)
     return traffic.measured(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
 

@@ -32,4 +32,4 @@ OF_CASES = {  # their `run` takes cases, too
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
     *("cluster", "draw", "replay"),
 }
-TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl"}
+TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}

@@ -1,4 +1,4 @@
-"""`mfabric traces info PATH`, `convert PATH OUT.npz` and `fit PATH`; `traces_study` is the fourth of them."""
+"""`mfabric traces info PATH`, `convert PATH OUT.npz` and `fit PATH`; so are `traces_study`, `traces_place`."""
 
 import dataclasses
 import pathlib
@@ -8,7 +8,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
-WHAT = ("info", "convert", "fit", "study")
+WHAT = ("info", "convert", "fit", "study", "place")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,13 @@ class Options:
     """
 
     what: Annotated[
-        Literal["info", "convert", "fit", "study"],
-        Positional("info|convert|fit|study", f"to know what first; allowed: {', '.join(WHAT)}", "traces command"),
+        Literal["info", "convert", "fit", "study", "place"],
+        Positional("info|convert|fit|study|place", f"to know what first; allowed: {', '.join(WHAT)}", "traces command"),
     ]
     """info: statistics; convert: the same counts as .npz of tokens, or added up as an mFabric weight matrix .txt; fit:
     knobs of generated traffic that is alike; study: what part of an iteration is all-to-all, whether circuits help,
-    which predictor works (mfabric traces study --help)."""
+    which predictor works (mfabric traces study --help); place: experts placed on its loads (mfabric traces place
+    --help)."""
     path: Annotated[str, Positional("PATH", "the path of a trace next; mfabric traces --help lists formats")]
     """The recording; PATH/NAME where there are several."""
     to: Annotated[str | None, Positional("OUT.npz|OUT.txt")] = None
@@ -72,8 +73,8 @@ def run(options: Options) -> None:
     for name in ("ranks", "ranks_per_server"):
         if options.what != "info" and getattr(options, name) is not None:
             raise InputError(f"{name} is of traces info alone, got traces {options.what}.")
-    if options.what == "study":
-        raise InputError("traces study begins with these two words; what it takes comes behind them.")
+    if options.what in ("study", "place"):
+        raise InputError(f"traces {options.what} begins with these two words; what it takes comes behind them.")
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")

@@ -3,7 +3,8 @@
 import dataclasses
 
 from mfabric_jax import units
-from mfabric_jax.case import Cases
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.workload import Workload
 
@@ -11,6 +12,16 @@ from mfabric_jax.workload import Workload
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Bytes of tensor, expert, pipeline and data parallelism in one iteration of a case, beside measured shares."""
+
+    alltoallv: str | None = None
+    """The bytes of one dispatch, from EP rank to EP rank, to a .txt file that nccl-tests' alltoallv_perf reads: of the
+    first iteration, or of run.sample."""
+    rank_cost: str | None = None
+    """Seconds per byte from EP rank to EP rank on the fabric, to a .json file for placements that know the network."""
+    block: int | None = None
+    """--alltoallv: which block with experts, from 0 (default: 0)."""
+    micro_batch: int | None = None
+    """--alltoallv: which micro-batch, from 0 (default: 0)."""
 
 
 def _size(job: Workload) -> str:
@@ -29,8 +40,13 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
-    resolved = worked_out(shared.one_case(cases, "traffic"))
+    case = shared.one_case(cases, "traffic")
+    resolved = worked_out(case)
     job = resolved.job
+    for name in ("block", "micro_batch"):
+        if options.alltoallv is None and getattr(options, name) is not None:
+            raise InputError(f"{name} is of --alltoallv, the file for one all-to-all; leave it out, or give one.")
+    said = _written(case, options)
     ranks = "EP rank" if job.sequence_ranks == 1 else f"{job.sequence_ranks} EP ranks"
     print(
         f"{job.model}: {job.gpus} GPUs = {job.spread_words}, "
@@ -55,3 +71,60 @@ def run(cases: Cases, options: Options) -> None:
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
     shared.print_lines(shared.case_notes(cases))
+    shared.print_lines(said)
+
+
+def _written(case: Case, options: Options) -> list[str]:
+    """Write what is asked for, and say what it is."""
+    writers = {_alltoallv: options.alltoallv, _rank_cost: options.rank_cost}
+    asked = {write: path for write, path in writers.items() if path is not None}
+    if not asked:
+        return []
+    _check(options)
+    shared.start_jax(case.run.dtype, None)
+    said = [write(case, path, options) for write, path in asked.items()]
+    for path in asked.values():
+        shared.tell(path)
+    return said
+
+
+def _check(options: Options) -> None:
+    from mfabric_jax.atomic import check_file
+
+    for name, suffix in (("alltoallv", ".txt"), ("rank_cost", ".json")):
+        if (path := getattr(options, name)) is not None:
+            check_file(name, path, (suffix,))
+
+
+def _alltoallv(case: Case, path: str, options: Options) -> str:
+    """Write one dispatch, and say how it is measured."""
+    from mfabric_jax.simulation import resolve
+    from mfabric_jax.simulation.scenario import traffic_of
+    from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
+
+    resolved = resolve(case)
+    job = resolved.job
+    which = OneOf(case.run.sample or 0, options.block or 0, options.micro_batch or 0)
+    demand = one_dispatch(job, traffic_of(resolved.settings, job)[0], which)
+    write_alltoallv(demand, path)
+    size = buffer_bytes(demand)
+    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"
+    return (
+        f"\n{path}: dispatch {job.dispatch} of iteration {which.iteration}, block {which.block}, micro-batch "
+        f"{which.micro_batch}, bytes between {job.ep} EP ranks{several}; what a rank keeps is on the diagonal, combine "
+        f"is the transpose.\nNCCL_TESTS_ALLTOALLV_MATRIX_FILE={path} alltoallv_perf -b {size} -e {size} -a 3, {job.ep} "
+        f"ranks, {min(job.ranks_per_server, job.ep)} of them in a server"
+    )
+
+
+def _rank_cost(case: Case, path: str, options: Options) -> str:
+    """Write what a byte costs between ranks, and say how much that differs."""
+    from mfabric_jax.cluster.rank_cost import rank_cost, write_rank_cost
+
+    cost = rank_cost(case)
+    about = {"model": case.model.name, "fabric": case.network.fabric, "nic_gbps": case.network.nic_gbps}
+    write_rank_cost(cost, path, about)
+    apart = cost[cost > 0]
+    rates = [f"{float(units.to_gigabytes(1 / end)):.4g}" for end in (apart.max(), apart.min())] if apart.size else []
+    alone = f": a message alone has {' to '.join(dict.fromkeys(rates))} GB/s" if rates else ""
+    return f"\n{path}: seconds per byte between {len(cost)} EP ranks on {case.network.fabric}{alone}"

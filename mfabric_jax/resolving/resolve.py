@@ -21,6 +21,7 @@ from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of
 from mfabric_jax.text_files import stamp
+from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
@@ -465,7 +466,7 @@ def _shape(found: _Open) -> dict[str, Any]:
         "sharding": found["job.sharding"],
         "head": "known" if found["job.head"] else "left-out",
         "optimizer_step": "known" if found["job.optimizer_step"] else "left-out",
-        "redundant_experts": _placed(found, "redundant_experts") or 0,
+        "redundant_experts": _copies(found),
         "dispatch": found["job.dispatch"],
         "node_limit": found["job.per-server.node_limit"],
         "capacity_factor": None if capacity == float("inf") else capacity,
@@ -495,6 +496,16 @@ def _in_memory(found: _Open) -> dict[str, float]:
         "gathered_bytes": each["weights"],
         "kept_bytes": each["kept"],
     }
+
+
+def _copies(found: _Open) -> int:
+    """Slots of a group beyond one for each expert."""
+    if found["placement.rule"] != "given":
+        return _placed(found, "redundant_experts") or 0
+    if found["placement.given"] is None:
+        raise InputError("placement.given must name a .json file, which says where experts lie.")
+    placement = read_placement(found["placement.given"])
+    return placement.slots.shape[1] - placement.experts
 
 
 def _placed(found: _Open, name: str) -> Any:
@@ -735,6 +746,9 @@ def _check_values(resolved: Resolved) -> None:
         knobs_of(case.traffic.source)
     _check_measured(case)
     settings.room(job)
+    rule: Any = case.placement.rule
+    if rule.name == "given":
+        check_given(read_placement(rule.value), job)
     one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
 
 

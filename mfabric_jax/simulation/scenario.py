@@ -45,7 +45,8 @@ from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
-from mfabric_jax.traffic.placement import placed_alike, placement_policy
+from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
+from mfabric_jax.traffic.placement_files import read_placement
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import IDEAL, Shares
@@ -213,6 +214,7 @@ class TrafficOf:
         run = case.run.seed, case.run.iterations, case.run.replicas
         source = case.traffic.source
         file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
+        file = file, stamp(getattr(case.placement.rule, "value", None) or "")
         past = resolved.settings.past
         return TrafficOf(resolved, (tuple(shape.items()), case.traffic, file, case.placement, run, past))
 
@@ -274,10 +276,12 @@ def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
 def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
     """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
     rule: Any = settings.case.placement.rule
-    moved = rule.name != "contiguous"
+    moved = rule.name not in ("contiguous", "given")
     past = settings.past or (moved and rule.loads > 0)
     every = _tokens(settings.case, workload, settings.case.run.iterations + past)
     every = tuple(_alike(settings.case, tokens.after_the_first() if past else tokens) for tokens in every)
+    if rule.name == "given":
+        return placed_at(every, read_placement(rule.value).slots)
     if not moved:
         return every
     rest = {"on": "past" if rule.loads else "now", "window": max(1, rule.loads)}

@@ -204,6 +204,20 @@ def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy
     )
 
 
+def placed_at(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot"]) -> tuple[Tokens, ...]:
+    """Tokens by physical slot where experts lie as given; one layer of slots stands for all.
+
+    Traffic with fewer layers than the model's repeats them, and has the slots of the first blocks.
+    """
+
+    def at(tokens: Tokens) -> Tokens:
+        iterations, layers = tokens.count.shape[:2]
+        every = np.broadcast_to(slots[:layers], (iterations, layers, slots.shape[1]))
+        return dataclasses.replace(tokens, count=in_slots(tokens.count, every), slots=every, by_expert=tokens)
+
+    return tuple(at(tokens) for tokens in replicas)
+
+
 def _slots(
     tokens: Tokens, room: Room, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
 ) -> Int[np.ndarray, "I layer slot"]:

@@ -55,6 +55,8 @@ CASES = [  # settings that do not go together, or that nothing has
     (batch(bubble=0.15, micro_batches=4), "bubble 0.15 and micro_batches 4 do not agree: it takes at least 17."),
     (MIXTRAL | {f"{LPT}.redundant_experts": 3}, "redundant_experts must be a multiple of the 8 ranks (ep), got 3"),
     (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups must divide the 8 experts, got 3."),
+    (MIXTRAL | {"placement.rule": "given"}, "placement.given must name a .json file, which says where experts lie."),
+    (MIXTRAL | {"placement.given": "none.json"}, "cannot read 'none.json' (No such file or directory)"),
     (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model' is of groups"),
     (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model' is of groups"),
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model' is of groups"),

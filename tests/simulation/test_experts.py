@@ -13,6 +13,7 @@ from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.placement import copied_experts
+from mfabric_jax.traffic.placement_files import Placement, write_placement
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
@@ -38,6 +39,18 @@ def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
     assert before["placement_s"] == after["placement_s"] == 0
     assert after["ep_comm_s"] < before["ep_comm_s"]
     assert after["memory_gb"] > before["memory_gb"]
+
+
+def test_a_given_placement_is_that_of_the_rule_which_made_it(tmp_path):
+    made = scenario(small(PLACED | {f"{RULE}.loads": 0}))
+    path = write_placement(Placement(made.tokens.slots[0]), tmp_path / "placement.json")
+    given = scenario(small(UNEVEN | {"placement.given": str(path)}))
+    assert given.workload == made.workload
+    np.testing.assert_array_equal(given.tokens.slots, made.tokens.slots)
+    np.testing.assert_array_equal(given.tokens.count, made.tokens.count)
+    write_placement(Placement(made.tokens.slots[0, :1]), path)  # one layer stands for all, and the file is read again
+    alike = scenario(small(UNEVEN | {"placement.given": str(path)})).tokens.slots
+    np.testing.assert_array_equal(alike, np.broadcast_to(made.tokens.slots[:1, :1], alike.shape))
 
 
 def test_what_moves_takes_the_time_of_its_bytes_by_hand():

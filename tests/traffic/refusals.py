@@ -9,8 +9,10 @@ import numpy as np
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
+from mfabric_jax.traffic.alltoallv import OneOf, one_dispatch, write_alltoallv
 from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.placement import Room, placed, placement_policy
+from mfabric_jax.traffic.placement_files import Placement, check_given, placement_in, write_placement
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
 from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.traffic.training import (
@@ -79,7 +81,56 @@ def in_room(**changed):
     return lambda: placed(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), room, placement_policy("hierarchical"))
 
 
+def devices(*experts, **layer):
+    """A placement by device, of one layer."""
+    every = [{"device_id": at, "device_expert": some} for at, some in enumerate(experts)]
+    return lambda: placement_in({"layer_list": [{"layer_id": 0, "device_list": every} | layer]}, "p.json")
+
+
+def slots(**told):
+    """A placement by slot."""
+    return lambda: placement_in(told, "p.json")
+
+
+def given(slots, ranks=None):
+    """A placement for a model of two blocks and four experts on two ranks."""
+    return lambda: check_given(Placement(np.atleast_2d(slots), ranks), job(ep=2, experts=4))
+
+
 REFUSED = [
+    # placements of serving engines
+    (given(np.arange(2)), "placement.given must be of the 4 experts of the model, got 2."),
+    (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
+    (given(np.arange(4), 4), "placement.given must be of 2 ranks (ep), got 4."),
+    (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
+    (slots(logical_count=[[1]]), "it has loads, from which mfabric traces place makes one."),
+    (
+        slots(physical_to_logical_map=[[0, 1], [0]]),
+        "p.json: physical_to_logical_map must be experts by number",
+        "[[0, 1], [",
+    ),
+    (slots(phy2log=[[0, -1]]), "p.json: phy2log must be experts by number, [[...]] of layer and slot, got [[0, -1]]."),
+    (slots(phy2log=[[0, 7]]), "p.json: experts must be below the 2 slots, got 7."),
+    (slots(phy2log=[[0, 1, 2], [0, 2, 2]]), "p.json, layer 1: expert 1 of 3 has no slot."),
+    (slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]), "logcnt must be how many slots of phy2log hold each expert"),
+    (slots(phy2log=[[0, 1]], log2phy=[[[1], [0]]]), "log2phy must list the slots of phy2log that hold each expert"),
+    (slots(phy2log=[[0, 1]], log2phy=[3]), "log2phy must list the slots of phy2log that hold each expert"),
+    (slots(layer_list=[{"layer_id": 1}]), "layer_list must be a list of mappings whose layer_id count from 0 on"),
+    (devices([0, 1], [2]), "p.json, layer 0: device_expert must be a list, equally long on every device."),
+    (devices([0], device_list=None), "p.json, layer 0 must be a list of mappings whose device_id count from 0 on"),
+    (lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.json", "ascend"), "give --ranks."),
+    (lambda: write_placement(Placement(np.eye(2, dtype=int), 3), "p.json"), "ranks must divide the 2 slots", "got 3."),
+    (
+        lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.json", "vllm"),
+        "form 'vllm' is unknown; allowed: map,",
+    ),
+    (
+        lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.txt"),
+        "placement 'p.txt': extension '.txt' is unknown",
+    ),
+    (lambda: one_dispatch(TWO, Tokens(np.ones((1, 2, 1, 2, 2)), "ones"), OneOf(block=2)), "block must be below the 2"),
+    (lambda: write_alltoallv(np.ones((2, 2)), "own.csv"), "alltoallv 'own.csv': extension '.csv' is unknown"),
+    (lambda: write_alltoallv(np.ones((5000, 5000)), "own.txt"), "must be of at most 4,096 ranks (ep), got 5,000."),
     # tokens and recordings
     (tokens(np.ones((2, 2))), "[iteration, layer, micro_batch, source_rank, expert], no axis empty, got shape (2, 2)"),
     (tokens([[[[[1, -3]]]]]), "finite and not negative, got -3 at [iteration, ", "= (0, 0, 0, 0, 1)"),

@@ -1,0 +1,106 @@
+"""`mfabric traces place PATH OUT.json`: experts placed on recorded loads, or a placement in another form."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
+
+if TYPE_CHECKING:
+    from mfabric_jax.traffic.placement_files import Placement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Place experts on the loads of a recording, layer by layer, or write a placement in another form.
+
+    Forms, all JSON: map (SGLang's --init-expert-location, vLLM), eplb (DeepSeek's EPLB: phy2log, log2phy, logcnt),
+    ascend (vLLM-Ascend's expert_map_path).
+    """
+
+    path: Annotated[str, Positional("PATH", "the path of a recording, or of a placement, next")]
+    """A recording (mfabric traces --help), or a placement in one of the forms."""
+    to: Annotated[str, Positional("OUT.json", "OUT.json behind the path")]
+    """Where the placement goes."""
+    form: str = "map"
+    """map, eplb or ascend."""
+    rule: str = "hierarchical"
+    """Of a recording: contiguous, longest-processing-time, hierarchical or with-circuits (docs/placement.md)."""
+    ranks: int | None = None
+    """Expert-parallel ranks, which divide the slots."""
+    ranks_per_server: int | None = None
+    """Of a recording: ranks in a server (default: 8, or all)."""
+    slots: int | None = None
+    """Of a recording: physical slots of a layer, with copies (default: one for each expert)."""
+    groups: int | None = None
+    """Of a recording: groups of neighbouring experts that stay on one server (default: each expert is one)."""
+    records: tuple[int, int] | None = None
+    """Of a recording: FIRST-LAST record (default: all)."""
+
+
+OF_RECORDINGS = ("ranks_per_server", "slots", "groups", "records")
+SERVER = 8  # ranks
+
+
+def run(options: Options) -> None:
+    from mfabric_jax.traffic.placement_files import check_placement, write_placement
+
+    check_placement(options.to, options.form)
+    placement = _placement(options)
+    if options.ranks is not None and placement.ranks not in (None, options.ranks):
+        raise InputError(f"{options.path} is of {placement.ranks} ranks; leave out --ranks, got {options.ranks}.")
+    placement = placement._replace(ranks=placement.ranks or options.ranks)
+    layers, slots = placement.slots.shape
+    write_placement(placement, options.to, options.form)
+    print(f"{layers} layers, {placement.experts} experts in {slots} slots{_of(placement.ranks)}: {options.form}")
+    shared.tell(options.to)
+
+
+def _of(ranks: int | None) -> str:
+    return "" if ranks is None else f" of {ranks} ranks"
+
+
+def _placement(options: Options) -> "Placement":
+    """That of the file, or one for its loads."""
+    from mfabric_jax.text_files import read_mapping
+    from mfabric_jax.traffic.placement_files import is_placement, placement_in
+
+    if options.path.lower().endswith(".json") and Path(options.path).is_file():
+        told = read_mapping(options.path, "placements or loads of experts", ".json")
+        if is_placement(told):
+            if given := [name for name in OF_RECORDINGS if getattr(options, name) is not None]:
+                raise InputError(f"{given[0]} is of recordings, but {options.path} is a placement; leave it out.")
+            return placement_in(told, options.path)
+    return _of_loads(options)
+
+
+def _of_loads(options: Options) -> Any:
+    """Every layer placed by the rule, on all records together."""
+    import numpy as np
+
+    from mfabric_jax import traffic
+    from mfabric_jax.traffic.placement_files import Placement
+    from mfabric_jax.traffic.recording import Targets
+
+    policy = traffic.placement_policy(options.rule)
+    if options.ranks is None:
+        raise InputError("traces place of a recording needs --ranks, the expert-parallel ranks that hold the experts.")
+    recording, *others = traffic.open_trace(options.path)
+    if others or recording.targets != Targets.EXPERTS:
+        raise InputError(
+            f"{options.path} must be one recording of loads of experts; mfabric traces info says what it is."
+        )
+    loads = recording.chosen(options.records).count.sum(axis=(0, 2), dtype=np.float64)  # [layer, source, expert]
+    experts, ranks = loads.shape[-1], whole("ranks", options.ranks)
+    each = options.ranks_per_server or (SERVER if ranks % SERVER == 0 else ranks)
+    if ranks % whole("ranks_per_server", each):
+        raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {each}.")
+    room = traffic.Room(
+        ranks, each, whole("slots", options.slots or experts), whole("groups", options.groups or experts)
+    )
+    room.check(experts)
+    if loads.shape[1] != ranks:  # sources are not the ranks: what each sends is not known
+        loads = np.repeat(loads.sum(axis=1, keepdims=True) / ranks, ranks, axis=1)
+    return Placement(np.stack([policy(layer, room) for layer in loads]), ranks)

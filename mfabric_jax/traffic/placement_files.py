@@ -1,0 +1,190 @@
+"""Placements of experts as serving engines keep them in JSON: read in any of these forms, written in each.
+
+- `map`: SGLang (`--init-expert-location`), vLLM: `{"physical_to_logical_map": [[0, 1, 2, 0]]}` [layer, slot].
+- `eplb`: DeepSeek's EPLB: `phy2log` [layer, slot], `log2phy` [layer, expert, copy] padded with -1, `logcnt` [layer,
+  expert].
+- `ascend`: vLLM-Ascend (`expert_map_path`): the experts of every device, layer by layer.
+
+Slot p lives on rank p // (slots / ranks). Only `ascend` says how many ranks there are.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from mfabric_jax.atomic import check_file, replacing
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload import Workload
+
+MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
+LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
+MOST = 2**24  # slots of all layers
+
+
+class Placement(NamedTuple):
+    """The expert in each physical slot [layer, slot]; `ranks` None: not known."""
+
+    slots: Int[np.ndarray, "L P"]
+    ranks: int | None = None
+
+    @property
+    def experts(self) -> int:
+        return int(self.slots.max()) + 1
+
+
+def check_given(placement: Placement, workload: Workload) -> None:
+    """`InputError` for a placement that is not of the workload's experts, blocks or ranks."""
+    layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
+    if placement.experts != experts:
+        raise InputError(f"placement.given must be of the {experts} experts of the model, got {placement.experts}.")
+    if layers not in (1, blocks):
+        raise InputError(f"placement.given must have one layer or the model's {blocks} with experts, got {layers}.")
+    if placement.ranks not in (None, workload.ep):
+        raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
+
+
+def is_placement(told: Mapping[str, Any]) -> bool:
+    """Whether JSON holds a placement and no loads of experts."""
+    return any(key in told for key in (MAP, SLOTS, LAYERS)) and not any(key in told for key in LOADS)
+
+
+def read_placement(path: str | Path) -> Placement:
+    """The placement in a .json file of any form. `InputError` for another file, and where an expert has no slot."""
+    told = read_mapping(path, "placements of experts", ".json")
+    return placement_in(told, str(path))
+
+
+def placement_in(told: Mapping[str, Any], file: str) -> Placement:
+    """`read_placement` of what a file holds."""
+    if LAYERS in told:
+        found = _of_devices(told[LAYERS], file)
+    elif key := next((key for key in (MAP, SLOTS) if key in told), None):
+        found = Placement(_matrix(told[key], f"{file}: {key}"))
+    else:
+        hint = "; it has loads, from which mfabric traces place makes one" if any(key in told for key in LOADS) else ""
+        raise InputError(f"{file} must hold {MAP}, {SLOTS} or {LAYERS}{hint}.")
+    _check_complete(found, file)
+    if SLOTS in told:
+        _check_same(found, told, file)
+    return found
+
+
+def _matrix(value: Any, where: str) -> Int[np.ndarray, "L P"]:
+    """Whole numbers from 0 on in lines of one length."""
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError):  # lists of unequal lengths
+        array = np.array(None)
+    if array.ndim != 2 or array.dtype.kind not in "iu" or not 0 < array.size <= MOST or array.min() < 0:
+        raise InputError(f"{where} must be experts by number, [[...]] of layer and slot, got {value!r:.80}.")
+    return array.astype(np.int64)
+
+
+def _check_complete(found: Placement, file: str) -> None:
+    experts = whole(f"{file}: experts", found.experts)
+    if experts > found.slots.shape[1]:
+        raise InputError(f"{file}: experts must be below the {found.slots.shape[1]} slots, got {experts - 1}.")
+    for layer, row in enumerate(found.slots):
+        held = np.bincount(row, minlength=experts)
+        if not held.all():
+            raise InputError(f"{file}, layer {layer}: expert {int(held.argmin())} of {experts} has no slot.")
+
+
+def _check_same(found: Placement, told: Mapping[str, Any], file: str) -> None:
+    """`logcnt` and `log2phy`, where they stand beside the slots, say the same."""
+    counted = copies_of(found.slots)
+    if "logcnt" in told and not np.array_equal(_matrix(told["logcnt"], f"{file}: logcnt"), counted):
+        raise InputError(f"{file}: logcnt must be how many slots of phy2log hold each expert; it is not.")
+    if "log2phy" in told and not _lists_slots(told["log2phy"], found.slots):
+        raise InputError(f"{file}: log2phy must list the slots of phy2log that hold each expert; it does not.")
+
+
+def _lists_slots(value: Any, slots: np.ndarray) -> bool:
+    try:
+        return [[sorted(p for p in some if p >= 0) for some in layer] for layer in value] == _slots_of(slots)
+    except TypeError:
+        return False
+
+
+def _of_devices(layers: Any, file: str) -> Placement:
+    """Slots of vLLM-Ascend's layers, in the order of `layer_id` and `device_id`."""
+    rows, devices = [], 0
+    for layer in _in_order(layers, "layer_id", f"{file}: {LAYERS}"):
+        where = f"{file}, layer {layer['layer_id']}"
+        every: list[Any] = [one.get("device_expert") for one in _in_order(layer.get("device_list"), "device_id", where)]
+        if not all(isinstance(some, list) and len(some) == len(every[0]) > 0 for some in every):
+            raise InputError(f"{where}: device_expert must be a list, equally long on every device.")
+        rows.append([expert for some in every for expert in some])
+        if devices not in (0, len(every)):
+            raise InputError(f"{where}: device_list must have {devices} devices, as layers before, got {len(every)}.")
+        devices = len(every)
+    return Placement(_matrix(rows, f"{file}: device_expert"), devices)
+
+
+def _in_order(value: Any, key: str, where: str) -> list[dict[str, Any]]:
+    """Mappings that are numbered 0, 1, ... by a key, in that order."""
+    numbered = isinstance(value, list) and all(isinstance(one, dict) and type(one.get(key)) is int for one in value)
+    ordered = sorted(value, key=lambda one: one[key]) if numbered else []
+    if not ordered or [one[key] for one in ordered] != [*range(len(ordered))]:
+        raise InputError(f"{where} must be a list of mappings whose {key} count from 0 on, got {value!r:.80}.")
+    return ordered
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+def copies_of(slots: Int[np.ndarray, "L P"]) -> Int[np.ndarray, "L E"]:
+    """Slots of every expert in every layer."""
+    return (slots[:, :, None] == np.arange(slots.max() + 1)).sum(axis=1)
+
+
+def _slots_of(slots: Int[np.ndarray, "L P"]) -> list[list[list[int]]]:
+    return [[np.flatnonzero(row == expert).tolist() for expert in range(int(slots.max()) + 1)] for row in slots]
+
+
+def _as_map(slots: np.ndarray, ranks: int | None) -> dict[str, Any]:
+    return {MAP: slots.tolist()}
+
+
+def _as_eplb(slots: np.ndarray, ranks: int | None) -> dict[str, Any]:
+    counted = copies_of(slots)
+    most = int(counted.max())
+    listed = [[some + [-1] * (most - len(some)) for some in layer] for layer in _slots_of(slots)]
+    return {SLOTS: slots.tolist(), "log2phy": listed, "logcnt": counted.tolist()}
+
+
+def _as_ascend(slots: np.ndarray, ranks: int | None) -> dict[str, Any]:
+    if ranks is None:
+        raise InputError("a placement of form ascend is by device; give --ranks.")
+    layers = []
+    for number, row in enumerate(slots.reshape(len(slots), ranks, -1).tolist()):
+        devices = [{"device_id": rank, "device_expert": some} for rank, some in enumerate(row)]
+        layers.append({"layer_id": number, "device_count": ranks, "device_list": devices})
+    return {"moe_layer_count": len(layers), LAYERS: layers}
+
+
+FORMS: dict[str, Callable[[np.ndarray, int | None], dict[str, Any]]] = {
+    "map": _as_map,
+    "eplb": _as_eplb,
+    "ascend": _as_ascend,
+}
+
+
+def check_placement(path: str | Path, form: str) -> None:
+    """`InputError` where a placement could not be written in this form."""
+    one_of("form", form, FORMS)
+    check_file("placement", path, (".json",))
+
+
+def write_placement(placement: Placement, path: str | Path, form: str = "map") -> Path:
+    """Write a placement as JSON in one of `FORMS`; returns the path. `InputError` where ranks do not divide slots."""
+    check_placement(path, form)
+    slots, ranks = placement
+    if ranks is not None and slots.shape[1] % whole("ranks", ranks):
+        raise InputError(f"ranks must divide the {slots.shape[1]} slots of a layer, got {ranks}.")
+    with replacing(path := Path(path)) as (part,):
+        part.write_text(json.dumps(FORMS[form](slots, ranks)) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,35 @@
+"""`mfabric traces place`: from loads to a placement, and from one form to the next."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mfabric_jax.traffic.placement import Room, hierarchical
+from tests.command_line import mistake, status
+
+COUNT = np.random.default_rng(0).integers(0, 999, (3, 2, 8))  # [pass, layer, expert]
+
+
+@pytest.fixture
+def loads(command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps({"logical_count": COUNT.tolist()}))
+
+
+def test_recorded_loads_become_a_placement_in_every_form(loads, capsys, tmp_path):
+    words = ["traces", "place", "loads.json", "map.json", "--ranks", "4", "--ranks-per-server", "2", "--slots", "12"]
+    assert status(*words) == 0
+    assert "2 layers, 8 experts in 12 slots of 4 ranks: map" in capsys.readouterr().out
+    slots = json.loads((tmp_path / "map.json").read_text())["physical_to_logical_map"]
+    room = Room(ranks=4, ranks_per_server=2, slots=12, groups=8)
+    assert slots == [hierarchical(COUNT[:, layer].sum(axis=0, keepdims=True), room).tolist() for layer in (0, 1)]
+    assert status(*["traces", "place", "map.json", "ascend.json", "--form", "ascend", "--ranks", "4"]) == 0
+    assert status(*["traces", "place", "ascend.json", "eplb.json", "--form", "eplb"]) == 0
+    assert status(*["traces", "place", "eplb.json", "again.json"]) == 0
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "map.json").read_text()
+    capsys.readouterr()
+    assert "slots is of recordings" in mistake(capsys, *["traces", "place", "map.json", "a.json", "--slots", "12"])
+    assert "is of 4 ranks; leave out --ranks, got 2." in mistake(
+        capsys, *["traces", "place", "ascend.json", "a.json", "--ranks", "2"]
+    )
