@@ -19,6 +19,7 @@ MODULES = {
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)
+GRAPH = "graph"  # the fabric of a file, network.graph; in a list of fabrics the name of the file stands for it
 GRAPHS = (".json", ".xml", ".topo", ".yml", ".yaml", ".txt")  # how files of graphs end, unless they have no extension
 
 

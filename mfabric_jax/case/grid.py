@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.paths import (
     Case,
     Leaf,
@@ -84,6 +85,10 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 AS_SET = "as set"  # variant name of a case without variants
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
 OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
+IN_GRAPHS = (  # settings that a graph says itself
+    *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
+    *("network.nic_use", "network.gpu_tbps"),
+)
 MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = (
     "fat-tree",
@@ -227,6 +232,8 @@ def fabric_reads(path: str, one: Statement) -> bool:
         return path.startswith(f"network.{fabric}.")
     if path.startswith("circuits."):
         return fabric in REWIRED
+    if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):
+        return fabric == GRAPH and path == "network.graph"
     if path == "network.nic_use":
         rails = fabric == "rail-optimized" and not one.get("network.rail-optimized.pxn", True)
         return fabric in OWN_NICS or rails

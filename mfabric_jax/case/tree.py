@@ -13,7 +13,7 @@ import msgspec
 
 from mfabric_jax import units
 from mfabric_jax.case import policies
-from mfabric_jax.case.fabrics import NAMES
+from mfabric_jax.case.fabrics import GRAPH, NAMES
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -26,7 +26,7 @@ NicUse = Literal["own", "pooled"]
 if TYPE_CHECKING:
     FabricName = str
 else:
-    FabricName = Literal[NAMES]
+    FabricName = Literal[*NAMES, GRAPH]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -508,6 +508,7 @@ class Network(Group, frozen=True):
         FabricName,
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
+    graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).")] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0

@@ -13,6 +13,7 @@ import numpy as np
 
 from mfabric_jax import fabric, policies, traffic, units
 from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
@@ -77,6 +78,8 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
     """
     resolved = resolve(Case() if case is None else case)
     case, job = resolved.case, resolved.job
+    if graph is None and case.network.fabric == GRAPH:
+        graph = case.network.graph
     check_dtype(case.run.dtype)
     check_beside("a whole cluster", case)
     began = time.perf_counter()

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.fabrics import is_graph
+from mfabric_jax.case.fabrics import GRAPH, is_graph
 from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
 from mfabric_jax.case.paths import parts_of, settings
 from mfabric_jax.checks import InputError, one_of
@@ -299,11 +299,26 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
             if place.states in stated:
                 raise InputError(f"{place.states} is {word} ({place.name}); leave out the flag or --set.")
             stated[place.states] = _values(place.states, word)
+    stated = _with_graphs(stated)
     free, files = free[: len(places)], free[len(places) :]
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
     return [*named_layers(presets, files), flags_layer(stated)], _options(options, values, free, command)
+
+
+def _with_graphs(stated: dict[str, Any]) -> dict[str, Any]:
+    """Statements in which files of graphs among the fabrics are fabric graph, and network.graph these files."""
+    fabrics = stated.get("network.fabric", [])
+    fabrics = [fabrics] if isinstance(fabrics, str) else fabrics
+    graphs = [name for name in fabrics if name != GRAPH and is_graph(name)]
+    if not graphs:
+        return stated
+    if "network.graph" in stated:
+        raise InputError(f"network.graph is {graphs[0]} (network.fabric); leave out the flag or --set.")
+    names = list(dict.fromkeys(GRAPH if name in graphs else name for name in fabrics))
+    both = {"network.fabric": names, "network.graph": graphs}
+    return stated | {path: values[0] if len(values) == 1 else values for path, values in both.items()}
 
 
 def _assigned(text: str) -> tuple[str, str]:

@@ -73,6 +73,8 @@ class Asked(Protocol):
     def optical_switch(self) -> Ocs | None: ...
     @property
     def wiring(self) -> str: ...
+    @property
+    def graph(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
+    - `graph`: the file of a graph, for its parts.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     """
@@ -96,6 +99,7 @@ class Form:
     at: str = "edge"
     planes: int = 1
     panels: bool = False
+    graph: str | None = None
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0
@@ -145,6 +149,7 @@ class Fabric:
     - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
+    - `over_graph`: bytes cross the links of the file that a group names (`routing.graphs`).
     - `nvswitches`: per server or scale-up domain. `usual_nics`: per server; None: one for each GPU.
     """
 
@@ -175,6 +180,7 @@ class Fabric:
     uses: str | None = None
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
+    over_graph: bool = False
 
     @property
     def gpus_per_server(self) -> int:

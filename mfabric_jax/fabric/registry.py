@@ -1,12 +1,13 @@
 """The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
 
 import dataclasses
+import functools
 import importlib
 from typing import Any
 
 import numpy as np
 
-from mfabric_jax.case.fabrics import MODULES
+from mfabric_jax.case.fabrics import GRAPH, MODULES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
@@ -25,7 +26,12 @@ FORM = {field.name for field in dataclasses.fields(Form)}
 
 def get(name: str) -> Fabric:
     """The fabric of that name; raises `InputError` for an unknown name."""
-    return FABRICS[one_of("fabric", name, FABRICS)]
+    return _own_graph() if name == GRAPH else FABRICS[one_of("fabric", name, FABRICS)]
+
+
+@functools.cache
+def _own_graph() -> Fabric:
+    return _defined(GRAPH, "own_graph")
 
 
 def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluster:

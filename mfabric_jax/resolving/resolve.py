@@ -243,7 +243,8 @@ def _files(case: Case) -> tuple:
     source, payload = case.traffic.source, case.network.payload
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
     named = (*named, getattr(case.compute.rate, "table", None))
-    return tuple(stamp(name) for name in named if isinstance(name, str) and name.endswith((".toml", ".json")))
+    files = [name for name in named if isinstance(name, str) and name.endswith((".toml", ".json"))]
+    return tuple(map(stamp, [*files, case.network.graph or ""]))
 
 
 @functools.lru_cache(maxsize=4096)

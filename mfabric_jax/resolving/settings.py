@@ -106,6 +106,10 @@ class Hardware:
         return self.case.network.gpu_tbps
 
     @property
+    def graph(self) -> str | None:
+        return self.case.network.graph
+
+    @property
     def wiring(self) -> str:
         return self.case.network.topoopt.wiring
 

@@ -295,9 +295,9 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
     """Draw the path of every flow between the servers of `groups` groups of `ranks`, each rank of `slices` GPUs.
     `cluster` holds these groups' servers only. Keeps the groups that share links with the first, directly or through
     others."""
-    src, dst = _leaving(cluster.gpus_per_server, groups, ranks, slices)
+    src, dst = leaving(cluster.gpus_per_server, groups, ranks, slices)
     routes = cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
-    return _first_and_its_neighbours(
+    return first_and_its_neighbours(
         (src, dst), routes, links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices, ranks
     )
 
@@ -307,19 +307,19 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
     if links.mesh is None:
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
     network = links.mesh.network
-    src, dst = _leaving(gpus_per_server, links.groups, ranks, slices)
+    src, dst = leaving(gpus_per_server, links.groups, ranks, slices)
     routes = shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
-    return _first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
+    return first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
 
 
-def _leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
+def leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server
     return src[away], dst[away]
 
 
-def _first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
+def first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
     there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
     near = group == 0
     while True:

@@ -41,6 +41,7 @@ from mfabric_jax.resolving.resolve import Resolved, check_beside
 from mfabric_jax.resolving.settings import Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
+from mfabric_jax.routing.graphs import rated
 from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
@@ -262,6 +263,8 @@ def linked(one: Scenario, group: Any) -> Any:
     """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group
+    if one.fabric.over_graph:
+        return rated(group, one.workload, one.settings.case.network.paths.name, one.settings.case.run.seed)
     if group.mesh is not None:
         return wired(group)
     return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)

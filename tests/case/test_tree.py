@@ -9,6 +9,7 @@ import pytest
 
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.layers import flags_layer
 from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings
 from mfabric_jax.case.tree import Group
@@ -97,7 +98,7 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     assert flat(python).get(path) != flat(Case()).get(path, object())
     assert from_flag == python
     if path.startswith(
-        ("network.topoopt.", "network.rail-optimized.", "network.multi-plane.")
+        ("network.topoopt.", "network.rail-optimized.", "network.multi-plane.", "network.graph")
     ):  # of a fabric that is not chosen
         assert refused(load, file) == f"{path} is read by no case here (mfabric); leave it out."
     elif path != "network.nic_use" and (path != "network.fabric"):
@@ -119,7 +120,7 @@ def test_a_case_is_immutable_and_equal_by_its_values():
 
 
 def test_names_are_those_that_there_are():
-    assert literals("network.fabric") == set(fabric.NAMES)
+    assert literals("network.fabric") == {*fabric.NAMES, GRAPH}
     assert literals("placement.rule") == {*PLACEMENTS, "given"}
     assert literals("circuits.predict.predictor") == {*PREDICTORS, "random"}
     assert literals("job.schedule") == set(SCHEDULES)

@@ -116,6 +116,8 @@ def _on_tree(
     first = sum(count for _, count in nodes)
     edge = first + tree.edge_of(host)
     runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
+    if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
+        return _network(runs, [*nodes, tree.switches[0]])
     links = tree.switch_links(first)
     runs += [(kind, tail, head, np.full(len(tail), numbers.port * width)) for kind, tail, head in links]
     return _network(runs, [*nodes, *tree.switches])

@@ -1,0 +1,63 @@
+"""A graph of GPUs and switches as expert-parallel groups see it."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from mfabric_jax import units
+from mfabric_jax.fabric.failures import KINDS, Degraded, Hit
+from mfabric_jax.fabric.nic_use import Handover
+
+IN_FILE = "what fails in a graph is a link of capacity 0 in its file"
+
+
+class GraphLinks(eqx.Module):
+    """The links of a graph, which all groups of the cluster share.
+
+    - `file`: of the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
+      links of a server.
+    - `ring_nics`, `stage_nics`: NICs with which a server sends gradients to the next of its stage, and activations to
+      the next stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
+    """
+
+    file: str = eqx.field(static=True)
+    servers: int = eqx.field(static=True)
+    nic_gbps: Float[Array, ""] | float
+    nics: float = eqx.field(static=True)
+    ring_nics: Any = None
+    stage_nics: Any = None
+
+    nic_use = "own"
+    reconfigures = pxn = own_ports = forwards = False
+    oversubscription = mesh = None
+    delay_s = 0.0
+    latency_s = 0.0
+    handover: ClassVar[tuple[Handover, Handover]] = ("none", "none")
+
+    @property
+    def joined(self) -> bool:
+        return self.ring_nics is not None
+
+    @property
+    def nic_Bps(self):
+        """Bytes per second of one NIC."""
+        return units.gbps(self.nic_gbps)
+
+    @property
+    def eps_Bps(self):
+        """What one server sends around the all-reduce ring [bytes/s]."""
+        return self.ring_nics * self.nic_Bps
+
+    @property
+    def send_Bps(self):
+        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
+        return self.stage_nics * self.nic_Bps
+
+    def lacks(self, routing: str) -> dict[str, str]:
+        """Failures that cannot happen here: all of them, with the reason."""
+        return dict.fromkeys(KINDS, IN_FILE)
+
+    def broken(self, hit: Hit) -> Degraded:
+        """No failure is simulated: `lacks` names all."""
+        raise NotImplementedError(IN_FILE)

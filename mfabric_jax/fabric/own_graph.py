@@ -1,0 +1,180 @@
+"""The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE`.
+
+Ranks are on its gpu (or host) nodes in their order. GPUs at one NVSwitch, or single ones, are a server; what stays in a
+server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other bytes the links of the graph by shortest
+paths. Any node forwards, GPUs too. A NIC is the widest link that leaves GPU 0 but for NVLinks, and other links are as
+wide as so many NICs. Parts are counted from links: at a switch each has a port, at either end a transceiver; where a
+server ends it a NIC too; links in servers cost nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, Misfit, concrete
+from mfabric_jax.fabric.cost import Attachment, PartGroup
+from mfabric_jax.fabric.design import Asked, Fabric, Form
+from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.graphs.files import read_graph
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.text_files import stamp
+from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.graph_links import GraphLinks
+
+IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
+GBPS_DIGITS = 6
+
+
+class OwnGraph(NamedTuple):
+    """A graph that was read.
+
+    - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
+    - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
+    """
+
+    network: Network
+    nodes: np.ndarray
+    per_server: int
+    nic_Bps: float
+    nics: float
+    attachment: Attachment
+    longest: int
+
+
+def own_graph(file: str | None) -> OwnGraph:
+    """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
+    if file is None:
+        raise InputError("network.fabric graph needs network.graph, the file of the graph.")
+    return _own_graph(file, stamp(file))
+
+
+@functools.lru_cache(maxsize=8)
+def _own_graph(file: str, _: tuple[int, int]) -> OwnGraph:
+    network = read_graph(file)
+    nodes, kinds = endpoints(network), _kinds(network)
+    if not len(nodes):
+        raise InputError(f"network.graph {file!r} has no nodes.")
+    tail, head = kinds[network.tail], kinds[network.head]
+    leaves = (network.tail == nodes[0]) & (head != "nvswitch") & (network.capacity > 0)
+    outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
+    direct = np.isin(tail, ("gpu", "host")) & np.isin(head, ("gpu", "host")) & (_link_kinds(network) != "nvlink")
+    between = ~np.isin(tail, IN_SERVERS) & ~np.isin(head, IN_SERVERS)
+    ends = leaves & (outside | direct)
+    ends = ends if ends.any() else outside
+    if not np.any(ends):
+        raise InputError(f"network.graph {file!r} has no links that leave its servers.")
+    nic_Bps = float(network.capacity[ends].max())
+    per_server = _per_server(file, network, nodes)
+    widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
+    nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
+    return OwnGraph(
+        network, nodes, per_server, nic_Bps, nics, _attachment(*widths), _most_hops(network, nodes[0], nodes)
+    )
+
+
+def _attachment(outside: float, direct: float, between: float) -> Attachment:
+    """Parts behind one NIC of links to switches, between GPUs and between switches, by their widths in NICs."""
+    nics, links = outside + 2 * direct, outside + direct + between
+    return Attachment(switch_ports=(outside + 2 * between) / nics, transceivers=2 * links / nics, fibres=links / nics)
+
+
+def _kinds(network: Network) -> np.ndarray:
+    return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
+
+
+def _link_kinds(network: Network) -> np.ndarray:
+    return np.repeat([kind for kind, _ in network.links], [count for _, count in network.links])
+
+
+def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
+    """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
+    kinds = _kinds(network)
+    up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
+    if not up.any():
+        return 1
+    first = np.full(network.size, -1)
+    first[network.tail[up][::-1]] = network.head[up][::-1]
+    switch = first[nodes]
+    cuts = np.flatnonzero(np.diff(switch)) + 1
+    each = int(cuts[0]) if len(cuts) else len(nodes)
+    if len(nodes) % each or (switch.reshape(-1, each) != switch[::each, None]).any() or (switch < 0).any():
+        raise InputError(f"network.graph {file!r} must have as many GPUs at every nvswitch, one after the other.")
+    return each
+
+
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[GraphLinks]:
+    from mfabric_jax.fabric.graph_links import GraphLinks
+
+    graph = own_graph(settings.graph)
+    if len(graph.nodes) != job.gpus:
+        raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {settings.graph!r}, got {job.gpus}.")
+    if graph.per_server != job.gpus_per_server:
+        at = "at each nvswitch of" if graph.per_server > 1 else "of a server, as there is no nvswitch in"
+        raise Misfit(
+            f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {settings.graph!r}, got "
+            f"{job.gpus_per_server}."
+        )
+    _check_rate(str(settings.graph), nic_gbps)
+    return [GraphLinks(str(settings.graph), job.servers_per_region, nic_gbps, graph.nics)]
+
+
+def _check_rate(file: str, nic_gbps: float) -> None:
+    """`Misfit` for another bandwidth than that of the graph's NICs."""
+    own = round(units.to_gbps(own_graph(file).nic_Bps), GBPS_DIGITS)
+    if not np.isclose(nic_gbps, own):
+        raise Misfit(f"network.nic_gbps must be {own:g}, as the NICs of {file!r} have it, got {nic_gbps:g}.")
+
+
+def _at(group: GraphLinks, nic_gbps: Any, gpu_tbps: Any = None) -> GraphLinks:
+    """The group; its file says how fast it is."""
+    if concrete(nic_gbps):
+        _check_rate(group.file, nic_gbps)
+    return group
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    graph = own_graph(form.graph)
+    return (PartGroup(graph.nics, "graph", graph.attachment),)
+
+
+def _no_tree(form: Form) -> Tree | None:
+    raise InputError("network.fabric graph has no servers to lay out; replay takes it as --graph FILE, draw as FILE.")
+
+
+def _longest(settings: Asked) -> int:
+    return own_graph(settings.graph).longest
+
+
+def _most_hops(network: Network, start: int, ends: np.ndarray) -> int:
+    """Links from node `start` to the farthest of `ends` that it reaches."""
+    hops = np.full(network.size, -1)
+    hops[start], there = 0, network.capacity > 0
+    while True:
+        fresh = there & (hops[network.tail] == hops.max()) & (hops[network.head] < 0)
+        if not fresh.any():
+            return int(hops[ends].max())
+        hops[network.head[fresh]] = hops.max() + 1
+
+
+GRAPH = Fabric(
+    name="graph",
+    summary="the graph of a file",
+    look=("Graph", "#666666", "p"),
+    groups=_groups,
+    tree=_no_tree,
+    parts=_parts,
+    form=lambda settings, job: Form(graph=settings.graph),
+    at=_at,
+    path_links=_longest,
+    routing="shortest paths",
+    uses="own",
+    over_graph=True,
+)

@@ -1,0 +1,91 @@
+"""A graph as a fabric: as fast and dear as the named fabric that it draws, closed forms, and what does not fit it."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.case import Case
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.own_graph import own_graph
+from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.routing.graphs import rated, ways_on_graph
+from mfabric_jax.simulation import simulate
+from tests.command_line import mistake
+from tests.mistakes import refused
+
+JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
+QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2}
+
+
+@pytest.fixture
+def on_graph(tmp_path):
+    """A case on a graph that is made: kind, settings, and numbers of the graph."""
+
+    def case(kind, settings=None, **numbers):
+        file = tmp_path / f"{kind}.json"
+        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        of_graph = {"network.fabric": "graph", "network.graph": str(file), "job.parallel.gpus": numbers["gpus"]}
+        return Case().with_(JOB | QUICK | of_graph | (settings or {}))
+
+    return case
+
+
+def group_of(case):
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved.settings, resolved.job, case.network.nic_gbps, ("own",))
+    return group, resolved.job
+
+
+def test_a_leaf_spine_is_the_fat_tree_of_its_nics(on_graph):
+    case = on_graph("leaf-spine", gpus=64, radix=16)
+    (own,) = simulate(case).rows()
+    (named,) = simulate(case.with_({"network.fabric": "fat-tree", "network.radix": 16})).rows()
+    assert own["fabric"] == "graph"
+    for column in ("iteration_s", "ep_comm_s", "dp_comm_s", "network_cost_usd", "network_kw"):
+        assert own[column] == pytest.approx(named[column], rel=1e-6), column
+
+
+def test_full_mesh_takes_n_over_size_units(on_graph):
+    # 16 ranks in a 4x4 mesh, one byte a pair: every link carries 16 / 4 bytes.
+    group, job = group_of(on_graph("full-mesh", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4)))
+    assert (group.nics, own_graph(group.file).longest) == (6, 2)
+    (seconds,) = ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
+    assert seconds == pytest.approx(4 / group.nic_Bps)
+    assert ways_on_graph(group, job, "ecmp", seed=1).share.max() == 1
+
+
+def test_rings_and_sends_get_what_the_busiest_link_leaves(on_graph):
+    # Leaves of 12 ports down and 4 up hold 3 servers of 4 GPUs. Around a ring of 3 or 6 servers at most 4 GPUs leave a
+    # leaf; from stage to stage 12 GPUs share its 4 links.
+    numbers = {"gpus": 24, "radix": 16, "oversubscription": 3, "gpus_per_server": 4}
+    settings = {"gpu.gpus_per_server": 4, "job.parallel.pp": 2, "job.parallel.ep": 4, "job.parallel.dp": 3}
+    group, job = group_of(on_graph("leaf-spine", settings, **numbers))
+    found = rated(group, job, "spray")
+    assert (found.ring_nics, found.stage_nics) == (pytest.approx(4), pytest.approx(4 / 3))
+
+
+def test_what_does_not_fit_a_graph(on_graph):
+    case = on_graph("leaf-spine", gpus=16)
+    assert "network.nic_gbps must be 400, as the NICs of" in refused(resolve, case.with_({"network.nic_gbps": 200}))
+    assert "job.parallel.gpus must be the 16 GPUs of" in refused(resolve, case.with_({"job.parallel.gpus": 32}))
+    with pytest.raises(Misfit, match="gpus_per_server must be 8, the GPUs at each nvswitch of"):
+        resolve(case.with_({"gpu.gpus_per_server": 4}))
+    with pytest.raises(Misfit, match="gpus_per_server must be 1, the GPUs of a server, as there is no nvswitch in"):
+        resolve(on_graph("torus", gpus=16, shape=(4, 4)))
+    assert "needs network.graph, the file of the graph" in refused(resolve, Case().with_({"network.fabric": "graph"}))
+
+
+def test_files_of_graphs_stand_among_fabrics(on_graph, capsys, monkeypatch, tmp_path):
+    on_graph("leaf-spine", gpus=16)
+    monkeypatch.chdir(tmp_path)
+    words = "compare --model llama-moe --gpus 16 --tp 1 --pp 1 --ep 16 --fabrics fat-tree,leaf-spine.json"
+    for more, sentence in [
+        ("--nic-gbps 400,200", "network.nic_gbps must be 400"),
+        (
+            "--set network.graph=x.json",
+            "network.graph is leaf-spine.json (network.fabric); leave out the flag or --set.",
+        ),
+        ("--gpu A100-80GB-SXM --nic-gbps 100", "network.nic_gbps must be 400"),
+    ]:
+        assert sentence in mistake(capsys, *words.split(), *more.split())
