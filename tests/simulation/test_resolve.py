@@ -21,7 +21,7 @@ TREE = {"network.fabric": "fat-tree"}
 NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.nvswitches", "gpu.usd"}  # of an H100, or what a fabric says of itself
 NEVER_FILLED = {"job.batch.per_stage", "job.batch.bubble", "network.prices", "circuits.ocs", "run.sample"}
 NEVER_FILLED |= {"compute.kernels.table", "compute.kernels.launch_us"}
-NEVER_FILLED |= {"network.oversubscription", "failures.kinds", "failures.stage", "failures.rates"}
+NEVER_FILLED |= {"network.oversubscription", "network.graph", "failures.kinds", "failures.stage", "failures.rates"}
 
 
 def degrees(**given):
