@@ -23,21 +23,29 @@ def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: 
     path = Path(path)
     allowed = " or ".join(PARSERS) if kind is None else kind
     kind = kind or one_of(f"{what} {str(path)!r}: extension", path.suffix.lower(), PARSERS)
-    data = read_bytes(path, what, allowed, largest)
+    data = read_bytes(path, f"give a {allowed} file of {what}", largest)
     return mapping_in(data, repr(str(path)), what, kind)
 
 
-def read_bytes(path: str | Path, what: str, allowed: str, largest: int = LARGEST) -> bytes:
-    """The content of a file of at most `largest` bytes. `InputError` with the `allowed` kinds if it cannot be read."""
+def read_text(path: str | Path, give: str, largest: int = LARGEST) -> str:
+    """`read_bytes` as text in UTF-8."""
+    try:
+        return read_bytes(path, give, largest).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)!r} is not text in UTF-8, from byte {error.start} on.") from None
+
+
+def read_bytes(path: str | Path, give: str, largest: int = LARGEST) -> bytes:
+    """The content of a file of at most `largest` bytes. `InputError` with `give`, what to do, if it cannot be read."""
     path = Path(path)
     try:
         with path.open("rb") as opened:
             data = opened.read(largest + 1)
     except (OSError, ValueError) as error:  # a name with a zero byte in it is no OSError
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {str(path)!r} ({reason}); give a {allowed} file of {what}.") from error
+        raise InputError(f"cannot read {str(path)!r} ({reason}); {give}.") from error
     if len(data) > largest:
-        raise InputError(f"{str(path)!r} is too large, above {largest:,} bytes; give a {allowed} file of {what}.")
+        raise InputError(f"{str(path)!r} is too large, above {largest:,} bytes; {give}.")
     return data
 
 

@@ -253,6 +253,9 @@ def test_counts_have_a_most():
 
 
 FACTOR = {
+    "bps": 1 / 8,
+    "kbps": 1e3 / 8,
+    "mbps": 1e6 / 8,
     "gbps": 1e9 / 8,
     "tbps": 1e12 / 8,
     "gigabytes_per_s": 1e9,

@@ -90,11 +90,7 @@ IN_GRAPHS = (  # settings that a graph says itself
     *("network.nic_use", "network.gpu_tbps"),
 )
 MOST_CASES = 2**26  # each is an entry of every column
-OWN_NICS = (
-    "fat-tree",
-    "oversub-fat-tree",
-    "multi-plane",
-)  # those that read network.nic_use, and rail-optimized without pxn
+OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn
 
 
 @dataclasses.dataclass(frozen=True)

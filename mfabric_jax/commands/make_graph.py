@@ -24,7 +24,7 @@ class Options:
     """
 
     kind: Annotated[
-        Literal["leaf-spine", "planes", "fat-tree", "torus", "twisted-torus", "full-mesh", "dragonfly"],
+        Literal[NAMES],  # type: ignore[valid-type]
         Positional("KIND", KIND, called="kind of graph"),
     ]
     """leaf-spine, planes (separate leaf-spines, a NIC of each server on each), fat-tree (three tiers), torus,

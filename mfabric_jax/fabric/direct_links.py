@@ -93,7 +93,30 @@ def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
     return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
-class DirectLinks(eqx.Module):
+class LinkRates:
+    """Rates of groups on unchanging links, which have `nic_gbps`, `ring_nics` and `stage_nics`."""
+
+    nic_gbps: Any
+    ring_nics: Any
+    stage_nics: Any
+
+    @property
+    def nic_Bps(self):
+        """Bytes per second of one NIC, and of one link in each direction."""
+        return units.gbps(self.nic_gbps)
+
+    @property
+    def eps_Bps(self):
+        """What one server sends around the all-reduce ring [bytes/s]."""
+        return self.ring_nics * self.nic_Bps
+
+    @property
+    def send_Bps(self):
+        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
+        return self.stage_nics * self.nic_Bps
+
+
+class DirectLinks(eqx.Module, LinkRates):
     """Unchanging links as expert-parallel groups see them.
 
     - `servers`, `nic_gbps`: as in `Region`; `nics`: NICs of a server for links inside its group, or one number per
@@ -139,21 +162,6 @@ class DirectLinks(eqx.Module):
     @property
     def joined(self) -> bool:
         return self.hops is not None
-
-    @property
-    def nic_Bps(self):
-        """Bytes per second of one NIC, and of one link in each direction."""
-        return units.gbps(self.nic_gbps)
-
-    @property
-    def eps_Bps(self):
-        """What one server sends around the all-reduce ring, in both directions [bytes/s]."""
-        return self.ring_nics * self.nic_Bps
-
-    @property
-    def send_Bps(self):
-        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
-        return self.stage_nics * self.nic_Bps
 
     @property
     def routers(self) -> bool:

@@ -5,14 +5,15 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.direct_links import LinkRates
 from mfabric_jax.fabric.failures import KINDS, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 
 IN_FILE = "what fails in a graph is a link of capacity 0 in its file"
 
 
-class GraphLinks(eqx.Module):
+class GraphLinks(eqx.Module, LinkRates):
     """The links of a graph, which all groups of the cluster share.
 
     - `file`: of the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
@@ -39,25 +40,10 @@ class GraphLinks(eqx.Module):
     def joined(self) -> bool:
         return self.ring_nics is not None
 
-    @property
-    def nic_Bps(self):
-        """Bytes per second of one NIC."""
-        return units.gbps(self.nic_gbps)
-
-    @property
-    def eps_Bps(self):
-        """What one server sends around the all-reduce ring [bytes/s]."""
-        return self.ring_nics * self.nic_Bps
-
-    @property
-    def send_Bps(self):
-        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
-        return self.stage_nics * self.nic_Bps
-
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: all of them, with the reason."""
         return dict.fromkeys(KINDS, IN_FILE)
 
     def broken(self, hit: Hit) -> Degraded:
-        """No failure is simulated: `lacks` names all."""
-        raise NotImplementedError(IN_FILE)
+        """None: `lacks` names all failures. Raises `InputError`."""
+        raise InputError(f"failure {hit.kind!r} is not simulated on a graph: {IN_FILE}.")

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[Electrical]:
     found = tree_groups(settings, job, nic_gbps, nic_uses)
-    form, own = _form(settings, job), settings.flow_planes == "own"
-    _tree(dataclasses.replace(form, radix=settings.radix)).checked(job.servers * found[0].nics)
+    own = settings.flow_planes == "own"
+    dataclasses.replace(_tree(_form(settings, job)), hosts=job.servers * found[0].nics)  # `InputError` without room
     if own and any(one.nic_use != "own" or one.oversubscription is not None for one in found):
         raise Misfit("network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1.")
     return [dataclasses.replace(one, planes=settings.planes, own_plane=own) for one in found]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return dataclasses.replace(tree_form(settings, job), tiers=2, planes=settings.planes)
+    return dataclasses.replace(tree_form(settings, job), tiers=2, radix=settings.radix, planes=settings.planes)
 
 
 def _tree(form: Form) -> Tree:

@@ -6,7 +6,7 @@ SIGCOMM 2008.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -58,10 +58,6 @@ class Tree:
                 f"a tree of {self.tiers} tiers and radix {self.radix} has room for {self.most_hosts} hosts, got "
                 f"{self.hosts_per_part}; choose {more}."
             )
-
-    def checked(self, hosts: int) -> "Tree":
-        """The tree over `hosts` hosts; `InputError` if it has no room for them."""
-        return replace(self, hosts=hosts)
 
     def _ports(self, ratio: float) -> tuple[int, int]:
         exact = Fraction(ratio).limit_denominator(1000)

@@ -5,6 +5,7 @@ from pathlib import Path
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.measurements import deepep, nccl_tests, osu, perftest
 from mfabric_jax.measurements.times import LARGEST, Report
+from mfabric_jax.text_files import read_text
 
 FORMATS = (
     "nccl-tests as text or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall "
@@ -17,7 +18,8 @@ def read_times(path: str | Path, ranks: int | None = None) -> Report:
 
     `InputError` for a file of no known tool, a broken one, and ranks that the file says otherwise.
     """
-    report = _read(_text(path), str(path), None if ranks is None else whole("ranks", ranks))
+    text = read_text(path, f"give output of {FORMATS}", LARGEST)
+    report = _read(text, str(path), None if ranks is None else whole("ranks", ranks))
     if ranks is not None and report.ranks not in (None, ranks):
         raise InputError(f"{path} is of {report.ranks} ranks; leave out --ranks, or correct it, got {ranks}.")
     return report
@@ -35,19 +37,3 @@ def _read(text: str, file: str, ranks: int | None) -> Report:
     if deepep.looks_like(text):
         return deepep.read_text(text, file)
     raise InputError(f"{file} is of no tool that is known; allowed: {FORMATS}.")
-
-
-def _text(path: str | Path) -> str:
-    """The text of a file of at most 64 MiB."""
-    try:
-        with Path(path).open("rb") as opened:
-            data = opened.read(LARGEST + 1)
-    except (OSError, ValueError) as error:  # a name with a zero byte in it is no OSError
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {str(path)!r} ({reason}); give output of {FORMATS}.") from error
-    if len(data) > LARGEST:
-        raise InputError(f"{str(path)!r} is too large, above {LARGEST:,} bytes; give output of {FORMATS}.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{str(path)!r} is not text in UTF-8, from byte {error.start} on.") from None

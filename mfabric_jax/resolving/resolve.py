@@ -483,13 +483,11 @@ CAST = 2.0  # bytes of a weight for products in FP8: by rows and by columns
 
 def _in_memory(found: _Open) -> dict[str, float]:
     """Bytes of a parameter and of what is kept, by field of `Workload`."""
-    each = {
-        name: _bytes(found[f"job.precision.{name}"], name) for name in ("accumulated", "moments", "weights", "kept")
-    }
+    names = ("accumulated", "moments", "weights", "kept")
+    each = {name: _bytes(found[f"job.precision.{name}"], name) for name in names}
     casts = found["job.precision.compute"] == "fp8"
-    beside = (
-        0.0 if casts and found["job.precision.weights"] == "fp8" else each["weights"]
-    )  # else casts are all there is
+    casts_alone = casts and found["job.precision.weights"] == "fp8"
+    beside = 0.0 if casts_alone else each["weights"]
     return {
         "accumulated_bytes": each["accumulated"],
         "moment_bytes": each["moments"],

@@ -24,7 +24,7 @@ from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.compute import BlockSeconds, scaled
 from mfabric_jax.workload.gpus import DEFAULT_GPU
-from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, kernel_seconds, rates_of, shares_of, table
+from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
     from mfabric_jax.policies import Policy
@@ -203,8 +203,7 @@ class Settings(Hardware):
         rate: Any = self.case.compute.rate
         if rate.name != "kernels":
             return IDEAL
-        found = shares_of(job.servers_per_region, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
-        return found if job.capacity_factor is None else found._replace(counts_s=0.0)
+        return job_shares(job, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
 
     @property
     def memory_Bps(self) -> float:

@@ -205,7 +205,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
-SAMPLE, BANDWIDTH, EFFICIENCY = "run.sample", "network.nic_gbps", "compute.efficiency"
+SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 PORTS = "network.mfabric.optical_degree"
 
 
@@ -353,14 +353,13 @@ class Points:
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
         found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in PARTS}
-        for column, function in self._variants().items():
+        ways = {column: (function, cases) for column, function in self._variants().items()}
+        if (alpha_s := cases[ALPHA]).any():
+            ways[PROMPT] = self.function, cases | {ALPHA: np.zeros_like(alpha_s)}
+        for column, (function, numbers) in ways.items():
             way = jax.tree_util.Partial(_timed, function)
-            arrays = evaluate(way, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+            arrays = evaluate(way, {"case": numbers, "solved": again}, at_once=at_once, before=before).arrays
             found[column] = arrays["iteration_s"].astype(np.float64)
-        if cases[PATHS["alpha_s"]].any():
-            prompt = cases | {PATHS["alpha_s"]: np.zeros_like(cases[PATHS["alpha_s"]])}
-            arrays = evaluate(timed, {"case": prompt, "solved": again}, at_once=at_once, before=before).arrays
-            found[PROMPT] = arrays["iteration_s"].astype(np.float64)
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)

@@ -161,7 +161,8 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
     mean[TURNED] = np.full(len(one.bandwidths), float(np.any(solved.switch)))
     over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
     variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
-    mean |= {name: variants.pop(name) for name in (PROMPT,) if name in variants}
+    if PROMPT in variants:
+        mean[PROMPT] = variants.pop(PROMPT)
     achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
     columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
     others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]

@@ -45,7 +45,7 @@ class FabricRates(NamedTuple):
 
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
-    - `alpha_s`: of every message of these, beside bytes and propagation; `step_s`: both but bytes.
+    - `alpha_s`: of every all-to-all, send and step of a ring beside its bytes and propagation; `step_s`: both of these.
     - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
@@ -288,7 +288,7 @@ def running_blocks(
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
     nic_Bps = xp.asarray(rates.nic_Bps, dtype)
     latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
-    counted = np.where(where.backward[..., None], [0.0, 0.0], [1.0, 0.0])
+    counted = ~where.backward[..., None] * np.array([1.0, 0.0])
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
     before_s = xp.asarray(rates.alpha_s, dtype) + xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype)
     latency_s = latency_s + xp.where(sends, before_s, 0)

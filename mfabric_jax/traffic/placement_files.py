@@ -8,6 +8,7 @@
 Slot p lives on rank p // (slots / ranks). Only `ascend` says how many ranks there are.
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from jaxtyping import Int
 
 from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.text_files import read_mapping, stamp
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
@@ -55,8 +56,14 @@ def is_placement(told: Mapping[str, Any]) -> bool:
 
 def read_placement(path: str | Path) -> Placement:
     """The placement in a .json file of any form. `InputError` for another file, and where an expert has no slot."""
-    told = read_mapping(path, "placements of experts", ".json")
-    return placement_in(told, str(path))
+    return _read(str(path), stamp(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: str, _: tuple[int, int]) -> Placement:
+    found = placement_in(read_mapping(path, "placements of experts", ".json"), path)
+    found.slots.setflags(write=False)
+    return found
 
 
 def placement_in(told: Mapping[str, Any], file: str) -> Placement:

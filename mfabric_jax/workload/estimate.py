@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds, backward_of, block_seconds
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, kernel_seconds, rates_of, shares_of
+from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, job_shares, kernel_seconds, rates_of
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import again_of
@@ -66,11 +66,11 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     count (traffic between and inside servers at once), then the bubble, gradients and the optimizer step."""
     nics = workload.gpus_per_server if server.nics is None else server.nics
     measured = speeds.efficiency is None
-    shares = shares_of(workload.servers_per_region, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
+    shares = job_shares(workload, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
     of_server = nics * float(units.gbps(speeds.nic_gbps))
     rings = server.nvlink * shares.ring_nvlink, of_server * shares.ring_nic
-    counts_s = shares.counts_s if workload.capacity_factor is None else 0.0
-    rates = _Rates(*rings, server.nvlink * shares.nvlink, of_server * shares.nic, of_server * shares.send, counts_s)
+    sends = server.nvlink * shares.nvlink, of_server * shares.nic, of_server * shares.send
+    rates = _Rates(*rings, *sends, shares.counts_s)
     if speeds.efficiency is None:
         block = kernel_seconds(workload, server, speeds.precision)
     else:

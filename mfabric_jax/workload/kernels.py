@@ -26,6 +26,7 @@ from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 HOW = ("slow", "usual", "fast")  # low, typical and high figures of the table
 FORMATS = ("bf16", "fp8")
+SHARED = ("other", "launch", "counts", "communication")  # parts of the table that are of no GPU
 SCORES_BACKWARD = 2.5  # FLOPs of a fused backward over forward: five products for two (arXiv 2307.08691)
 CAST_BYTES = 4  # of an element: read in bf16, written in FP8 by rows and by columns
 LOSS_BYTES = (16, 8)  # of a logit, forward and backward: to float32, its exponential and sum; its gradient
@@ -55,9 +56,10 @@ class Rates(NamedTuple):
 
 @functools.cache
 def table(path: str | None = None) -> dict[str, Any]:
-    """The table of measured kernels; `path`: a file of one's own."""
+    """The table of measured kernels; `path`: a file of one's own, with these `SHARED` parts where it has none."""
     if path is not None:
-        return read_mapping(Path(path), "measured kernels")
+        own = read_mapping(Path(path), "measured kernels")
+        return {name: table()[name] for name in SHARED} | own
     return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
 
 
@@ -174,6 +176,12 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
         counts_s=float(units.us(every["counts"]["us"][at])),
         cores=one["cores"],
     )
+
+
+def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
+    """`shares_of` a job's group; with a capacity the sizes of a dispatch are known, and nothing is told."""
+    found = shares_of(workload.servers_per_region, dispatcher, how, path)
+    return found if workload.capacity_factor is None else found._replace(counts_s=0.0)
 
 
 DISPATCHERS = ("nccl", "deepep", "hybridep")

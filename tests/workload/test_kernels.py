@@ -1,6 +1,7 @@
 """Seconds of a block from measured kernels, against hand-worked ones and published products."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from mfabric_jax.workload.kernels import (
     DISPATCHERS,
     HOW,
     IDEAL,
+    SHARED,
     Rates,
     _Kernels,
     achieved_by_kernels,
@@ -166,3 +168,11 @@ def test_links_between_measured_numbers_of_servers():
         assert 0 < usual.cores < 0.2
     with pytest.raises(InputError, match="dispatcher 'mine' is unknown; allowed: nccl, deepep, hybridep"):
         shares_of(2, "mine")
+
+
+def test_a_table_of_ones_own_needs_only_its_own_gpus(tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({"hopper": table()["hopper"]}))
+    mine = table(str(tmp_path / "mine.json"))
+    assert {name: mine[name] for name in SHARED} == {name: table()[name] for name in SHARED}
+    assert family_of(H100, str(tmp_path / "mine.json")) == table()["hopper"]
+    assert shares_of(4, "nccl", "usual", str(tmp_path / "mine.json")) == shares_of(4, "nccl")

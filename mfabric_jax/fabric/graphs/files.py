@@ -10,7 +10,7 @@ from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
 from mfabric_jax.fabric.graphs.data import GraphData
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.text_files import mapping_in, read_bytes
+from mfabric_jax.text_files import mapping_in, read_text
 
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"
@@ -57,11 +57,7 @@ def _dumps(named: str) -> list[str]:
 
 
 def _text(file: str) -> str:
-    data = read_bytes(file, WHAT, SUFFIXES, LARGEST)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file!r} is not text in UTF-8, from byte {error.start} on; give {ALLOWED}.") from None
+    return read_text(file, f"give a {SUFFIXES} file of {WHAT}", LARGEST)
 
 
 def _data(file: str, text: str) -> dict[str, Any]:
