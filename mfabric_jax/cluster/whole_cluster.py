@@ -21,8 +21,9 @@ from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
+from mfabric_jax.routing.ends import Ends, columns_of_ends
 from mfabric_jax.routing.shortest import Routes
-from mfabric_jax.routing.transfers import Transfers, Wired, under, wired_cluster, wired_graph
+from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, wired_cluster, wired_graph
 from mfabric_jax.simulation import Resolved, resolve
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
@@ -187,8 +188,18 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
     for kind, mask in masks.items():
         if mask.any():
             ends = {"flows": int(mask.sum()), "bytes": float(flows.size[mask].sum())}
-            rows.append(facts | {"traffic": kind} | ends | {"end_s": float(done.finish[mask].max())} | took)
+            ends |= {"end_s": float(done.finish[mask].max())} | _flow_ends(solved, mask)
+            rows.append(facts | {"traffic": kind} | ends | took)
     return rows
+
+
+def _flow_ends(solved: Solved, mask: np.ndarray) -> dict[str, Any]:
+    """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy for longest."""
+    flows, done, network = solved.flows, solved.transfers, solved.network
+    some = mask & (flows.size > 0)
+    carried = link_bytes(network, Routes(*(x[some] for x in solved.routes)), flows.size[some])
+    alone = np.divide(carried, network.capacity, out=np.zeros_like(carried), where=carried > 0)
+    return columns_of_ends(Ends.of((done.finish - flows.start)[some], alone, network.link_name))
 
 
 def peak_megabytes() -> float:

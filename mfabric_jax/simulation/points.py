@@ -18,12 +18,15 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.routing.ends import Ends
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
+from mfabric_jax.simulation.flow_ends import Circuits, circuits_of, ends_at, flow_columns, slot_of
 from mfabric_jax.simulation.rows import (
     PARTS,
     SWITCHING,
     TURNED,
     changes_of,
+    column_of,
     columns_of,
     compute_source,
     listed_rows,
@@ -97,7 +100,7 @@ class IterationOf(eqx.Module):
         return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Numbers) -> Exchanges:
-        """The all-to-alls at 1 byte/s of NICs and NVSwitches, without circuits; depends on `solved_for` alone."""
+        """The all-to-alls at 1 byte/s of NICs and NVSwitches; depends on `solved_for` alone."""
         case = self._typed(case)
         group, at = self._group(case), case["sample"]
         workload = self.solver.workload
@@ -105,7 +108,7 @@ class IterationOf(eqx.Module):
         trade_off = trade_off_of(workload, *self._costs(case), routing) if weighs else None
         given = self.given.at(at)
         between = self.solver.between(group, given, trade_off)
-        return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)
+        return between._replace(inside=exchanges_inside(workload, group, given.tokens))
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
         rates, seconds = self._costs(self._typed(case))
@@ -207,6 +210,8 @@ PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at on
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 PORTS = "network.mfabric.optical_degree"
+NIC = "nic_Bps"  # what a NIC carries of a case
+MOST_KEYS = 256  # different all-to-alls whose flows are shown
 
 
 class Points:
@@ -218,6 +223,7 @@ class Points:
         self.block, self.resolved = block, resolve(usual)
         self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
         self._over = np.zeros((0, 0))
+        self._circuits: Circuits | None = None
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
@@ -273,7 +279,12 @@ class Points:
         each = {name: np.tile(values, self.replicas) for name, values in each.items()}
         each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
         seconds = self._seconds(each, min(len(self.block) * len(self.function.given.tokens), usual_at_once()), before)
-        over = self._over_balanced(seconds.pop("solved"), np.tile(place, self.replicas))
+        keys = seconds.pop("solved")
+        over = self._over_balanced(keys, np.tile(place, self.replicas))
+        told_last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
+        flows = self._flows(
+            keys[told_last], {name: values[told_last] for name, values in each.items()}, seconds.pop(NIC)[told_last]
+        )
         weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
         seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
@@ -284,7 +295,24 @@ class Points:
         if self.settings.case.traffic.source.name in DRAWN:  # the columns of few cases; many are drawn once
             others = range(2, self.settings.case.run.draws + 1)
             told |= dict.fromkeys(map(DRAW.format, others), np.full(len(self.block), np.nan))
-        return told | {"compute_source": self._sources(cases)}
+        return told | {"compute_source": self._sources(cases)} | flows
+
+    def _flows(self, keys: np.ndarray, cases: Numbers, nic_Bps: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of one dispatch (`flow_ends`) of every row, solved once for each of the `keys` [N] of all-to-alls;
+        unknown where there are more than `MOST_KEYS`."""
+        every, first = np.unique(keys, return_index=True)
+        found = {}
+        for key, row in zip(every.tolist(), first.tolist(), strict=True):
+            case = {name: values[row] for name, values in cases.items()}
+            found[key] = self._ends(key, case) if len(every) <= MOST_KEYS else None
+        columns = flow_columns([found[key] for key in keys.tolist()], nic_Bps)
+        return {name: column_of(values) for name, values in columns.items()}
+
+    def _ends(self, key: int, case: Numbers) -> Ends | None:
+        function, circuits = self.function, self._circuits and Circuits(*(x[key] for x in self._circuits))
+        group = function._group(function._typed(case))
+        sent = np.asarray(function.given.tokens[int(case[SAMPLE])])
+        return ends_at(self.scenario, group, sent, function.solver.carry, circuits)
 
     def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Median all-to-all load of each row over the balanced one; `solved` [N']: all-to-alls, `place` [N']: rows."""
@@ -348,11 +376,14 @@ class Points:
         some = _padded(first)
         solve, few = jax.tree_util.Partial(_solved, self.function), min(len(some), usual_at_once() // PART_SOLVED)
         each = {name: values[some] for name, values in cases.items()}
-        solved = evaluate(solve, each, at_once=few, before=before).arrays
+        solved = dict(evaluate(solve, each, at_once=few, before=before).arrays)
+        if (counts := solved.pop(CIRCUITS, None)) is not None:
+            at = (slice(None), *slot_of(self.job).at)  # type: ignore[union-attr]
+            self._circuits = Circuits(counts, solved["optical"][at], solved["electrical"][at])
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
-        found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in PARTS}
+        found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in (*PARTS, NIC)}
         ways = {column: (function, cases) for column, function in self._variants().items()}
         if (alpha_s := cases[ALPHA]).any():
             ways[PROMPT] = self.function, cases | {ALPHA: np.zeros_like(alpha_s)}
@@ -393,9 +424,16 @@ def _padded(rows: np.ndarray) -> np.ndarray:
     return rows[np.minimum(np.arange(1 << (len(rows) - 1).bit_length()), len(rows) - 1)]
 
 
+CIRCUITS = "circuits"  # of the dispatch whose flows are shown
+
+
 def _solved(function: IterationOf, case: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in function.exchanges(case)._asdict().items() if x is not None}
+    solved = function.exchanges(case)
+    circuits = circuits_of(solved, slot_of(function.solver.workload))
+    found = {name: x for name, x in solved._replace(count=None)._asdict().items() if x is not None}
+    return found if circuits is None else found | {CIRCUITS: circuits.count}
 
 
 def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
-    return function.time(both["case"], Exchanges(**both["solved"], count=None))
+    rates, _ = function._costs(function._typed(both["case"]))
+    return function.time(both["case"], Exchanges(**both["solved"], count=None)) | {NIC: rates.nic_Bps}

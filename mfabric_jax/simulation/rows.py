@@ -11,6 +11,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.simulation.flow_ends import flow_columns
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.timing.passes import places
@@ -165,8 +166,16 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
         mean[PROMPT] = variants.pop(PROMPT)
     achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
     columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
+    columns |= _flows(simulated)
     others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
     return listed_rows(columns | band_columns(mean["iteration_s"], variants, others))
+
+
+def _flows(simulated: Simulated) -> dict[str, np.ndarray]:
+    one, many = simulated.scenario, len(simulated.scenario.bandwidths)
+    found = simulated.ends if len(simulated.ends) == many else simulated.ends * many
+    columns = flow_columns(found, np.array([float(one.rates(gbps).nic_Bps) for gbps in one.bandwidths]))
+    return {name: column_of(values) for name, values in columns.items()}
 
 
 def columns_of(

@@ -6,7 +6,7 @@ All-to-alls are solved once for all bandwidths: links are multiples of NICs, so 
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -27,9 +27,11 @@ from mfabric_jax.fabric.tree import roomy_radix
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.routing.ends import Ends
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.routing.graphs import ways_on_graph
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
+from mfabric_jax.simulation.flow_ends import ends_of
 from mfabric_jax.simulation.on_host import (
     busy_of_blocks,
     covers,
@@ -62,6 +64,7 @@ class Simulated(NamedTuple):
     - `exchanges`: the all-to-alls, [I ...] or [bandwidth I ...], without circuits.
     - `times` [I bandwidth]: of the slowest replica; `replica_s` [I bandwidth]: seconds of the mean replica.
     - `variants`: seconds of the slowest replica [I bandwidth] by column of `bands`, or `PROMPT`.
+    - `ends`: of the flows of one dispatch (`flow_ends`), for every bandwidth or for all of them; None: not known.
     """
 
     scenario: Scenario
@@ -69,6 +72,7 @@ class Simulated(NamedTuple):
     times: Iteration
     replica_s: Array
     variants: Mapping[str, Any] = {}
+    ends: tuple[Ends | None, ...] = (None,)
 
 
 # ------------------------------------------------------------------------------------------------------------- solving
@@ -209,12 +213,22 @@ def _arrays(numbers: Any, dtype: str) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), numbers)
 
 
-def solve_between(one: Scenario) -> Exchanges:
-    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`. NumPy arrays."""
+def solved_with_ends(one: Scenario) -> tuple[Exchanges, list[Ends | None]]:
+    """`solve_between`, and when the flows of one dispatch end; nothing of them for a scenario that is drawn again."""
+    carry = carried(one)
+    solved = solve_between(one, carry)
+    return solved._replace(count=None), [None] if one.drawn_again else ends_of(one, solved, carry)
+
+
+def solve_between(one: Scenario, carry: Any = None) -> Exchanges:
+    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`. NumPy arrays.
+
+    `carry`: that of the scenario (`carried`), if it is known already.
+    """
     settings = one.settings
     if covers(one):
         if not one.group.reconfigures:
-            return solved_between(one, carried(one), None)
+            return solved_between(one, carried(one) if carry is None else carry, None)
         spans = one.each_replica if one.circuits_for in LONG else []
         return solved_between(one, None, np.concatenate([planned_on(each) for each in spans]) if spans else None)
     given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
@@ -262,15 +276,21 @@ def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds |
     return timed
 
 
-def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
-    """Solve and time every iteration; `exchanges`: reused from a scenario with the same all-to-alls."""
+def simulate_scenario(
+    one: Scenario, exchanges: Exchanges | None = None, found: Sequence[Ends | None] = (None,)
+) -> Simulated:
+    """Solve and time every iteration; `exchanges`, `found`: reused from a scenario with the same all-to-alls."""
     check_dtype(one.settings.case.run.dtype)
-    solved = solve(one) if exchanges is None else exchanges
+    if exchanges is None:
+        between, found = solved_with_ends(one)
+        exchanges = _together(between, solved_inside(one))
+    solved = exchanges
     ways, replicas = _ways(one), len(one.every_replica)
     timed, *others = times_on_host(one, solved, list(ways.values()))
     names = [name for name in ways if name]
     variants = {name: slowest(each, replicas).iteration_s for name, each in zip(names, others, strict=True)}
-    return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas), variants)
+    mean = mean_of_replicas(timed, replicas)
+    return Simulated(one, solved, slowest(timed, replicas), mean, variants, tuple(found))
 
 
 def _ways(one: Scenario) -> dict[str, tuple[BlockSeconds, str]]:
@@ -300,7 +320,7 @@ def simulate_each(
     left = {number: one for number, one in enumerate(every) if number not in done}
     with ThreadPoolExecutor(workers) as pool:
         for one in sorted(left.values(), key=_work, reverse=True):  # long ones first: the pool stays busy
-            for key, work in ((one.between_key, solve_between), (one.inside_key, solved_inside)):
+            for key, work in ((one.between_key, solved_with_ends), (one.inside_key, solved_inside)):
                 if key not in started:
                     started[key] = pool.submit(work, one)
         parts = {number: (started[one.between_key], started[one.inside_key]) for number, one in left.items()}
@@ -311,8 +331,8 @@ def simulate_each(
                     running = {part for both in parts.values() for part in both if not part.done()}
                     wait(running, return_when=FIRST_COMPLETED)
                     continue
-                between, inside = (part.result() for part in parts.pop(number))
-                simulated = simulate_scenario(left[number], _together(between, inside))
+                (between, found), inside = (part.result() for part in parts.pop(number))
+                simulated = simulate_scenario(left[number], _together(between, inside), found)
                 if progress:
                     progress(simulated.scenario)
                 yield number, simulated

@@ -1,6 +1,7 @@
 """`mfabric cluster` and `draw`: what they print and write, and one sentence for every mistake."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1
 CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
 pytestmark = pytest.mark.usefixtures("command_line")
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
-OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
+OUT_COLUMNS += ["flow_p50_s", "flow_p99_s", "busiest_link", "busiest_link_use", "build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
 FLOW_COLUMNS = ["flow", "traffic", "src", "dst", "bytes", "start_s", "finish_s", "rate_bytes_per_s", "bottleneck"]
 
@@ -43,6 +44,10 @@ def test_a_cluster(capsys, tmp_path):
     for row in every[1:]:
         own = [flow for flow in flows if flow["traffic"] == row["traffic"]]
         np.testing.assert_allclose(row["end_s"], max(flow["finish_s"] for flow in own), rtol=1e-12)
+        took = sorted(flow["finish_s"] - flow["start_s"] for flow in own if flow["bytes"])
+        for part, name in ((0.5, "flow_p50_s"), (0.99, "flow_p99_s")):
+            np.testing.assert_allclose(row[name], took[math.ceil(part * len(took)) - 1], rtol=1e-9)
+        assert row["busiest_link"].startswith(("gpu", "edge", "nvswitch"))
         printed = line_of(output.out, *row["traffic"].split())
         assert int(printed[0].replace(",", "")) == len(own)
         np.testing.assert_allclose(float(printed[2]), row["end_s"], rtol=1e-3)

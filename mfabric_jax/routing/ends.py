@@ -1,0 +1,164 @@
+"""When the flows of one all-to-all end, and its busiest link, on the host in float64.
+
+A flow is what the fabric moves as one: bytes of a pair of GPUs, ranks, or servers where NICs are pooled or bytes take
+circuits. The busiest link is the one whose own bytes would take longest at its whole capacity.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.flows.host_times import finish_times_now
+from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
+from mfabric_jax.traffic.dispatch import server_bytes
+
+WAYS = "out", "in"
+KEPT = 1 + 1e-6  # of circuits' time: pairs that best paths keep on their circuits
+
+
+class Ends(NamedTuple):
+    """`seconds` [F]: when each flow with bytes ends. `busiest`: a link, whose bytes take `busiest_s` alone; None where
+    all ways are paced to end together."""
+
+    seconds: np.ndarray
+    busiest: str | None
+    busiest_s: float
+
+    @classmethod
+    def of(cls, seconds: Float[np.ndarray, "F"], alone: Float[np.ndarray, "L"], name: Callable[[int], str]) -> "Ends":
+        """`alone`: seconds that the bytes of every link take at its whole capacity; `name`: of a link by its number."""
+        at = int(alone.argmax()) if len(alone) else 0
+        return cls(seconds, name(at) if len(seconds) else None, float(alone.max(initial=0)))
+
+    def quantile(self, part: float) -> float | None:
+        """When this part of the flows has ended; None without flows."""
+        return float(np.quantile(self.seconds, part, method="inverted_cdf")) if len(self.seconds) else None
+
+    @property
+    def busiest_use(self) -> float | None:
+        """Part of the time until the last flow ends that the busiest link needs for its bytes."""
+        last = self.seconds.max(initial=0)
+        return None if self.busiest is None or not np.isfinite(last) or last == 0 else float(self.busiest_s / last)
+
+
+QUANTILES = {"flow_p50_s": 0.5, "flow_p99_s": 0.99}
+
+
+def columns_of_ends(found: Ends | None, rate: float = 1.0) -> dict[str, Any]:
+    """Columns of a row; `rate`: how many times as fast links are; None: not known."""
+    if found is None:
+        return dict.fromkeys((*QUANTILES, "busiest_link", "busiest_link_use"))
+    seconds = {name: found.quantile(part) for name, part in QUANTILES.items()}
+    columns: dict[str, Any] = {name: None if s is None else s / rate for name, s in seconds.items()}
+    return columns | {"busiest_link": found.busiest, "busiest_link_use": found.busiest_use}
+
+
+@functools.singledispatch
+def ends(group, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> Ends:
+    """When the flows of one all-to-all of `demand` bytes end on links that do not change, by the group's own rule."""
+    raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
+
+
+@ends.register
+def _(group: Electrical, demand, ranks_per_server) -> Ends:
+    ports = spray_ports(group, demand, ranks_per_server)
+    each, edges = len(ports.port), 0 if ports.edge is None else len(ports.edge)
+    planes = group.planes if group.own_plane else 1
+    owner = "NICs of server {}" if group.nic_use == "pooled" else "NIC of rank {}"
+    named = [owner.format(at // planes) + (f", plane {at % planes}" if planes > 1 else "") for at in range(each)]
+    return _on_ports(ports, [*named, *(f"edge switch of server {at}" for at in range(edges))])
+
+
+@ends.register
+def _(group: DirectLinks, demand, ranks_per_server) -> Ends:
+    assert group.mesh is not None
+    size = server_bytes(away_from_server(demand, ranks_per_server), ranks_per_server)
+    capacity = np.asarray(group.mesh.nics, float) * np.asarray(group.nic_Bps, float)
+    ways = np.asarray(group.hops), np.asarray(group.share, float)
+    return _on_paths(capacity, *ways, np.tile(size.ravel(), group.groups), group.mesh.network.link_name)
+
+
+def ends_on_paths(
+    carry: SinglePaths, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
+) -> Ends:
+    """When the flows of one all-to-all end on paths of their own; `name`: of a link by its number."""
+    size = demand[np.asarray(carry.source), np.asarray(carry.target)] / carry.slices
+    capacity = np.asarray(carry.capacity, float) * float(nic_Bps)
+    return _on_paths(capacity, np.asarray(carry.hops), np.asarray(carry.share, float), size, name)
+
+
+def ends_on_circuits(
+    region: Region,
+    count: Int[np.ndarray, "S S"],
+    demand: Float[np.ndarray, "S S"],
+    routing: str,
+    optical_s: float,
+    electrical_s: float,
+) -> Ends:
+    """When the bytes of pairs of servers end on circuits `count` and packet switches, which finish their parts at
+    `optical_s` and `electrical_s` (`routing.region.part_times`)."""
+    demand = np.where(np.eye(len(demand), dtype=bool), 0.0, demand)
+    some, last = demand > 0, max(optical_s, electrical_s)
+    if routing == "relay":
+        return Ends(np.full(some.sum(), last), None, last)
+    circuit = count * float(region.nic_Bps)
+    direct = np.divide(demand, circuit, out=np.full(demand.shape, np.inf), where=count > 0)
+    port = np.broadcast_to(np.asarray(region.eps_Bps, float), len(demand))
+    if routing == "split":
+        kept, end = np.minimum(demand, circuit * last), np.minimum(direct, last)
+    else:
+        on = (count > 0) if routing == "unsplit" else direct <= optical_s * KEPT
+        kept = np.where(on, demand, 0)
+        end = np.where(on, direct, _star_ends(Ports(demand - kept, port, None)))
+    rest = demand - kept
+    alone = np.concatenate(
+        [
+            np.divide(kept, circuit, out=np.zeros_like(kept), where=kept > 0).ravel(),
+            *(np.divide(load, port, out=np.zeros_like(port), where=load > 0) for load in (rest.sum(1), rest.sum(0))),
+        ]
+    )
+    servers = range(len(demand))
+    names = [f"circuits of server {i} to server {j}" for i in servers for j in servers]
+    names += [f"electrical NICs of server {at}, {way}" for way in WAYS for at in servers]
+    return Ends.of(end[some], alone, names.__getitem__)
+
+
+def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:
+    out, into = ports.size.sum(1), ports.size.sum(0)
+    capacity = [ports.port, ports.port] if ports.edge is None else [ports.port, ports.edge] * 2
+    loads = []
+    for load in (out, into):
+        loads += [load] if ports.edge is None else [load, load.reshape(len(ports.edge), -1).sum(1)]
+    alone = np.concatenate(loads) / np.concatenate(capacity)
+    both = [f"{name}, {way}" for way in WAYS for name in names]
+    return Ends.of(_star_ends(ports)[ports.size > 0], alone, both.__getitem__)
+
+
+def _star_ends(ports: Ports) -> Float[np.ndarray, "N N"]:
+    """When every flow of a star of ports ends [s]; 0 without bytes."""
+    number, found = len(ports.port), np.zeros(ports.size.shape)
+    i, j = np.nonzero(ports.size)
+    hops, capacity = [i, number + j], [ports.port, ports.port]
+    if ports.edge is not None:
+        per = number // len(ports.edge)
+        hops += [2 * number + i // per, 2 * number + len(ports.edge) + j // per]
+        capacity += [ports.edge, ports.edge]
+    hops = np.stack(hops, axis=1)
+    if len(i):
+        size = ports.size[i, j][None]
+        found[i, j] = finish_times_now(np.concatenate(capacity).astype(float), hops, np.ones(hops.shape), size)[0]
+    return found
+
+
+def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> Ends:
+    finish = finish_times_now(capacity, hops, share, size[None])[0]
+    there = hops >= 0
+    load = np.bincount(hops[there], (share * size[:, None])[there], minlength=len(capacity))
+    alone = np.divide(load, capacity, out=np.zeros(len(capacity)), where=load > 0)
+    return Ends.of(finish[size > 0], alone, name)

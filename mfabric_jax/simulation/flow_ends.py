@@ -1,0 +1,102 @@
+"""One all-to-all of a case as columns: when its flows end, and its busiest link.
+
+It is the dispatch of the middle MoE block for the first micro-batch, in the iteration that is shown (`run.sample`, or
+the last) of the first replica; seconds are those of its bytes, without latency.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mfabric_jax.array_module import Array
+from mfabric_jax.fabric.own_graph import own_graph
+from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_paths
+from mfabric_jax.routing.fixed import SinglePaths
+from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
+from mfabric_jax.workload import Workload
+
+COLUMNS = tuple(columns_of_ends(None))
+
+
+class Slot(NamedTuple):
+    """Where the shown dispatch runs: its MoE block, and indices into [P Q L 2]."""
+
+    layer: int
+    at: tuple[int, int, int, int]
+
+
+def slot_of(job: Workload) -> Slot | None:
+    """None for a job without all-to-alls."""
+    where = places(job)
+    layers = np.unique(where.layer[where.layer >= 0])
+    if not len(layers):
+        return None
+    layer = int(layers[len(layers) // 2])
+    p, q, at = np.argwhere((where.layer == layer) & ~where.backward & (where.micro_batch == 0))[0]
+    return Slot(layer, (int(p), int(q), int(at), 0))
+
+
+class Circuits(NamedTuple):
+    """Circuits [S S] of the shown dispatch, and seconds until they and the packet switches finish, at 1 byte/s."""
+
+    count: Array
+    optical_s: Array
+    electrical_s: Array
+
+
+def circuits_of(solved: Exchanges, slot: Slot | None) -> Circuits | None:
+    """Of [... P Q L 2]; None where circuits do not exist."""
+    if solved.count is None or slot is None:
+        return None
+    at = (..., *slot.at)
+    return Circuits(solved.count[(*at, slice(None), slice(None))], solved.optical[at], solved.electrical[at])
+
+
+def ends_at(one: Scenario, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
+    """The ends at NICs of 1 byte/s, for selections `sent` [layer M R C] of an iteration; None: they are not known, as
+    where drawn paths share circuits."""
+    job, settings = one.workload, one.settings
+    slot = slot_of(job)
+    if slot is None or (group.reconfigures and (circuits is None or carry is not None)):
+        return None
+    unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+    demand = dispatched_bytes(job, np.asarray(sent[slot.layer % len(sent), 0], float))
+    if circuits is not None:
+        between = acknowledged(server_bytes(demand, job.ranks_per_server), settings.carried_by.acks_back)
+        count, *both = (np.asarray(x) for x in circuits)
+        return ends_on_circuits(unit, count, between, settings.case.circuits.routing, *map(float, both))
+    demand = acknowledged(demand, settings.carried_by.acks_back)
+    if isinstance(carry, SinglePaths):
+        return ends_on_paths(carry, float(unit.nic_Bps), demand, _name_of_links(one))
+    return ends(unit, demand, job.ranks_per_server)
+
+
+def ends_of(one: Scenario, solved: Exchanges, carry: Any) -> list[Ends | None]:
+    """`ends_at` of a solved scenario; one for each bandwidth where it `weighs`, else one for all."""
+    found = circuits_of(solved, slot_of(one.workload))
+    sent = one.sent[one.shown]
+    each: list[Any] = [None]
+    if found is not None:
+        found = Circuits(*(np.asarray(x) for x in found))
+        many = range(len(one.bandwidths)) if one.weighs else [...]
+        each = [Circuits(*(x[at][one.shown] for x in found)) for at in many]
+    return [ends_at(one, one.group, sent, carry, circuits) for circuits in each]
+
+
+def _name_of_links(one: Scenario) -> Callable[[int], str]:
+    if one.fabric.over_graph:
+        return own_graph(one.group.file).network.link_name
+    if one.group.forwards:
+        return one.group.mesh.network.link_name
+    return "link {} of drawn paths".format
+
+
+def flow_columns(found: Sequence[Ends | None], nic_Bps: np.ndarray) -> dict[str, list]:
+    """Columns [N] of rows; `nic_Bps` [N]: what NICs carry."""
+    rows = [columns_of_ends(one, rate) for one, rate in zip(found, nic_Bps.tolist(), strict=True)]
+    return {name: [row[name] for row in rows] for name in COLUMNS}
