@@ -120,13 +120,13 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 
 def case_notes(cases: Cases) -> list[str]:
-    """Sentences about jobs whose set-up was found, and about jobs that do not fit."""
+    """Sentences about jobs whose set-up was found, jobs that do not fit, and transports beyond what was measured."""
     from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.set_up import found_words, too_large_words
+    from mfabric_jax.resolving.set_up import beyond_words, found_words, too_large_words
 
     notes = []
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
-        notes += [found_words(resolved), too_large_words(resolved)]
+        notes += [found_words(resolved), too_large_words(resolved), beyond_words(resolved)]
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 

@@ -21,6 +21,7 @@ class Transport:
     - `ack_bytes`: returned for every packet; `startup_s`: until a message reaches its rate.
     - `regain`: payloads per round trip, squared, at which a flow regains a freed share; None: at once.
     - `store_and_forward`: a switch receives a whole packet before it sends it on.
+    - `measured_bytes`: least and most bytes over a NIC from which the constants were measured; None: not measured.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Transport:
     startup_s: float = 0.0
     regain: float | None = None
     store_and_forward: bool = True
+    measured_bytes: tuple[float, float] | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str):
@@ -44,6 +46,12 @@ class Transport:
             )
         if not isinstance(self.store_and_forward, bool):
             raise InputError(f"store_and_forward must be true or false, got {self.store_and_forward!r}.")
+        if self.measured_bytes is not None:
+            _range("measured_bytes", self.measured_bytes)
+
+    def beyond(self, size: float) -> bool:
+        """Whether an all-to-all of these bytes over a NIC is outside of what was measured."""
+        return self.measured_bytes is not None and not self.measured_bytes[0] <= size <= self.measured_bytes[1]
 
     @property
     def wire_bytes(self) -> float:
@@ -80,6 +88,15 @@ class Transport:
     def round_trip_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
         """Round trip of a packet and its small reply on an otherwise empty network [s]."""
         return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
+
+
+def _range(field: str, given: Any) -> tuple[float, float]:
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        raise InputError(f"{field} must be two numbers, the least and the most, got {given!r:.80}.")
+    low, high = (float(not_negative(field, number(field, end))) for end in given)
+    if low > high:
+        raise InputError(f"{field} must be two numbers, the least and the most, got {given!r:.80}.")
+    return low, high
 
 
 CHECKS = {
@@ -121,6 +138,8 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")
         named: dict[str, Any] = {"name": Path(transport).stem}
+        if given.get("measured_bytes") is not None:
+            given["measured_bytes"] = _range("measured_bytes", given["measured_bytes"])
         return Transport(**named | given)
     except InputError as mistake:
         raise InputError(f"{str(transport)!r}: {mistake}") from None

@@ -9,7 +9,7 @@ from mfabric_jax.text_files import read_text
 
 FORMATS = (
     "nccl-tests as text or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall "
-    "and osu_alltoallv, perftest (ib_write_bw, ib_write_lat), DeepEP's tests"
+    "and osu_alltoallv, perftest (ib_write_bw, ib_write_lat) as text or JSON, DeepEP's tests"
 )
 
 
@@ -27,7 +27,7 @@ def read_times(path: str | Path, ranks: int | None = None) -> Report:
 
 def _read(text: str, file: str, ranks: int | None) -> Report:
     if text.lstrip().startswith("{"):
-        return nccl_tests.read_json(text, file)
+        return (perftest if '"test_info"' in text else nccl_tests).read_json(text, file)
     if nccl_tests.looks_like_text(text):
         return nccl_tests.read_text(text, file)
     if osu.looks_like(text):

@@ -1,14 +1,17 @@
-"""Reads perftest: ib_write_bw and its kin, and ib_write_lat and its kin (linux-rdma/perftest, as text).
+"""Reads perftest: ib_write_bw and its kin, and ib_write_lat and its kin (linux-rdma/perftest), as text or JSON.
 
 Bandwidth: ` #bytes #iterations BW peak BW average MsgRate`, MiB/s of 2^20 B/s or, with --report_gbits, Gb/s. Many
 messages are on the way at once, so bytes over average bandwidth is the time of one more. Latency: `t_typical` of one
-message that is alone [us].
+message that is alone [us]. JSON (--out_json) says no unit of bandwidth: it is the one in which the average is the size
+times the rate of messages.
 """
 
 import re
+from typing import Any
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, positive
 from mfabric_jax.measurements.times import Report, Timed, is_count, number_in, timed
+from mfabric_jax.text_files import mapping_in
 from mfabric_jax.units import gbps, us
 
 TOOL = "perftest"
@@ -16,6 +19,7 @@ HEADER = re.compile(r"^\s*#bytes\s+#iterations.*$", re.M)
 UNITS = {"[Gb/sec]": gbps(1.0), "[MiB/sec]": float(2**20), "[MB/sec]": float(2**20)}  # older ones wrote MB for MiB
 COLUMN = re.compile(r"BW peak\S*|BW average\S*|\S+")
 BOTH_WAYS = "Bidirectional"
+SAME_RATE = 0.02  # relative difference of two printed rates: MiB/s and Gb/s of one differ 119 times
 
 
 def looks_like(text: str) -> bool:
@@ -37,6 +41,40 @@ def read_text(text: str, file: str) -> Report:
             row = dict(zip(columns, words, strict=False))
             found.append(_time(where, row, ways))
     return Report(file=file, tool=TOOL, times=tuple(found), ranks=2, nics=True)
+
+
+def read_json(text: str, file: str) -> Report:
+    """The time in a file of `--out_json`: two ranks, of which one sends, and one size."""
+    told = mapping_in(text, file, f"results of {TOOL}")
+    row = _mapping(told, "results", file)
+    name = str(_mapping(told, "test_info", file).get("test", ""))
+    size = _number(row, "MsgSize", file)
+    if "t_typical" in row:
+        time = timed(file, "message", size, us(_number(row, "t_typical", file)))
+    else:
+        average, messages = (_number(row, field, file) for field in ("BW_average", "MsgRate"))
+        moved = positive(f"{file}: MsgRate", messages) / us(1.0) * size
+        unit = min(UNITS.values(), key=lambda unit: abs(average * unit - moved))
+        if not abs(average * unit - moved) <= SAME_RATE * moved:
+            raise InputError(
+                f"{file}: BW_average must be MsgSize times MsgRate ({moved:.4g} bytes/s) in MiB/s or Gb/s, got "
+                f"{average:g}."
+            )
+        time = timed(file, "messages", size, size * (2 if BOTH_WAYS in name else 1) / (average * unit))
+    return Report(file=file, tool=TOOL, times=(time,), ranks=2, nics=True)
+
+
+def _mapping(told: dict[str, Any], field: str, file: str) -> dict[str, Any]:
+    if not isinstance(found := told.get(field), dict):
+        raise InputError(f"{file}: {field} must be a mapping, got {found!r:.80}.")
+    return found
+
+
+def _number(row: dict[str, Any], field: str, file: str) -> float:
+    found = row.get(field)
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise InputError(f"{file}: {field} must be a number, got {found!r:.80}.")
+    return positive(f"{file}: {field}", float(found))
 
 
 def _time(where: str, row: dict[str, str], ways: int) -> Timed:

@@ -46,6 +46,7 @@ def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
         "header_bytes": header if header >= LEAST_HEADER else 0.0,
         "startup_s": fit.alpha_s,
         "store_and_forward": False,
+        "measured_bytes": list(fit.bytes),
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from mfabric_jax.resolving.resolve import Resolved, worked_out
 from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
@@ -65,3 +66,19 @@ def too_large_words(resolved: Resolved) -> str | None:
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
+
+
+def beyond_words(resolved: Resolved) -> str | None:
+    """A sentence on all-to-alls larger or smaller than those from which `network.transport` was measured."""
+    job, transport = resolved.job, resolved.settings.carried_by
+    if transport.measured_bytes is None or job.servers_per_region == 1:
+        return None
+    first = even_bytes(job, float)[0]
+    size = first[job.ranks_per_server :].sum() / job.tp  # out of the first server, over the NICs of a rank
+    if not transport.beyond(size):
+        return None
+    low, high = transport.measured_bytes
+    return (
+        f"network.transport {transport.name} was measured at {low:,.0f} to {high:,.0f} bytes over a NIC; a dispatch of "
+        f"{job.model} moves {size:,.0f} bytes of balanced traffic, beyond what was measured."
+    )

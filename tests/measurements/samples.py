@@ -79,6 +79,27 @@ BOTH_WAYS = """                    RDMA_Write Bidirectional BW Test
  #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
  65536      5000             790.00             784.00               1.4954
 """
+WRITE_BW_JSON = """{
+"test_info": {
+"test": "RDMA_Write_Bidirectional_BW_Test",
+"Dual_port": "OFF",
+"Device": "mlx5_0",
+"Number_of_qps": 1
+},
+"results": {
+"MsgSize": 65536,
+"n_iterations": 5000,
+"BW_peak": 790.00,
+"BW_average": 784.00,
+"MsgRate": 1.495361
+}
+}
+"""
+WRITE_LAT_JSON = """{
+"test_info": {"test": "RDMA_Write_Latency_Test", "Device": "mlx5_0"},
+"results": {"MsgSize": 2, "n_iterations": 1000, "t_min": 1.90, "t_max": 5.10, "t_typical": 2.00, "t_avg": 2.01}
+}
+"""
 WRITE_LAT = """                    RDMA_Write Latency Test
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99%   99.9%
  2       1000          1.90           5.10         2.00             2.01             0.05           2.2   4.9
@@ -132,6 +153,8 @@ FILES = {
     "write_bw.txt": WRITE_BW,
     "both_ways.txt": BOTH_WAYS,
     "write_lat.txt": WRITE_LAT,
+    "both_ways.json": WRITE_BW_JSON,
+    "write_lat.json": WRITE_LAT_JSON,
     "low_latency.txt": LOW_LATENCY,
     "normal.txt": NORMAL,
     "inside.txt": INSIDE,

@@ -32,6 +32,21 @@ def test_a_table_a_file_and_a_picture(files, tmp_path, capsys):
     assert (tmp_path / "fit.png").stat().st_size > 10_000
 
 
+def test_a_job_beyond_what_was_measured_is_told_so(files, tmp_path, capsys):
+    assert not cli.main([*WORDS, "--nic-gbps", "400", "--out", "own.json"])
+    assert get_transport("own.json").measured_bytes == (2**10 * 3 / 4, 2**33 * 3 / 4)
+    words = ["traffic", "--preset", "paper", "--model", "mixtral-8x7b", "--gpus", "256", "--set"]
+    assert not cli.main([*words, "network.transport=own.json"])
+    assert "beyond what was measured" not in capsys.readouterr().out
+    told = json.loads((tmp_path / "own.json").read_text()) | {"measured_bytes": [768, 1e6]}
+    (tmp_path / "small.json").write_text(json.dumps(told))
+    assert not cli.main([*words, "network.transport=small.json"])
+    said = capsys.readouterr().out
+    assert "was measured at 768 to 1,000,000 bytes over a NIC" in said
+    # 32,768 tokens, 2 experts each, 4,096 numbers of 2 bytes; 6 of 8 ranks are in other servers; 4 NICs a rank
+    assert f"moves {32768 * 2 * 8192 * 6 // 8 // 4:,} bytes" in said
+
+
 def test_a_fit_says_where_it_ends(files, capsys):
     assert not cli.main(["calibrate", "nccl", "inside.txt", "--nic-gbps", "400"])
     assert "no word about the network between servers" in capsys.readouterr().out

@@ -22,6 +22,8 @@ FIRST = {  # of the first time: kind, reported bytes per byte over the port, byt
     "write_bw.txt": ("messages", 65536, 65536 / (46875 * 2**20)),
     "both_ways.txt": ("messages", 65536, 65536 / (98e9 / 2)),
     "write_lat.txt": ("message", 2, 2e-6),
+    "both_ways.json": ("messages", 65536, 65536 / (98e9 / 2)),
+    "write_lat.json": ("message", 2, 2e-6),
     "low_latency.txt": ("deepep-low-latency", 64.29e9 * 118e-6 / 2, 118e-6),
     "normal.txt": ("deepep-normal", 57.1e9 * 812e-6 * 3 / 4, 842e-6),
     "inside.txt": ("deepep-normal", 153e9 * 1e-3 * 7 / 8, 1e-3),
@@ -29,7 +31,7 @@ FIRST = {  # of the first time: kind, reported bytes per byte over the port, byt
 }
 MANY = {"all_gather.txt": 12, "reduce_scatter.txt": 2, "all_reduce.json": 12, "osu.txt": 2, "osu_v.txt": 1}
 MANY |= {"write_bw.txt": 2, "both_ways.txt": 1, "write_lat.txt": 2, "low_latency.txt": 4, "normal.txt": 3}
-MANY |= {"inside.txt": 2, "elastic.txt": 3}
+MANY |= {"both_ways.json": 1, "write_lat.json": 1, "inside.txt": 2, "elastic.txt": 3}
 
 
 @pytest.fixture
@@ -52,6 +54,13 @@ def test_a_tool_s_output_is_read_with_the_bytes_over_the_busiest_port(name, poin
     assert every[0].kind == kind
     assert every[0].tier == ("server" if name == "inside.txt" else "across")
     np.testing.assert_allclose([every[0].bytes, every[0].seconds], [size, seconds], rtol=2e-3)  # 7 characters of us
+
+
+def test_bandwidth_in_json_has_the_unit_of_its_rate_of_messages(points):
+    mebibytes = FILES["both_ways.json"].replace("784.00", "93460.1")  # MiB/s
+    assert points("a.json", mebibytes, ASKED)[0].seconds == pytest.approx(65536 / 49e9, rel=1e-4)
+    with pytest.raises(InputError, match="BW_average must be MsgSize times MsgRate"):
+        points("a.json", FILES["both_ways.json"].replace("784.00", "98.0"), ASKED)
 
 
 def test_ranks_and_servers_are_those_of_the_file(points, tmp_path):
