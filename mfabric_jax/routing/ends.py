@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.flows.host.star import flow_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
 from mfabric_jax.traffic.dispatch import server_bytes
@@ -142,18 +143,8 @@ def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:
 
 def _star_ends(ports: Ports) -> Float[np.ndarray, "N N"]:
     """When every flow of a star of ports ends [s]; 0 without bytes."""
-    number, found = len(ports.port), np.zeros(ports.size.shape)
-    i, j = np.nonzero(ports.size)
-    hops, capacity = [i, number + j], [ports.port, ports.port]
-    if ports.edge is not None:
-        per = number // len(ports.edge)
-        hops += [2 * number + i // per, 2 * number + len(ports.edge) + j // per]
-        capacity += [ports.edge, ports.edge]
-    hops = np.stack(hops, axis=1)
-    if len(i):
-        size = ports.size[i, j][None]
-        found[i, j] = finish_times_now(np.concatenate(capacity).astype(float), hops, np.ones(hops.shape), size)[0]
-    return found
+    both = np.stack([ports.port, ports.port])
+    return flow_ends(ports.size[None], both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))[0]
 
 
 def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> Ends:

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.flows import completion_times, star_completion
-from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.flows.host.star import flow_ends, latest_ends
 from mfabric_jax.flows.star import as_problem
 
 NEAR = 1e-11
 
 
 def by_the_engine(size, leaf, groups):
-    """The last end, by the general engine, which knows links and flows alone."""
-    return float(completion_times(as_problem(leaf, groups), size.reshape(-1), engine="host").finish.max(initial=0))
+    """The end of every flow, by the general engine, which knows links and flows alone."""
+    return np.asarray(completion_times(as_problem(leaf, groups), size.reshape(-1), engine="host").finish)
 
 
 @st.composite
@@ -37,8 +37,9 @@ def stars(draw):
 @given(stars())
 def test_ends_as_the_general_engine_says(star):
     size, leaf, groups = star
-    (got,) = latest_ends(size[None], leaf, groups)
-    np.testing.assert_allclose(got, by_the_engine(size, leaf, groups), rtol=NEAR)
+    (got,), want = latest_ends(size[None], leaf, groups), by_the_engine(size, leaf, groups)
+    np.testing.assert_allclose(got, want.max(initial=0), rtol=NEAR)
+    np.testing.assert_allclose(flow_ends(size[None], leaf, groups)[0].ravel(), want, rtol=NEAR)
 
 
 @pytest.mark.parametrize("racks", [0, 2])
@@ -54,7 +55,8 @@ def test_ports_of_a_group_whose_levels_differ_by_rounding_are_filled_again():
     """Ports of one group fill at one level, up to rounding: one that is taken to be lower would keep its rate."""
     size = np.array([[0.0, 1.41, 2.27], [0.27, 2.47, 1.56], [0.58, 1.79, 1.44]])
     leaf, groups = np.array([[0.70, 0.76, 1.25], [0.78, 0.99, 1.48]]), np.array([[1.64], [0.32]])
-    np.testing.assert_allclose(latest_ends(size[None], leaf, groups), by_the_engine(size, leaf, groups), rtol=NEAR)
+    want = by_the_engine(size, leaf, groups).max()
+    np.testing.assert_allclose(latest_ends(size[None], leaf, groups), want, rtol=NEAR)
 
 
 def test_two_flows_by_hand():
@@ -79,6 +81,7 @@ def test_edges():
     assert latest_ends(np.zeros((1, 2, 2)), ones) == 0
     assert latest_ends(np.full((1, 1, 1), 3.0), np.full((2, 1), 2.0)) == 1.5
     assert latest_ends(np.ones((1, 2, 2)), dead) == np.inf
+    assert (flow_ends(np.ones((1, 2, 2)), dead) == np.inf).all()
     assert latest_ends(np.array([[[0, 1.0], [0, 1.0]]]), dead) == 2  # nothing crosses the dead port
     assert latest_ends(np.array([[[0, 1.0], [0, 0]]]), ones, np.zeros((2, 1))) == np.inf
     got = latest_ends(np.array([[[np.nan, 1], [1, 1]], [[np.inf, 1], [1, 1]], [[1, 1], [1, 1.0]]]), ones)

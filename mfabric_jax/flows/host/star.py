@@ -16,12 +16,30 @@ def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
 
     0 without bytes, infinity where bytes cross a dead port, NaN where an input is NaN or a size infinite.
     """
-    size, leaf = np.ascontiguousarray(size, float), np.ascontiguousarray(leaf, float)
-    groups = np.zeros((2, 0)) if groups is None else np.ascontiguousarray(groups, float)
+    size, leaf, groups = _arrays(size, leaf, groups)
     if not np.isfinite(size).all() or np.isnan(leaf).any() or np.isnan(groups).any():
-        ends = [_program()(one[None], leaf, groups)[0] if _known(one, leaf, groups) else np.nan for one in size]
+        ends = [
+            _program()(one[None], leaf, groups, NO_FLOW)[0] if _known(one, leaf, groups) else np.nan for one in size
+        ]
         return np.array(ends).reshape(len(size))
-    return _program()(size, leaf, groups)
+    return _program()(size, leaf, groups, NO_FLOW)
+
+
+def flow_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
+    """When every flow of each star ends [B N N] s, 0 without bytes; finite inputs as of `latest_ends`, ports that
+    carry."""
+    size, leaf, groups = _arrays(size, leaf, groups)
+    each = np.zeros(size.shape)
+    _program()(size, leaf, groups, each)
+    return each
+
+
+NO_FLOW = np.zeros((0, 0, 0))
+
+
+def _arrays(size: Any, leaf: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    size, leaf = np.ascontiguousarray(size, float), np.ascontiguousarray(leaf, float)
+    return size, leaf, np.zeros((2, 0)) if groups is None else np.ascontiguousarray(groups, float)
 
 
 def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:

@@ -75,8 +75,9 @@ def _soonest(left, levels, level, step, slow, pace):
     return low
 
 
-def ends_of_all(size, leaf, groups):
-    """When the last flow of each star ends [B]; arguments as of `star.latest_ends`, without NaN."""
+def ends_of_all(size, leaf, groups, each):
+    """When the last flow of each star ends [B]; arguments as of `star.latest_ends`, without NaN. `each` [B N N] takes
+    the end of every flow, [0 0 0] of none."""
     n, racks = size.shape[1], groups.shape[1]
     star = Star(
         *(np.empty((n, n)), np.empty((2, n, n)), np.empty((2, n)), np.empty((2, n)), np.empty((2, n))),
@@ -90,6 +91,8 @@ def ends_of_all(size, leaf, groups):
         flows, most, fastest = _begin(star, size[b], leaf, groups)
         if flows < 0:
             ends[b] = np.inf
+            if len(each):
+                each[b] = np.where(size[b] > 0, np.inf, 0.0)
             continue
         now, step, first, steps = 0.0, 0.0, np.int64(0), np.int64(0)  # functions compile once more for a literal 0
         old[:] = 0.0
@@ -106,7 +109,7 @@ def ends_of_all(size, leaf, groups):
                 soonest = min(soonest, until[i])
             step = soonest
             now += step
-            ended, least = _end(star, until, slow, step + AT_ONE_TIME * now)
+            ended, least = _end(star, until, slow, step + AT_ONE_TIME * now, each[b : b + 1], now * (most / fastest))
             flows -= ended
             for s in range(2):
                 for p in range(n):
@@ -166,8 +169,9 @@ def _count(star, i, j, change):
 
 
 @compiled
-def _end(star, until, slow, border):
-    """End the flows that are through at the border: how many, and the least of their rates."""
+def _end(star, until, slow, border, each, now):
+    """End the flows that are through at the border: how many, and the least of their rates. `each` [1 N N] or [0 N N]
+    takes their seconds."""
     ended, least = 0, NONE
     for i in range(len(until)):
         if until[i] > border:
@@ -176,6 +180,8 @@ def _end(star, until, slow, border):
             if star.has[0, i, j] == 1.0 and star.left[i, j] * max(slow[0, i], slow[1, j]) <= border:
                 star.has[0, i, j] = star.has[1, j, i] = 0.0
                 star.left[i, j] = NONE
+                for b in range(len(each)):
+                    each[b, i, j] = now
                 _count(star, i, j, -1.0)
                 ended += 1
                 least = min(least, min(star.level[0, i], star.level[1, j]))
