@@ -15,6 +15,8 @@ MODULES = {
     "mfabric": "mfabric",
     "nvl72": "scale_up",
     "mfabric-cpo": "scale_up",
+    "scale-up": "domains",
+    "cloudmatrix384": "cloudmatrix",
     "torus": "torus",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }

@@ -83,8 +83,13 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 
 AS_SET = "as set"  # variant name of a case without variants
+OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and rate of a domain themselves
+OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
-OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
+OF_ONE_FABRIC = (
+    *("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric."),
+    *("network.scale-up.",),
+)
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),
@@ -228,6 +233,8 @@ def fabric_reads(path: str, one: Statement) -> bool:
         return path.startswith(f"network.{fabric}.")
     if path.startswith("circuits."):
         return fabric in REWIRED
+    if path in OF_DOMAINS and fabric in OWN_DOMAINS:
+        return False
     if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):
         return fabric == GRAPH and path == "network.graph"
     if path == "network.nic_use":

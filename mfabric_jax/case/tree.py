@@ -448,6 +448,14 @@ class MultiPlane(Group, frozen=True):
     ] = "spray"
 
 
+class ScaleUp(Group, frozen=True):
+    """Scale-up domains of any size, beside a NIC for each GPU."""
+
+    gpus: Annotated[Count, doc("GPUs of a domain; those that the job's groups do not fill are idle.")] = 72
+    ports: Annotated[Count, doc("NVLink ports of a GPU, one at each switch of a domain.")] = 18
+    port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of such a port, per direction [GB/s].")] = 50.0
+
+
 class TopoOpt(Group, frozen=True):
     """Circuits alone, chosen before training."""
 
@@ -533,6 +541,7 @@ class Network(Group, frozen=True):
     gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
+    scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
     topoopt: TopoOpt = TopoOpt()
     mfabric: MFabric = MFabric()
 

@@ -261,7 +261,7 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, on)
+    tree_nics = _ports(found, gpu, job.servers, on.paid_for(gpu, job), on)
     _circuits(found, on)
     _rest(found, tree_nics)
     whole = found.case
@@ -295,6 +295,7 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
 
 def _gpu(found: _Open) -> Gpu:
     gpu = get_gpu(found["gpu.name"])
+    _domain(found)
     given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
     si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
     gpu = dataclasses.replace(gpu, **si)
@@ -303,6 +304,17 @@ def _gpu(found: _Open) -> Gpu:
         value = value if value is None or isinstance(value, int) else value / unit(1)
         found.fill(f"gpu.{name}", value, f"data sheet of {gpu.name}")
     return gpu
+
+
+def _domain(found: _Open) -> None:
+    """Takes the scale-up domain from the fabric, where it sets one."""
+    on = fabric.get(found["network.fabric"])
+    if on.domain is not None:
+        said = on.domain(found.__getitem__)
+        speed = float(units.to_gigabytes(said.Bps))
+        for name, value in (("scale_up_gpus", said.gpus), ("nvlink_gigabytes_per_s", speed)):
+            found.values[f"gpu.{name}"], found.why[f"gpu.{name}"] = value, f"of {on.name}"
+        found.fill("gpu.nvswitches", said.planes, f"of {on.name}")
 
 
 def _overrides(found: _Open) -> dict[str, Any]:
@@ -417,7 +429,6 @@ def _formats(found: _Open) -> None:
 
 # ----------------------------------------------------------------------------------------------------------------- job
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
-    per_server = on.gpus_of(gpu)
     chosen = _degrees(found, model, gpu)
     why = chosen.why
     for name in ("tp", "pp", "ep", "dp"):
@@ -432,6 +443,8 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     if found["job.recompute"] == "fit":
         found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
     _batch(found, degrees)
+    group = degrees["tp"] * degrees["ep"]
+    per_server = on.used_of(gpu, group, group * degrees["dp"], found["job.parallel.tp"])
     return Workload(
         **degrees,
         **_shape(found),
@@ -642,8 +655,8 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
-    """Fills NICs of a server and their shares; returns NICs of the cluster on switch trees."""
+def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
+    """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
@@ -660,7 +673,7 @@ def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
             f"pipeline transfers use the others, got {nics - on_tree}."
         )
     if on.domain_gpus is not None:
-        return servers * on.gpus_of(gpu)
+        return gpus
     return servers * (on_tree if on.data else nics)
 
 
@@ -701,7 +714,7 @@ def hardware_of(case: Case, servers: int) -> Hardware:
     """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, on)
+    tree_nics = _ports(found, gpu, servers, servers * on.gpus_of(gpu), on)
     _circuits(found, on)
     _tiers(found, tree_nics)
     return Hardware(**_hardware(found.case, gpu))
