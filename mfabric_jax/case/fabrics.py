@@ -17,6 +17,7 @@ MODULES = {
     "mfabric-cpo": "scale_up",
     "scale-up": "domains",
     "cloudmatrix384": "cloudmatrix",
+    "photonic-rails": "photonic_rails",
     "torus": "torus",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }

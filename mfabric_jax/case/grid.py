@@ -86,6 +86,7 @@ AS_SET = "as set"  # variant name of a case without variants
 OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and rate of a domain themselves
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
+TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
 OF_ONE_FABRIC = (
     *("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric."),
     *("network.scale-up.",),
@@ -232,7 +233,7 @@ def fabric_reads(path: str, one: Statement) -> bool:
     if path.startswith(OF_ONE_FABRIC):
         return path.startswith(f"network.{fabric}.")
     if path.startswith("circuits."):
-        return fabric in REWIRED
+        return fabric in REWIRED or path in TURNED.get(fabric, ())
     if path in OF_DOMAINS and fabric in OWN_DOMAINS:
         return False
     if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):

@@ -162,6 +162,7 @@ class Fabric:
     - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
+    - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     - `over_graph`: bytes cross the links of the file that a group names (`routing.graphs`).
     - `nvswitches`: per server or scale-up domain. `usual_nics`: per server; None: one for each GPU.
     """
@@ -195,6 +196,7 @@ class Fabric:
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
     over_graph: bool = False
+    phases: bool = False
 
     @property
     def gpus_per_server(self) -> int:
@@ -227,6 +229,7 @@ class Fabric:
             nic_use=use,
             regions=form.regions,
             mesh=mesh and mesh.present,
+            phases=self.phases,
             **rest,
         )
 

@@ -77,11 +77,18 @@ LIMITS = (
 )
 
 
+PHASES = "circuits that serve one phase at a time"
+OF_PHASES = (("job.overlap_gradients", (False,)), ("job.sharding", ("none", "optimizer")))
+
+
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
     """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
+    for path, allowed in OF_PHASES if on.phases else ():
+        if at[path] not in allowed:
+            refuse(path, allowed, PHASES, at[path])
     for limit in LIMITS:
         if (limit.path.startswith("circuits.") or limit.when is PAYS_AGAIN) and not on.reconfigures:
             continue
@@ -424,6 +431,8 @@ def _formats(found: _Open) -> None:
     found.fill("job.batch.micro_batch", 1, "usual")
     shared = found["job.sharding"] in ("gradients", "parameters")
     whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
+    if fabric.get(found["network.fabric"]).phases:
+        found.fill("job.overlap_gradients", False, "circuits of one phase at a time")
     found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
 
 
