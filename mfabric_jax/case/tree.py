@@ -13,7 +13,7 @@ import msgspec
 
 from mfabric_jax import units
 from mfabric_jax.case import policies
-from mfabric_jax.case.fabrics import GRAPH, NAMES
+from mfabric_jax.case.fabrics import GRAPH, NAMES, TOPOLOGIES
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -474,6 +474,14 @@ class MFabric(Group, frozen=True):
     ] = None
 
 
+class Acos(Group, frozen=True):
+    """Small optical switches that choose one of a few graphs."""
+
+    topologies: Annotated[
+        tuple[str, ...], doc(f"Graphs that are wired beforehand, some of {', '.join(TOPOLOGIES)}.")
+    ] = TOPOLOGIES
+
+
 class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
@@ -544,6 +552,7 @@ class Network(Group, frozen=True):
     scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
     topoopt: TopoOpt = TopoOpt()
     mfabric: MFabric = MFabric()
+    acos: Acos = Acos()
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits

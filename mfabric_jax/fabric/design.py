@@ -77,6 +77,8 @@ class Asked(Protocol):
     def wiring(self) -> str: ...
     @property
     def graph(self) -> str | None: ...
+    @property
+    def graphs(self) -> tuple[str, ...]: ...
 
 
 class Domain(NamedTuple):
@@ -94,7 +96,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
-    - `graph`: the file of a graph, for its parts.
+    - `graph`: the file of a graph, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     - `paid_gpus`: of a server, idle spares of its domain included; None: those in use.
@@ -111,6 +113,7 @@ class Form:
     planes: int = 1
     panels: bool = False
     graph: str | None = None
+    graphs: int = 1
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0

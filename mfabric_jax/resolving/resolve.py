@@ -683,10 +683,12 @@ def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
         )
     if on.domain_gpus is not None:
         return gpus
-    return servers * (on_tree if on.data else nics)
+    return servers * (on_tree if on.reconfigures else nics)
 
 
 def _circuits(found: _Open, on: Fabric) -> None:
+    if on.reconfigures and on.policy is not None:
+        found.values["circuits.policy"], found.why["circuits.policy"] = on.policy, f"of {on.name}"
     name, prices = found["circuits.ocs"], found["network.prices"]
     if name is None:
         found.fill("circuits.delay_s", DELAY_S, "usual")
@@ -781,7 +783,7 @@ def _check_groups(resolved: Resolved) -> None:
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures:
-            rest = {"routing": case.circuits.routing}
+            rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
 
 

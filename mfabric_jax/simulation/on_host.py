@@ -135,7 +135,7 @@ def choice_of(one: Scenario) -> Choice:
     name, routing = case.circuits.policy, case.circuits.routing
     if name == "static":
         return Choice("greedy-next", mean=np.asarray(one.mean_demand, float))
-    return Choice(name, tuple(policies.suitable(name, routing=routing).items()))
+    return Choice(name, tuple(policies.suitable(name, routing=routing, names=case.network.acos.topologies).items()))
 
 
 def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:

@@ -134,7 +134,7 @@ class Scenario:
         settings = self.settings
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        paths = single, settings.wiring
+        paths = single, settings.wiring, network.acos
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 

@@ -38,9 +38,9 @@ def circuits(regions, size, degree, seed=0):
 
 def made(name, servers, **settings):
     """A named cluster with circuits, if it has such."""
-    size = {"topoopt": servers, "mfabric": min(8, servers), "mfabric-cpo": 2}.get(name)
+    size = {"topoopt": servers, "mfabric": min(8, servers), "acos": min(8, servers), "mfabric-cpo": 2}.get(name)
     if size is not None:
-        degree = {"topoopt": 8, "mfabric": 6, "mfabric-cpo": 256}[name]
+        degree = {"topoopt": 8, "mfabric": 6, "acos": 6, "mfabric-cpo": 256}[name]
         settings["regions"] = circuits(servers // size, size, degree)
     return cluster(name, servers, 800.0 if get(name).domain_gpus else 400.0, **settings)
 
