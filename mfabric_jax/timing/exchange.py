@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
@@ -190,9 +191,13 @@ def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, load[-1])
 
 
-def in_phases(workload: Workload, found: Exchanges) -> Exchanges:
-    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass."""
-    switch = behind_sends(workload)
+def in_phases(workload: Workload, found: Exchanges, stage: int | None = None) -> Exchanges:
+    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass.
+
+    `stage`: of `steady_stage` alone [... 1 Q L 2].
+    """
+    switch = behind_sends(workload)[slice(None) if stage is None else slice(stage, stage + 1)]
+    switch = np.broadcast_to(switch, found.electrical.shape)
     return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
 
 

@@ -205,5 +205,9 @@ def test_what_does_not_go():
 
 
 def test_failures_are_those_inside_servers():
-    (one,) = failures(small(job(pp=1, dp=2)))
-    assert (one["failure"], one["slow_down"] >= 0) == ("nvswitch", True)
+    (one,) = failures(small(job(pp=2, dp=2, micro_batches=8) | {"circuits.delay_s": 1.0, "gpu.nvswitches": 10**9}))
+    assert (one["failure"], one["slow_down"]) == ("nvswitch", pytest.approx(0, abs=1e-9))  # of so many, none is missed
+    assert one["reconfig_s"] == pytest.approx(one["healthy_reconfig_s"], rel=1e-9)
+    assert one["reconfig_s"] > 4
+    (one,) = failures(small(job(pp=2, dp=2) | {"gpu.nvswitches": 2}))
+    assert one["slow_down"] > 0
