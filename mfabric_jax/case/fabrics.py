@@ -15,10 +15,15 @@ MODULES = {
     "mfabric": "mfabric",
     "nvl72": "scale_up",
     "mfabric-cpo": "scale_up",
+    "scale-up": "domains",
+    "cloudmatrix384": "cloudmatrix",
+    "acos": "acos",
+    "photonic-rails": "photonic_rails",
     "torus": "torus",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)
+TOPOLOGIES = ("ring", "rings", "torus", "expander")  # graphs of acos
 GRAPH = "graph"  # the fabric of a file, network.graph; in a list of fabrics the name of the file stands for it
 GRAPHS = (".json", ".xml", ".topo", ".yml", ".yaml", ".txt")  # how files of graphs end, unless they have no extension
 

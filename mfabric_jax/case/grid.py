@@ -83,8 +83,14 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 
 AS_SET = "as set"  # variant name of a case without variants
-REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
-OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
+OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and rate of a domain themselves
+OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
+REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
+TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
+OF_ONE_FABRIC = (
+    *("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric."),
+    *("network.scale-up.", "network.acos."),
+)
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),
@@ -227,7 +233,10 @@ def fabric_reads(path: str, one: Statement) -> bool:
     if path.startswith(OF_ONE_FABRIC):
         return path.startswith(f"network.{fabric}.")
     if path.startswith("circuits."):
-        return fabric in REWIRED
+        fixed = fabric == "acos" and path in ("circuits.policy", "circuits.ocs")
+        return (fabric in REWIRED and not fixed) or path in TURNED.get(fabric, ())
+    if path in OF_DOMAINS and fabric in OWN_DOMAINS:
+        return False
     if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):
         return fabric == GRAPH and path == "network.graph"
     if path == "network.nic_use":

@@ -10,7 +10,7 @@ from mfabric_jax.checks import InputError, one_of
 
 NAMES = (
     *("greedy", "greedy-released", "greedy-next", "uniform", "random", "static", "previous", "topoopt", "matching"),
-    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "exact"),
+    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "exact", "topologies"),
 )
 SUFFIX = ".policy"  # of files that `mfabric train` writes
 

@@ -13,7 +13,7 @@ import msgspec
 
 from mfabric_jax import units
 from mfabric_jax.case import policies
-from mfabric_jax.case.fabrics import GRAPH, NAMES
+from mfabric_jax.case.fabrics import GRAPH, NAMES, TOPOLOGIES
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -448,6 +448,14 @@ class MultiPlane(Group, frozen=True):
     ] = "spray"
 
 
+class ScaleUp(Group, frozen=True):
+    """Scale-up domains of any size, beside a NIC for each GPU."""
+
+    gpus: Annotated[Count, doc("GPUs of a domain; those that the job's groups do not fill are idle.")] = 72
+    ports: Annotated[Count, doc("NVLink ports of a GPU, one at each switch of a domain.")] = 18
+    port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of such a port, per direction [GB/s].")] = 50.0
+
+
 class TopoOpt(Group, frozen=True):
     """Circuits alone, chosen before training."""
 
@@ -464,6 +472,14 @@ class MFabric(Group, frozen=True):
         Natural | None,
         doc("NICs of a server on the optical switch; the others are on the tree (open: 6 of 8, 3 of 4).", traced=True),
     ] = None
+
+
+class Acos(Group, frozen=True):
+    """Small optical switches that choose one of a few graphs."""
+
+    topologies: Annotated[
+        tuple[str, ...], doc(f"Graphs that are wired beforehand, some of {', '.join(TOPOLOGIES)}.")
+    ] = TOPOLOGIES
 
 
 class Goodput(Alternative, frozen=True, tag="goodput"):
@@ -533,8 +549,10 @@ class Network(Group, frozen=True):
     gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
+    scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
     topoopt: TopoOpt = TopoOpt()
     mfabric: MFabric = MFabric()
+    acos: Acos = Acos()
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits

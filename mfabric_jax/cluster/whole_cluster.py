@@ -164,7 +164,7 @@ def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, pol
     if name == "static":
         raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
     region = Region(servers, case.network.nic_gbps, degree, 1)
-    rule = policies.tried(name, (servers,), degree)
+    rule = policies.tried(name, (servers,), degree, names=case.network.acos.topologies)
     choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
     count = np.asarray(choose(jnp.asarray(demand, dtype)))
     policies.check_legal(policies.name_of(name), count, degree)

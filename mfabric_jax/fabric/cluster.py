@@ -54,6 +54,7 @@ class Cluster:
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry any of its data.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
     - `mesh`: unchanging links between servers, and routers behind them; None: no such links.
+    - `phases`: links are those of one kind of communication, which a picture shows.
     - `link_delay_s`: propagation delay of every link.
     """
 
@@ -70,6 +71,7 @@ class Cluster:
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
     goodput: float = 1.0
+    phases: bool = False
 
     def __post_init__(self):
         whole("servers", self.servers)

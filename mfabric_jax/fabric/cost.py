@@ -81,7 +81,7 @@ class Prices:
     - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
       item; 0 leaves it out.
-    - `scale_up_per_gpu`: per GPU of an NVLink domain (nvl72), besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
+    - `scale_up_per_gpu`: per GPU of a scale-up domain, besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
       of mfabric-cpo, for NVLinks, co-packaged optics and switch ports. Nobody publishes these. None: unknown.
     """
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.failures import NVSWITCHES
@@ -56,6 +56,8 @@ class Asked(Protocol):
     @property
     def tiers(self) -> int: ...
     @property
+    def server(self) -> Gpu: ...
+    @property
     def oversubscription(self) -> float | None: ...
     @property
     def radix(self) -> int: ...
@@ -75,6 +77,16 @@ class Asked(Protocol):
     def wiring(self) -> str: ...
     @property
     def graph(self) -> str | None: ...
+    @property
+    def graphs(self) -> tuple[str, ...]: ...
+
+
+class Domain(NamedTuple):
+    """A scale-up domain: its GPUs, what each of them sends inside it [bytes/s], and switch planes that carry this."""
+
+    gpus: int
+    Bps: float
+    planes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +96,10 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
-    - `graph`: the file of a graph, for its parts.
+    - `graph`: the file of a graph, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
+    - `paid_gpus`: of a server, idle spares of its domain included; None: those in use.
     """
 
     regions: np.ndarray | None = field(default=None, repr=False)
@@ -100,6 +113,7 @@ class Form:
     planes: int = 1
     panels: bool = False
     graph: str | None = None
+    graphs: int = 1
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0
@@ -107,6 +121,7 @@ class Form:
     servers: int = 64
     gpus_per_server: int | None = None
     nvswitch_gigabytes_per_s: float | None = None
+    paid_gpus: float | None = None
 
 
 def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
@@ -141,6 +156,7 @@ class Fabric:
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
     - `path_links(settings)`: links on a path between servers.
     - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
+    - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
     - `optical_regions(form, job)`: optical ports of one region and number of regions; None: no such ports, or included
       in the price per GPU.
@@ -149,6 +165,7 @@ class Fabric:
     - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
+    - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     - `over_graph`: bytes cross the links of the file that a group names (`routing.graphs`).
     - `nvswitches`: per server or scale-up domain. `usual_nics`: per server; None: one for each GPU.
     """
@@ -167,6 +184,7 @@ class Fabric:
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[Asked], int] = tree_links
     domain_gpus: int | None = None
+    domain: Callable[[Callable[[str], Any]], Domain] | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
     optical_regions: Callable[[Form, Workload], tuple[Any, Any]] | None = None
@@ -181,6 +199,7 @@ class Fabric:
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
     over_graph: bool = False
+    phases: bool = False
 
     @property
     def gpus_per_server(self) -> int:
@@ -191,7 +210,7 @@ class Fabric:
         """The whole cluster; `rest`: further fields of `Cluster`."""
         gpus = form.gpus_per_server or self.gpus_per_server
         nics = (self.usual_nics or gpus) if form.nics is None else form.nics
-        form = replace(form, nics=nics, gpus_per_server=gpus)
+        form = replace(form, nics=nics, gpus_per_server=gpus, paid_gpus=None)
         if (form.regions is None) != (self.circuits is None):
             given = "regions was not given" if form.regions is None else f"regions was {list(np.shape(form.regions))}"
             raise InputError(f"{self.name} {'has no' if self.circuits is None else 'needs'} circuits; {given}.")
@@ -213,6 +232,7 @@ class Fabric:
             nic_use=use,
             regions=form.regions,
             mesh=mesh and mesh.present,
+            phases=self.phases,
             **rest,
         )
 
@@ -227,6 +247,29 @@ class Fabric:
         if self.domain_gpus is None:
             return server.gpus_per_server
         return server.scale_up_gpus or self.domain_gpus
+
+    def used_of(self, server: Gpu, group: int, stage: int, attention: int) -> int:
+        """GPUs of a server, or of a part of a domain, on which a job runs.
+
+        Domains that leave spares: the most that are whole expert-parallel groups (or divide one), fill the stage and
+        hold whole tensor-parallel groups of `attention`. `Misfit` where these do not fit in a domain.
+        """
+        size = self.gpus_of(server)
+        if self.domain is None:
+            return size
+        fits = [
+            n for n in range(attention, size + 1, attention) if stage % n == 0 and (group % n == 0 or n % group == 0)
+        ]
+        if not fits:
+            raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
+        return fits[-1]
+
+    def paid_for(self, server: Gpu, job: ClusterShape) -> int:
+        """GPUs of the servers or domains that a job needs, spares included; parts of the job share domains."""
+        if self.domain is None:
+            return job.servers * job.gpus_per_server
+        size = self.gpus_of(server)
+        return size * -(-job.servers // (size // job.gpus_per_server))
 
 
 def nics_of(settings: Asked, job: ClusterShape) -> int:

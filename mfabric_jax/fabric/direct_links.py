@@ -143,7 +143,7 @@ class DirectLinks(eqx.Module, LinkRates):
     share: Float[Array, "N H"] | None = None
 
     nic_use = "pooled"
-    reconfigures = pxn = own_ports = False
+    reconfigures = pxn = own_ports = phases = False
     oversubscription = None
     forwards = True  # servers carry what others send
     delay_s = 0.0

@@ -35,7 +35,7 @@ class Electrical(eqx.Module):
     planes: int = eqx.field(static=True, default=1)
     own_plane: bool = eqx.field(static=True, default=False)
 
-    reconfigures = own_ports = forwards = False
+    reconfigures = phases = own_ports = forwards = False
     joined = True
     delay_s = 0.0
     latency_s = 0.0

@@ -30,7 +30,7 @@ class GraphLinks(eqx.Module, LinkRates):
     stage_nics: Any = None
 
     nic_use = "own"
-    reconfigures = pxn = own_ports = forwards = False
+    reconfigures = phases = pxn = own_ports = forwards = False
     oversubscription = mesh = None
     delay_s = 0.0
     latency_s = 0.0

@@ -41,7 +41,7 @@ class Region(eqx.Module):
     own_ports: bool = eqx.field(static=True, default=False)
 
     reconfigures = joined = True
-    pxn = forwards = False
+    pxn = forwards = phases = False
     oversubscription = None
     nic_use = "pooled"
     latency_s = 0.0

@@ -100,10 +100,13 @@ def _sum(*dollars: float | None) -> float | None:
 
 
 def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
-    """Number of devices of this kind in the cluster's bill. `electrical-nics`: those of a server count together; links:
-    those from the edge up, or between servers; switches: those at the edge."""
+    """Number of devices of this kind in the cluster's bill, idle spares of domains left out.
+
+    `electrical-nics`: those of a server count together; links: those from the edge up, or between servers; switches:
+    those at the edge.
+    """
     job, on = one.workload, one.fabric
-    form = dataclasses.replace(on.form(one.settings, job), radix=radix)
+    form = dataclasses.replace(on.form(one.settings, job), radix=radix, paid_gpus=None)
     nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
     tree, hosts = on.tree(form), job.servers * nics.electrical
     each = {

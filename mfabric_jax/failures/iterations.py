@@ -31,7 +31,14 @@ from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing import First, Iteration
-from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.timing.exchange import (
+    acknowledged,
+    at_unit_bandwidth,
+    failed_stage,
+    in_phases,
+    steady_stage,
+    with_acks,
+)
 from mfabric_jax.timing.iteration import iteration_of, walks_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
@@ -53,7 +60,8 @@ class Failures:
         return self.case.failures.kinds
 
     def nvswitches_of(self, on: Fabric) -> int:
-        return on.nvswitches if self.case.gpu.nvswitches is None else self.case.gpu.nvswitches
+        said = resolve(self.case).case.gpu.nvswitches
+        return on.nvswitches if said is None else said
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
@@ -152,7 +160,8 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     if group.reconfigures:
         return left, _solve_stage(one, left, stage)
     carrier: Any = linked(one, left.group)
-    return left, _solve_packets(job, np.asarray(one.sent, float), carrier, stage, settings.carried_by.acks_back)
+    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, stage, settings.carried_by.acks_back)
+    return left, in_phases(job, solved, stage) if one.group.phases else solved
 
 
 def _solve_packets(workload, tokens: np.ndarray, carrier, stage: int, acks: float) -> Exchanges:

@@ -18,6 +18,7 @@ from mfabric_jax.policies.own import check_legal, load_function, try_out
 from mfabric_jax.policies.relaxed import relaxed
 from mfabric_jax.policies.sample_average import joint, sample_average
 from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
+from mfabric_jax.policies.topologies import topologies
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]
@@ -40,16 +41,28 @@ REGISTRY: dict[str, Policy] = {
     "index": index,
     "learned": learned,
     "exact": exact,
+    "topologies": topologies,
 }
 OPTIMISES = {
     "threshold": WITHOUT_RELAY,
     "local-search": WITHOUT_RELAY,
     "relaxed": ROUTINGS,
     "exact": ROUTINGS,
+    "topologies": WITHOUT_RELAY,
     "sample-average": ROUTINGS,
 }
 SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
-OF_DEMAND_ALONE = ("greedy", "greedy-released", "greedy-next", "uniform", "static", "topoopt", "matching", "index")
+OF_DEMAND_ALONE = (
+    "greedy",
+    "greedy-released",
+    "greedy-next",
+    "uniform",
+    "static",
+    "topoopt",
+    "matching",
+    "index",
+    "topologies",
+)
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 

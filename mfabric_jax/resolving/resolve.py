@@ -77,11 +77,18 @@ LIMITS = (
 )
 
 
+PHASES = "circuits that serve one phase at a time"
+OF_PHASES = (("job.overlap_gradients", (False,)), ("job.sharding", ("none", "optimizer")))
+
+
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
     """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
+    for path, allowed in OF_PHASES if on.phases else ():
+        if at[path] not in allowed:
+            refuse(path, allowed, PHASES, at[path])
     for limit in LIMITS:
         if (limit.path.startswith("circuits.") or limit.when is PAYS_AGAIN) and not on.reconfigures:
             continue
@@ -261,7 +268,7 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, on)
+    tree_nics = _ports(found, gpu, job.servers, on.paid_for(gpu, job), on)
     _circuits(found, on)
     _rest(found, tree_nics)
     whole = found.case
@@ -295,6 +302,7 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
 
 def _gpu(found: _Open) -> Gpu:
     gpu = get_gpu(found["gpu.name"])
+    _domain(found)
     given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
     si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
     gpu = dataclasses.replace(gpu, **si)
@@ -303,6 +311,17 @@ def _gpu(found: _Open) -> Gpu:
         value = value if value is None or isinstance(value, int) else value / unit(1)
         found.fill(f"gpu.{name}", value, f"data sheet of {gpu.name}")
     return gpu
+
+
+def _domain(found: _Open) -> None:
+    """Takes the scale-up domain from the fabric, where it sets one."""
+    on = fabric.get(found["network.fabric"])
+    if on.domain is not None:
+        said = on.domain(found.__getitem__)
+        speed = float(units.to_gigabytes(said.Bps))
+        for name, value in (("scale_up_gpus", said.gpus), ("nvlink_gigabytes_per_s", speed)):
+            found.values[f"gpu.{name}"], found.why[f"gpu.{name}"] = value, f"of {on.name}"
+        found.fill("gpu.nvswitches", said.planes, f"of {on.name}")
 
 
 def _overrides(found: _Open) -> dict[str, Any]:
@@ -412,12 +431,13 @@ def _formats(found: _Open) -> None:
     found.fill("job.batch.micro_batch", 1, "usual")
     shared = found["job.sharding"] in ("gradients", "parameters")
     whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
+    if fabric.get(found["network.fabric"]).phases:
+        found.fill("job.overlap_gradients", False, "circuits of one phase at a time")
     found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
 
 
 # ----------------------------------------------------------------------------------------------------------------- job
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
-    per_server = on.gpus_of(gpu)
     chosen = _degrees(found, model, gpu)
     why = chosen.why
     for name in ("tp", "pp", "ep", "dp"):
@@ -432,6 +452,8 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     if found["job.recompute"] == "fit":
         found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
     _batch(found, degrees)
+    group = degrees["tp"] * degrees["ep"]
+    per_server = on.used_of(gpu, group, group * degrees["dp"], found["job.parallel.tp"])
     return Workload(
         **degrees,
         **_shape(found),
@@ -642,8 +664,8 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
-    """Fills NICs of a server and their shares; returns NICs of the cluster on switch trees."""
+def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
+    """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
@@ -660,11 +682,13 @@ def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
             f"pipeline transfers use the others, got {nics - on_tree}."
         )
     if on.domain_gpus is not None:
-        return servers * on.gpus_of(gpu)
-    return servers * (on_tree if on.data else nics)
+        return gpus
+    return servers * (on_tree if on.reconfigures else nics)
 
 
 def _circuits(found: _Open, on: Fabric) -> None:
+    if on.reconfigures and on.policy is not None:
+        found.values["circuits.policy"], found.why["circuits.policy"] = on.policy, f"of {on.name}"
     name, prices = found["circuits.ocs"], found["network.prices"]
     if name is None:
         found.fill("circuits.delay_s", DELAY_S, "usual")
@@ -701,7 +725,7 @@ def hardware_of(case: Case, servers: int) -> Hardware:
     """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, on)
+    tree_nics = _ports(found, gpu, servers, servers * on.gpus_of(gpu), on)
     _circuits(found, on)
     _tiers(found, tree_nics)
     return Hardware(**_hardware(found.case, gpu))
@@ -759,7 +783,7 @@ def _check_groups(resolved: Resolved) -> None:
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures:
-            rest = {"routing": case.circuits.routing}
+            rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
 
 

@@ -110,6 +110,10 @@ class Hardware:
         return self.case.network.graph
 
     @property
+    def graphs(self) -> tuple[str, ...]:
+        return self.case.network.acos.topologies
+
+    @property
     def wiring(self) -> str:
         return self.case.network.topoopt.wiring
 
@@ -261,7 +265,7 @@ class Settings(Hardware):
         name = case.circuits.policy
         if name == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
-        policy = policies.suited(name, routing=case.circuits.routing)
+        policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
         return policies.for_demand_alone(policy) if alone and name in policies.SETTLE_TIES else policy
 

@@ -21,6 +21,7 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import Electrical, Star
+from mfabric_jax.fabric.rail_rings import RailRings
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
@@ -97,6 +98,30 @@ def _(group: DirectLinks, demand, ranks_per_server: int):
 @fixed_times_now.register
 def _(group: DirectLinks, demand, ranks_per_server: int):
     return forward_times_now(group, server_bytes(demand, ranks_per_server))
+
+
+@fixed_time.register
+def _(group: RailRings, demand, ranks_per_server: int):
+    seconds = jax.vmap(lambda one: forward_time(group, one))(rail_bytes(demand, ranks_per_server))
+    return seconds.max() * of_ports(group, ranks_per_server)
+
+
+@fixed_times_now.register
+def _(group: RailRings, demand, ranks_per_server: int):
+    rails = rail_bytes(demand, ranks_per_server)
+    seconds = forward_times_now(group, rails.reshape(-1, *rails.shape[-2:]))
+    return seconds.reshape(rails.shape[:-2]).max(axis=-1) * of_ports(group, ranks_per_server)
+
+
+def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... g S S"]:
+    """Bytes between servers on the rails of each rank of a server, which are those of the destination."""
+    of_server = by_server(away_from_server(demand, ranks_per_server), ranks_per_server).sum(-3)  # [... s t g]
+    return array_module(demand).moveaxis(of_server, -1, -3)
+
+
+def of_ports(group: RailRings, ranks_per_server: int) -> float:
+    """Seconds on ports of half a NIC, on all rails of a rank, over those on a NIC."""
+    return 2 * ranks_per_server / group.nics
 
 
 def wired(fabric: DirectLinks, count=None) -> DirectLinks:

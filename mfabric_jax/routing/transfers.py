@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Transport
 from mfabric_jax.fabric.graph import ENDPOINTS, endpoints
 from mfabric_jax.fabric.transport import NONE
@@ -33,7 +33,14 @@ class Wired(NamedTuple):
 
 
 def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
-    """Routing between the GPUs of a cluster; `paths`: how flows use equal paths, drawn by `seed`."""
+    """Routing between the GPUs of a cluster; `paths`: how flows use equal paths, drawn by `seed`.
+
+    `Misfit` for links that are those of one kind of communication alone.
+    """
+    if cluster.phases:
+        raise Misfit(
+            f"{cluster.name} has circuits for one kind of communication at a time, so only iterations run on it."
+        )
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
         return cluster_routes(cluster, src, dst, routing=paths, seed=seed, size=size)

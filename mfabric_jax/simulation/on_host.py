@@ -16,7 +16,7 @@ from mfabric_jax.platforms import platform
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
 from mfabric_jax.simulation.scenario import Scenario
-from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, placed_inside, steady
+from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
 from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
 from mfabric_jax.timing.on_host import Choice, degrees_of, once_each_row, solver_now
 from mfabric_jax.timing.passes import Exchanges, places
@@ -76,6 +76,7 @@ def solved_between(one: Scenario, carry: SinglePaths | None, planned: np.ndarray
             return once_each_row(lambda each: times(unit, acknowledged(each, acks)), demand)
 
         every = [steady(job, places(job), dispatched_bytes(job, each), seconds) for each in sent]
+        every = [in_phases(job, each) for each in every] if unit.phases else every
     else:
         every = _on_circuits(one, unit, sent, planned)
     every = [_with_load(one, found, each) for found, each in zip(every, _repeated(sent, len(every)), strict=True)]
@@ -134,7 +135,7 @@ def choice_of(one: Scenario) -> Choice:
     name, routing = case.circuits.policy, case.circuits.routing
     if name == "static":
         return Choice("greedy-next", mean=np.asarray(one.mean_demand, float))
-    return Choice(name, tuple(policies.suitable(name, routing=routing).items()))
+    return Choice(name, tuple(policies.suitable(name, routing=routing, names=case.network.acos.topologies).items()))
 
 
 def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:

@@ -139,7 +139,7 @@ class IterationOf(eqx.Module):
 
     def _group(self, case: Numbers) -> Any:
         group = self.on.at(self.group, case["nic_gbps"], self.gpu_tbps)
-        for name in (*self.on.data, *(("delay_s",) if group.reconfigures else ())):
+        for name in (*self.on.data, *(("delay_s",) if group.reconfigures or group.phases else ())):
             group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, case[name])
         return group
 
@@ -197,9 +197,9 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     }
     case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
     case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
-    if one.group.reconfigures:
-        circuits = settings.case.circuits
-        case |= {name: getattr(circuits, name) for name in ("delay_s", "each_s", "reactivation_s")}
+    if one.group.reconfigures or one.group.phases:
+        names = ("delay_s", "reactivation_s", *(("each_s",) if one.group.reconfigures else ()))
+        case |= {name: getattr(settings.case.circuits, name) for name in names}
     if one.fabric.data:
         case["optical_degree"] = settings.optical_degree
     return function, {PATHS[name]: value for name, value in case.items()}

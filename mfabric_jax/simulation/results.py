@@ -20,7 +20,7 @@ from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
-from mfabric_jax.simulation.rows import bill_of, column_of, filled, rows_of, unknown_parts
+from mfabric_jax.simulation.rows import bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import Simulated, scenario_at, simulate_each
 
@@ -200,6 +200,7 @@ def not_known(asked: Cases) -> list[str]:
     found = []
     for one in map(resolve, (block.case for block in asked.blocks)):
         bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
+        found += [said] if (said := idle_spares(one.settings, one.fabric, one.job)) else []  # type: ignore[arg-type]
         found += unknown_parts(one.settings, one.fabric, bill)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
 

@@ -35,7 +35,10 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster; `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays."""
+    """The bill of a cluster, idle spares of domains included but for the watts of their GPUs.
+
+    `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays.
+    """
     parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
@@ -48,9 +51,9 @@ def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **port
             _sum(usd, _times(switches, parts.ocs.usd or 0)),
             _sum(watts, _times(switches, parts.ocs.watts or 0)),
         )
-    server = parts.server_of(gpu.name)
-    servers = job.gpus / server.gpus
-    gpu_usd = _times(job.gpus, usd_of_gpu(settings))
+    server, paid = parts.server_of(gpu.name), on.paid_for(gpu, job)
+    servers = paid / server.gpus
+    gpu_usd = _times(paid, usd_of_gpu(settings))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
     return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
 
@@ -89,6 +92,15 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
 
 def tokens_of_iteration(job: Workload) -> int:
     return job.iteration_tokens
+
+
+def idle_spares(settings: Settings, on: Fabric, job: Workload) -> str | None:
+    """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
+    paid, size = on.paid_for(settings.server, job), on.gpus_of(settings.server)
+    if paid == job.gpus:
+        return None
+    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,} in {paid // size:,} domains of {size}"
+    return f"{on.name}: {used}; the others are idle and paid for."
 
 
 def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:

@@ -134,7 +134,7 @@ class Scenario:
         settings = self.settings
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        paths = single, settings.wiring
+        paths = single, settings.wiring, network.acos
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 
@@ -175,7 +175,7 @@ def rates_at(
     """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
     rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
     rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s, "alpha_s": alpha_s}
-    if group.reconfigures:
+    if group.reconfigures or group.phases:
         rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
     rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
     nic, eps, send = rates.nic_Bps * shares.nic, rates.eps_Bps * shares.ring_nic, rates.send_Bps * shares.send

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
@@ -15,7 +16,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
-from mfabric_jax.timing.passes import Exchanges, Places, places
+from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
@@ -105,7 +106,8 @@ def exchanges_between(
     if not unit.reconfigures:
         paths = carry.time if isinstance(carry, SinglePaths) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-        return steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
+        found = steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
+        return in_phases(workload, found) if unit.phases else found
     guess = None
     if first.predicted is not None:
         guess = _likely(first, server_bytes(dispatched_bytes(workload, first.predicted), per_server), key)
@@ -187,6 +189,16 @@ def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"
     nothing, calm = xp.zeros((*moe.shape, 2), load.dtype), xp.zeros((*moe.shape, 2), bool)
     twice = xp.where(moe, by_layer, 0)[..., None] + nothing
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, load[-1])
+
+
+def in_phases(workload: Workload, found: Exchanges, stage: int | None = None) -> Exchanges:
+    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass.
+
+    `stage`: of `steady_stage` alone [... 1 Q L 2].
+    """
+    switch = behind_sends(workload)[slice(None) if stage is None else slice(stage, stage + 1)]
+    switch = np.broadcast_to(switch, found.electrical.shape)
+    return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
 
 
 def at_unit_bandwidth(group: Any, dtype) -> Any:

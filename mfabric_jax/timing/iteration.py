@@ -50,6 +50,7 @@ class FabricRates(NamedTuple):
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
+    - `phase_s`: turn to the circuits of sends, and before and behind gradients; None: all have links at once.
     """
 
     nic_Bps: Float[Array, ""] | float
@@ -64,6 +65,7 @@ class FabricRates(NamedTuple):
     inside_Bps: Float[Array, ""] | float | None = None
     counts_s: Float[Array, ""] | float = 0.0
     alpha_s: Float[Array, ""] | float = 0.0
+    phase_s: Float[Array, ""] | float | None = None
 
     @property
     def step_s(self) -> Float[Array, ""] | float:
@@ -76,7 +78,9 @@ def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: A
     `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
-    return FabricRates(nic, eps / (1 + acks), send, **{"delay_s": group.delay_s} | rest)
+    delay_s = rest.pop("delay_s", group.delay_s)
+    rest |= {"delay_s": delay_s, "phase_s": delay_s if group.phases else None}
+    return FabricRates(nic, eps / (1 + acks), send, **rest)
 
 
 class Iteration(NamedTuple):
@@ -223,12 +227,15 @@ def _begun(
     delay_s, each_s, decision_s = (xp.asarray(part, dtype) for part in (rates.delay_s, rates.each_s, rates.decision_s))
     if exchanges.anew is not None:
         delay_s = delay_s + each_s * exchanges.anew
+    send_s = send_seconds(workload, rates, dtype)
+    if rates.phase_s is not None:  # to sends, which follow, and back
+        delay_s = xp.broadcast_to((delay_s + send_s)[:, None, None, None], exchanges.switch.shape)
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
     blocks = running_blocks(workload, rates, exchanges, compute)
     more = beside_of(workload, rates, compute, dtype)
     if more:
         blocks = blocks._replace(beside_s=sum(more.values()))
-    return _Begun(blocks, compute, send_seconds(workload, rates, dtype), delay_s, decision_s, more)
+    return _Begun(blocks, compute, send_s, delay_s, decision_s, more)
 
 
 def _ended(
@@ -263,7 +270,8 @@ def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, 
     xp = array_module(rates)
     send_Bps = xp.broadcast_to(xp.asarray(rates.send_Bps, dtype), (workload.pp,))
     slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1))
-    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s, dtype)
+    turn_s = 0.0 if rates.phase_s is None else rates.phase_s
+    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s + turn_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
@@ -359,6 +367,8 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
     latency_s = xp.asarray(steps, eps_Bps.dtype) * xp.asarray(rates.step_s, eps_Bps.dtype)
     between, inside = xp.asarray(between, eps_Bps.dtype), xp.asarray(inside, eps_Bps.dtype)
+    if rates.phase_s is not None:  # there and back
+        latency_s = latency_s + xp.where(between > 0, 2 * xp.asarray(rates.phase_s, eps_Bps.dtype), 0)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
 
 

@@ -207,6 +207,27 @@ def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
     return np.asarray(rows)
 
 
+def behind_sends(workload: Workload) -> np.ndarray:
+    """The first all-to-all of a stage after sends to or from another [P Q L 2]; passes of a pair run together."""
+    order, where = order_of(workload), places(workload)
+    apart = (order.needs >= 0) & (order.crossing >= 0) & (workload.pp > 1)
+    needed, needs = (np.zeros(order.kind.shape, bool) for _ in range(2))
+    needs[order.stage[apart], order.position[apart]] = True
+    needed.reshape(-1)[order.needs[apart]] = True
+    *shape, blocks = where.layer.shape
+    cuts = needs | np.concatenate([np.zeros_like(needed[:, :1]), needed[:, :-1]], axis=1)
+    second = np.zeros_like(needs) if order.paired is None else np.roll(order.paired, 1, axis=1)
+    begins = np.where(second, False, cuts | np.roll(cuts & second, -1, axis=1))
+    span = np.repeat(np.cumsum(begins, axis=1), 2 * blocks, axis=1)  # passes without sends in between
+    moe = np.repeat((where.layer >= 0).reshape(len(span), -1), 2, axis=1)
+    found = np.zeros_like(moe)
+    for stage, spans in enumerate(span):
+        lane = np.arange(len(spans)) if where.lane is None else where.lane[stage]
+        lane = lane[moe[stage][lane] & (spans[lane] > 0)]
+        found[stage, lane[np.unique(spans[lane], return_index=True)[1]]] = True
+    return found.reshape(*shape, blocks, 2)
+
+
 def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
     """Slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
     order, blocks = order_of(workload), max(workload.place_blocks)

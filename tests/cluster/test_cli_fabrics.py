@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import NAMES, cluster
+from mfabric_jax.fabric import NAMES, cluster, get
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
 from tests.command_line import header, line_of, mistake, status
@@ -92,7 +92,7 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
 def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for name in NAMES:
         out = tmp_path / f"{name}.svg"
-        more = ("--gpus", "512", "--dp", "8") if name in ("nvl72", "mfabric-cpo") else ()
+        more = ("--gpus", "512", "--dp", "8") if get(name).domain_gpus else ()
         assert status("draw", name, *SMALL, *more, "--out", out) == 0
         assert capsys.readouterr().out == f"{out}\n"
         assert "<svg" in out.read_text()

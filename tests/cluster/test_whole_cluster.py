@@ -18,6 +18,7 @@ from mfabric_jax.cluster.whole_cluster import (
     solve_cluster,
 )
 from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.fabric import get
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.flows import completion, max_min
 from mfabric_jax.resolving.resolve import hardware_of
@@ -42,7 +43,7 @@ def quick_to_compile():
 
 def config(name="fat-tree", changes=None, model=None, gpus=None):
     """LLaMA-MoE on 8 servers, two in each region; Mixtral on 4 scale-up domains, each for two groups."""
-    usual = ("mixtral-8x7b", 256) if name in ("nvl72", "mfabric-cpo") else ("llama-moe", 64)
+    usual = ("mixtral-8x7b", 256) if get(name).domain_gpus else ("llama-moe", 64)
     given = {"model.name": model or usual[0], "job.parallel.gpus": gpus or usual[1], "network.fabric": name}
     given |= {"run.dtype": "float64", "job.batch.per_stage": 1, "network.link_delay_s": 1e-6}
     return load(preset="paper").with_(given | (changes or {}))
@@ -60,7 +61,7 @@ def built(case):
 
 
 QUICK = ("fat-tree", "mfabric", "topoopt", "nvl72")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS if name not in QUICK]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS if name not in QUICK and not get(name).phases]
 
 
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
@@ -72,7 +73,7 @@ def test_every_fabric_solves(name):
     assert every["flows"] == sum(row["flows"] for row in rows.values()) == len(done.flows.src)
     assert every["bytes"] == pytest.approx(sum(row["bytes"] for row in rows.values()), rel=1e-12)
     assert every["end_s"] == max(row["end_s"] for row in rows.values())
-    servers, gpus = (4, 256) if name in ("nvl72", "mfabric-cpo") else (8, 64)
+    servers, gpus = (4, 256) if get(name).domain_gpus else (8, 64)
     facts = {"model": config(name).model.name, "fabric": name, "servers": servers, "gpus": gpus, "nic_gbps": 400.0}
     assert every.items() >= (facts | {"links": len(done.network.tail)}).items()
     assert min(every["build_s"], every["solve_s"]) > 0

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from mfabric_jax.fabric import Cluster, cluster
+from mfabric_jax.fabric import Cluster, cluster, get
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report.figures.circuits import build_region, region
@@ -38,11 +38,11 @@ def circuits(regions, size, degree, seed=0):
 
 def made(name, servers, **settings):
     """A named cluster with circuits, if it has such."""
-    size = {"topoopt": servers, "mfabric": min(8, servers), "mfabric-cpo": 2}.get(name)
+    size = {"topoopt": servers, "mfabric": min(8, servers), "acos": min(8, servers), "mfabric-cpo": 2}.get(name)
     if size is not None:
-        degree = {"topoopt": 8, "mfabric": 6, "mfabric-cpo": 256}[name]
+        degree = {"topoopt": 8, "mfabric": 6, "acos": 6, "mfabric-cpo": 256}[name]
         settings["regions"] = circuits(servers // size, size, degree)
-    return cluster(name, servers, 800.0 if name in ("nvl72", "mfabric-cpo") else 400.0, **settings)
+    return cluster(name, servers, 800.0 if get(name).domain_gpus else 400.0, **settings)
 
 
 ODD = {
@@ -82,7 +82,7 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
     for servers in (4, 128) if name in NAMES else (0,):
         drawn = made(name, servers) if servers else ODD[name]()
         figure, (_, rows, _) = build_fabric(drawn), layout(drawn)
-        told, place = " | ".join(words(figure)), "domains" if name in ("nvl72", "mfabric-cpo") else "servers"
+        told, place = " | ".join(words(figure)), "domains" if name in NAMES and get(name).domain_gpus else "servers"
         assert f"{drawn.servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
         numbers = Counter(str(number) for row in rows for number in row.at)
         assert numbers <= Counter(words(figure))

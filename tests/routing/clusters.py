@@ -8,7 +8,7 @@ from mfabric_jax.fabric import cluster
 
 SERVERS, GPUS = 8, 4
 COUNT = SERVERS * GPUS
-CIRCUITS = {"topoopt": 1, "mfabric": 2, "mfabric-cpo": 1}  # regions
+CIRCUITS = {"topoopt": 1, "mfabric": 2, "acos": 2, "mfabric-cpo": 1}  # regions
 
 
 def circuits(groups, servers, seed=0, most=2):
