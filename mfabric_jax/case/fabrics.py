@@ -16,6 +16,7 @@ MODULES = {
     "nvl72": "scale_up",
     "mfabric-cpo": "scale_up",
     "torus": "torus",
+    "twisted-torus": "twisted_torus",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.fabrics import GRAPH, NAMES
 from mfabric_jax.case.paths import (
     Case,
     Leaf,
@@ -84,7 +84,6 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 AS_SET = "as set"  # variant name of a case without variants
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
-OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),
@@ -224,8 +223,8 @@ def reads_setting(path: str, one: Statement) -> bool:
 def fabric_reads(path: str, one: Statement) -> bool:
     """Whether the fabric of a case reads a setting of NICs or circuits."""
     fabric = one.get("network.fabric", settings()["network.fabric"].default)
-    if path.startswith(OF_ONE_FABRIC):
-        return path.startswith(f"network.{fabric}.")
+    if path.startswith("network.") and (only := path.split(".")[1]) in NAMES:
+        return fabric == only
     if path.startswith("circuits."):
         return fabric in REWIRED
     if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):

@@ -466,6 +466,14 @@ class MFabric(Group, frozen=True):
     ] = None
 
 
+class TwistedTorus(Group, frozen=True):
+    """A torus of sizes n and 2n whose rings of n close with a shift along those of 2n."""
+
+    shape: Annotated[str | None, doc("Sizes, such as 4x4x8, of as many servers (open: n x n x 2n or n x 2n x 2n).")] = (
+        None
+    )
+
+
 class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
@@ -513,7 +521,7 @@ class Network(Group, frozen=True):
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0
     nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
-    nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on a torus).")] = None
+    nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on tori).")] = None
     tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
@@ -534,6 +542,7 @@ class Network(Group, frozen=True):
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     topoopt: TopoOpt = TopoOpt()
+    twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
     mfabric: MFabric = MFabric()
 
 

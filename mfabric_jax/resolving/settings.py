@@ -102,6 +102,11 @@ class Hardware:
         return self.case.network.multi_plane.flows
 
     @property
+    def own(self) -> Any:
+        """Settings of the fabric alone; None without any."""
+        return getattr(self.case.network, self.case.network.fabric.replace("-", "_"), None)
+
+    @property
     def gpu_tbps(self) -> float:
         return self.case.network.gpu_tbps
 
