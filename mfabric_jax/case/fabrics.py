@@ -17,6 +17,7 @@ MODULES = {
     "mfabric-cpo": "scale_up",
     "torus": "torus",
     "twisted-torus": "twisted_torus",
+    "full-mesh": "full_mesh",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)

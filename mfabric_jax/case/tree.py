@@ -474,6 +474,22 @@ class TwistedTorus(Group, frozen=True):
     )
 
 
+class FullMesh(Group, frozen=True):
+    """Servers that differ in one dimension alone are joined."""
+
+    shape: Annotated[
+        str | None, doc("Sizes of the dimensions, such as 16x16, of as many servers (open: near each other).")
+    ] = None
+    dimensions: Annotated[Annotated[int, msgspec.Meta(ge=1, le=8)], doc("Of a shape that is open.")] = 2
+    split: Annotated[
+        str | None, doc("NICs of a server for each dimension, such as 6x2 (open: as many for each peer).")
+    ] = None
+    ways: Annotated[
+        Literal["shortest", "dimension-order", "detour"],
+        doc("All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too."),
+    ] = "shortest"
+
+
 class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
@@ -543,6 +559,7 @@ class Network(Group, frozen=True):
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     topoopt: TopoOpt = TopoOpt()
     twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
+    full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
     mfabric: MFabric = MFabric()
 
 
