@@ -18,6 +18,7 @@ MODULES = {
     "torus": "torus",
     "twisted-torus": "twisted_torus",
     "full-mesh": "full_mesh",
+    "railx": "railx",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
 }
 NAMES = tuple(MODULES)

@@ -490,6 +490,17 @@ class FullMesh(Group, frozen=True):
     ] = "shortest"
 
 
+class RailX(Group, frozen=True):
+    """Nodes of m x m servers, whose rows and columns rails join through optical switches."""
+
+    side: Annotated[
+        Count | None, doc("Servers along a side of a node, m (open: 2 where it divides the servers, else 1).")
+    ] = None
+    shape: Annotated[
+        str | None, doc("Nodes in a row and in a column, such as 8x8, of as many servers (open: near a square).")
+    ] = None
+
+
 class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
@@ -560,6 +571,7 @@ class Network(Group, frozen=True):
     topoopt: TopoOpt = TopoOpt()
     twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
     full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
+    railx: RailX = RailX()
     mfabric: MFabric = MFabric()
 
 
