@@ -20,6 +20,7 @@ MODULES = {
     "full-mesh": "full_mesh",
     "railx": "railx",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
+    **dict.fromkeys(("dragonfly-plus", "dragonfly-plus-valiant"), "dragonfly_plus"),
 }
 NAMES = tuple(MODULES)
 GRAPH = "graph"  # the fabric of a file, network.graph; in a list of fabrics the name of the file stands for it
