@@ -48,7 +48,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 MULTI_PLANE = Fabric(
     name="multi-plane",
     summary="every NIC split over `network.multi-plane.planes` trees of two tiers",
-    look=("Multi-plane", "#7570B3", "H"),
+    look=("Multi-plane", "#AA4499", "H"),
     groups=_groups,
     tree=_tree,
     parts=_parts,

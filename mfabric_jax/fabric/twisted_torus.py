@@ -100,7 +100,7 @@ def _rings(form: Form, job: Workload) -> tuple[int, float]:
 TWISTED_TORUS = Fabric(
     name=NAME,
     summary="a torus of sizes n and 2n whose short rings close with a shift along the long ones",
-    look=("Twisted torus", "#A6761D", "4"),
+    look=("Twisted torus", "#999933", "4"),
     groups=_groups,
     mesh=lambda servers, form: twisted_mesh(form.shape or usual_shape(servers), per_direction(form.nics, NAME)),
     parts=_parts,
