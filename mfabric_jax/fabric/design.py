@@ -46,7 +46,7 @@ class ClusterShape(Protocol):
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
     `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
-    `own`: those of the fabric alone, `network.NAME` of the case."""
+    `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
     def server_nics(self) -> int | None: ...
@@ -76,8 +76,7 @@ class Asked(Protocol):
     def wiring(self) -> str: ...
     @property
     def graph(self) -> str | None: ...
-    @property
-    def own(self) -> Any: ...
+    def own(self, fabric: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from mfabric_jax.workload import Workload
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
+NAME = "full-mesh"
 DIMENSIONS, WAYS = 2, "shortest"  # unless the settings say otherwise
 
 
@@ -99,7 +100,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    own = settings.own
+    own = settings.own(NAME)
     rest = {"shape": shape_of(job.servers, own), "split": split_of(own.split), "ways": own.ways}
     return Form(nics=nics_of(settings, job), servers=job.servers, **rest)
 
@@ -120,13 +121,13 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 def _longest(settings: Asked) -> int:
     """Links of a way that differs in every dimension."""
-    own = settings.own
+    own = settings.own(NAME)
     dimensions = own.dimensions if own.shape is None else len(sizes("network.full-mesh.shape", own.shape))
     return dimensions * (2 if own.ways == "detour" else 1)
 
 
 FULL_MESH = Fabric(
-    name="full-mesh",
+    name=NAME,
     summary="servers that differ in one of several dimensions alone are joined (HyperX, UB-Mesh)",
     look=("Full mesh", "#66A61E", "8"),
     groups=_groups,
@@ -134,7 +135,7 @@ FULL_MESH = Fabric(
     parts=_parts,
     form=_form,
     path_links=_longest,
-    routing=lambda settings: settings.own.ways,
+    routing=lambda settings: settings.own(NAME).ways,
     single_paths=lambda settings: False,
     uses="pooled",
 )

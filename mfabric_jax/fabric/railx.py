@@ -29,6 +29,7 @@ from mfabric_jax.workload import Workload
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
+NAME = "railx"
 DIRECTIONS = 4
 
 
@@ -94,8 +95,9 @@ def _layout(form: Form) -> Layout:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    side = side_of(job.servers, settings.own.side)
-    shape = shape_of(job.servers, side, settings.own.shape)
+    own = settings.own(NAME)
+    side = side_of(job.servers, own.side)
+    shape = shape_of(job.servers, side, own.shape)
     return Form(nics=nics_of(settings, job), servers=job.servers, shape=shape, side=side)
 
 
@@ -136,7 +138,7 @@ def _rails(form: Form, job: Workload) -> tuple[int, float]:
 
 
 RAILX = Fabric(
-    name="railx",
+    name=NAME,
     summary="nodes of m x m servers, whose rows and columns rails join through optical switches set once",
     look=("RailX", "#E7298A", "x"),
     groups=_groups,

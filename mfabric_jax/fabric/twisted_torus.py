@@ -73,14 +73,14 @@ def twisted_mesh(shape: Shape, each: int) -> Mesh:
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
     each = per_direction(settings.server_nics, NAME)
-    mesh = twisted_mesh(shape_of(job.servers, settings.own.shape), each)
+    mesh = twisted_mesh(shape_of(job.servers, settings.own(NAME).shape), each)
     from mfabric_jax.fabric.direct_links import DirectLinks
 
     return [DirectLinks.of_cluster(mesh, job, nic_gbps, DIRECTIONS * each)]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    shape = shape_of(job.servers, settings.own.shape)
+    shape = shape_of(job.servers, settings.own(NAME).shape)
     return Form(nics=settings.server_nics, shape=shape, servers=job.servers)
 
 

@@ -101,10 +101,9 @@ class Hardware:
     def flow_planes(self) -> str:
         return self.case.network.multi_plane.flows
 
-    @property
-    def own(self) -> Any:
-        """Settings of the fabric alone; None without any."""
-        return getattr(self.case.network, self.case.network.fabric.replace("-", "_"), None)
+    def own(self, fabric: str) -> Any:
+        """Settings of a fabric alone."""
+        return getattr(self.case.network, fabric.replace("-", "_"))
 
     @property
     def gpu_tbps(self) -> float:

@@ -17,6 +17,8 @@ from tests.routing.clusters import CIRCUITS, CLUSTERS, COUNT, GPUS, SERVERS, all
 
 VARIANTS = [
     *((name, {}) for name in CLUSTERS),
+    ("full-mesh", {"shape": (8,)}),  # 4/7 of a NIC to each peer
+    ("full-mesh", {"shape": (4, 2), "ways": "detour"}),
     ("fat-tree", {"pxn": True}),
     ("fat-tree", {"nic_use": "pooled"}),
     ("fat-tree", {"tiers": 2, "radix": 16}),
@@ -71,7 +73,8 @@ def test_nothing_is_lost(name, variant):
         assert_rows(routes)
         assert_conserved(built(name, **variant), network, table)
         mesh = built(name, **variant).mesh
-        if routing != "spray" and (mesh is None or mesh.areas is None):  # between areas all flows are spread
+        spread = mesh is not None and (mesh.areas is not None or mesh.detours)  # whatever the routing
+        if routing != "spray" and not spread:
             assert_walks(network, routes)
 
 
