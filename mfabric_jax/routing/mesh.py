@@ -49,7 +49,7 @@ def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
         at = then
     hops = np.stack(columns, axis=1) if columns else np.full((len(src), 1), -1)
     steps = Routes(hops, (hops >= 0).astype(float))
-    return _with_detours(mesh, steps) if mesh.detours and len(tail) else steps
+    return _with_detours(mesh, steps) if mesh.detours and (hops >= 0).any() else steps
 
 
 def _with_detours(mesh: Mesh, steps: Routes) -> Routes:

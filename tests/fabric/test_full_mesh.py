@@ -142,6 +142,18 @@ def test_flows_of_a_cluster_take_the_ways_of_their_group_and_lanes_of_their_nics
         np.testing.assert_allclose(load[network.run("circuit")], own, rtol=1e-12)
 
 
+@pytest.mark.parametrize("ways", WAYS)
+def test_groups_of_one_server_and_clusters_of_one(ways):
+    mesh = full_mesh((3, 2), 6, ways=ways)
+    alone = wired(DirectLinks(1, to_gbps(1.0), 6, None, None, mesh, groups=6, stage=6))
+    assert float(fixed_time(alone, np.ones((1, 1)), 1)) == 0
+    # Gradients: a fifth of a server's bytes for each other. A link of two NICs in the line of two carries 6 / 2 of
+    # these, in that of three 6 / 3, with detours 3/2 as many.
+    assert alone.ring_nics == pytest.approx(2 / (3 / 5))
+    one = of_all(full_mesh((1, 1), 8, ways=ways))
+    assert float(fixed_time(one, np.ones((1, 1)), 1)) == 0
+
+
 def test_what_a_server_pays():
     assert cluster_cost("full-mesh", 12, 400, nics=8, shape=(4, 3)) == pytest.approx(12 * 8 * (1499 + 659 + 75))
 
