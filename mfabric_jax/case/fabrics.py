@@ -20,7 +20,11 @@ MODULES = {
     "acos": "acos",
     "photonic-rails": "photonic_rails",
     "torus": "torus",
+    "twisted-torus": "twisted_torus",
+    "full-mesh": "full_mesh",
+    "railx": "railx",
     **dict.fromkeys(("dragonfly", "dragonfly-valiant"), "dragonfly"),
+    **dict.fromkeys(("dragonfly-plus", "dragonfly-plus-valiant"), "dragonfly_plus"),
 }
 NAMES = tuple(MODULES)
 TOPOLOGIES = ("ring", "rings", "torus", "expander")  # graphs of acos

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.fabrics import GRAPH, NAMES
 from mfabric_jax.case.paths import (
     Case,
     Leaf,
@@ -87,10 +87,6 @@ OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and ra
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
 TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
-OF_ONE_FABRIC = (
-    *("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric."),
-    *("network.scale-up.", "network.acos."),
-)
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),
@@ -230,8 +226,8 @@ def reads_setting(path: str, one: Statement) -> bool:
 def fabric_reads(path: str, one: Statement) -> bool:
     """Whether the fabric of a case reads a setting of NICs or circuits."""
     fabric = one.get("network.fabric", settings()["network.fabric"].default)
-    if path.startswith(OF_ONE_FABRIC):
-        return path.startswith(f"network.{fabric}.")
+    if path.startswith("network.") and (only := path.split(".")[1]) in NAMES:
+        return fabric == only
     if path.startswith("circuits."):
         fixed = fabric == "acos" and path in ("circuits.policy", "circuits.ocs")
         return (fabric in REWIRED and not fixed) or path in TURNED.get(fabric, ())

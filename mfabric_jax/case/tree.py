@@ -482,6 +482,41 @@ class Acos(Group, frozen=True):
     ] = TOPOLOGIES
 
 
+class TwistedTorus(Group, frozen=True):
+    """A torus of sizes n and 2n whose rings of n close with a shift along those of 2n."""
+
+    shape: Annotated[str | None, doc("Sizes, such as 4x4x8, of as many servers (open: n x n x 2n or n x 2n x 2n).")] = (
+        None
+    )
+
+
+class FullMesh(Group, frozen=True):
+    """Servers that differ in one dimension alone are joined."""
+
+    shape: Annotated[
+        str | None, doc("Sizes of the dimensions, such as 16x16, of as many servers (open: near each other).")
+    ] = None
+    dimensions: Annotated[Annotated[int, msgspec.Meta(ge=1, le=8)], doc("Of a shape that is open.")] = 2
+    split: Annotated[
+        str | None, doc("NICs of a server for each dimension, such as 6x2 (open: as many for each peer).")
+    ] = None
+    ways: Annotated[
+        Literal["shortest", "dimension-order", "detour"],
+        doc("All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too."),
+    ] = "shortest"
+
+
+class RailX(Group, frozen=True):
+    """Nodes of m x m servers, whose rows and columns rails join through optical switches."""
+
+    side: Annotated[
+        Count | None, doc("Servers along a side of a node, m (open: 2 where it divides the servers, else 1).")
+    ] = None
+    shape: Annotated[
+        str | None, doc("Nodes in a row and in a column, such as 8x8, of as many servers (open: near a square).")
+    ] = None
+
+
 class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
@@ -529,7 +564,7 @@ class Network(Group, frozen=True):
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0
     nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
-    nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on a torus).")] = None
+    nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on tori).")] = None
     tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
@@ -551,6 +586,9 @@ class Network(Group, frozen=True):
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
     topoopt: TopoOpt = TopoOpt()
+    twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
+    full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
+    railx: RailX = RailX()
     mfabric: MFabric = MFabric()
     acos: Acos = Acos()
 

@@ -2,17 +2,16 @@
 
 import dataclasses
 import math
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
+from mfabric_jax.fabric.grids import sizes
 
 NAMES = ("leaf-spine", "planes", "fat-tree", "torus", "twisted-torus", "full-mesh", "dragonfly")
 KIND = f"a kind of graph first; allowed: {', '.join(NAMES)}"
-MOST_DIMENSIONS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def run(options: Options) -> None:
 
     check_file("out", options.out, (".json",))
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Numbers) if field.name != "shape"}
-    given |= {"shape": _shape(options.shape)}
+    given |= {"shape": None if options.shape is None else sizes("shape", options.shape)}
     stated = {name: value for name, value in given.items() if value is not None and value is not False}
     for name in stated:
         if name not in ("gpus", "nic_gbps", *KINDS[options.kind].reads):
@@ -71,16 +70,6 @@ def run(options: Options) -> None:
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in network.nodes)
     print(f"{options.kind}: {nodes}; {len(network.tail):,} links in one direction")
     shared.tell(options.out)
-
-
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    """The sizes in `4x4x8`. `InputError` for other words."""
-    if text is None:
-        return None
-    words = text.lower().split("x")
-    if len(words) > MOST_DIMENSIONS or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(f"shape must be 1 to {MOST_DIMENSIONS} sizes such as 4x4x8, got {text!r:.80}.")
-    return tuple(map(int, words))
 
 
 def _gpus(shape: tuple[int, ...] | None) -> int:

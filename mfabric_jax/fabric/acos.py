@@ -23,7 +23,7 @@ from mfabric_jax.workload import Workload
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
 
-POLICY = "topologies"
+NAME, POLICY = "acos", "topologies"
 LEAST = 2  # optical NICs, of a ring
 
 
@@ -33,16 +33,16 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     degree = settings.optical_degree
     if degree < LEAST:
         raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
-    if not settings.graphs:
+    if not settings.own(NAME).topologies:
         raise InputError("network.acos.topologies must name at least one graph, got none.")
-    for name in settings.graphs:
+    for name in settings.own(NAME).topologies:
         one_of("network.acos.topologies:", name, TOPOLOGIES)
     nics = degree, settings.electrical_nics / ratio_of(settings)
     return [Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s)]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return dataclasses.replace(MFABRIC.form(settings, job), graphs=len(settings.graphs))
+    return dataclasses.replace(MFABRIC.form(settings, job), graphs=len(settings.own(NAME).topologies))
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
@@ -52,7 +52,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 ACOS = Fabric(
-    name="acos",
+    name=NAME,
     summary="small optical switches choose one of a few graphs between the servers of a region, a tree beside them",
     look=("ACOS", "#E7298A", "p"),
     groups=_groups,

@@ -6,6 +6,7 @@ sits at one GPU of its server; other GPUs reach it through the NVSwitch (delegat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,20 +23,23 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 LINK_DELAY_S = units.us(1.0)
+TINY = 1e-9  # of a NIC: rounding
 
 
 @dataclass(frozen=True)
 class CircuitTable:
     """Circuits of a cluster, listed in both directions.
 
-    - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: parallel circuits, 1 or more.
-    - `gpu` [C most]: GPU (within its server) at the source end of each circuit; -1 pads, and at routers.
+    - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs of a pair's circuits.
+    - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 pads, and at routers.
+    - `part` [C most]: the part of each of these NICs, 1 unless NICs are split.
     """
 
     src: np.ndarray
     dst: np.ndarray
     count: np.ndarray
     gpu: np.ndarray
+    part: np.ndarray
 
     def find(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Row of each ordered pair of servers; -1 without a circuit."""
@@ -147,23 +151,26 @@ class Cluster:
         src, dst, count = self._joined()
         own = src < self.servers  # not at routers
         if not own.any():
-            return CircuitTable(src, dst, count, np.zeros((len(src), 1), np.int64))
-        degree, order = int(np.bincount(src[own], count[own]).max()), np.lexsort((dst, src))
-        before = np.zeros(len(src), np.int64)
+            nothing = np.zeros((len(src), 1))
+            return CircuitTable(src, dst, count, nothing.astype(np.int64), nothing)
+        degree, order = math.ceil(np.bincount(src[own], count[own]).max() - TINY), np.lexsort((dst, src))
+        before = np.zeros(len(src))
         before[order] = np.cumsum(count[order]) - count[order]
-        first_of_server = np.full(int(src.max()) + 1, np.iinfo(np.int64).max)
+        first_of_server = np.full(int(src.max()) + 1, np.inf)
         np.minimum.at(first_of_server, src, before)
-        nth = before - first_of_server[src]
+        begin = (before - first_of_server[src])[:, None]  # in NICs of the source
         far = self.at_gpu(np.arange(degree), 0) >= (self.gpus_per_server + 1) // 2
         order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))  # first of each half, ...
-        copy = np.arange(int(count[own].max()))
-        nic = order[np.minimum(nth[:, None] + copy, degree - 1)]
-        gpu = np.where(own[:, None] & (copy < count[:, None]), self.at_gpu(nic, 0), -1)
-        return CircuitTable(src, dst, count, gpu)
+        nth = np.floor(begin + TINY).astype(np.int64) + np.arange(math.ceil(count[own].max()) + 1)
+        part = np.minimum(begin + count[:, None], nth + 1) - np.maximum(begin, nth)
+        part = np.where(own[:, None] & (part > TINY), part, 0)
+        gpu = np.where(part > 0, self.at_gpu(order[np.minimum(nth, degree - 1)], 0), -1)
+        some = slice(max(1, int((part > 0).sum(axis=1).max())))
+        return CircuitTable(src, dst, count, gpu[:, some], part[:, some])
 
     def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.mesh is not None:
-            return tuple(np.asarray(x, np.int64) for x in (self.mesh.tail, self.mesh.head, self.mesh.nics))  # type: ignore[return-value]
+            return tuple(np.asarray(x) for x in (self.mesh.tail, self.mesh.head, self.mesh.nics))  # type: ignore[return-value]
         regions = np.zeros((1, 0, 0), np.int64) if self.regions is None else self.regions
         region, i, j = np.nonzero(regions)
         size = regions.shape[1]

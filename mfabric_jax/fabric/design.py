@@ -45,7 +45,8 @@ class ClusterShape(Protocol):
 
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
-    `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's."""
+    `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
+    `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
     def server_nics(self) -> int | None: ...
@@ -64,21 +65,14 @@ class Asked(Protocol):
     @property
     def pxn(self) -> bool: ...
     @property
-    def planes(self) -> int: ...
-    @property
-    def flow_planes(self) -> str: ...
-    @property
     def gpu_tbps(self) -> float: ...
     @property
     def delay_s(self) -> float: ...
     @property
     def optical_switch(self) -> Ocs | None: ...
     @property
-    def wiring(self) -> str: ...
-    @property
     def graph(self) -> str | None: ...
-    @property
-    def graphs(self) -> tuple[str, ...]: ...
+    def own(self, fabric: str) -> Any: ...
 
 
 class Domain(NamedTuple):
@@ -97,7 +91,9 @@ class Form:
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: the file of a graph, for its parts; `graphs`: that small optical switches choose among.
-    - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
+    - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
+    - `split`: NICs for each dimension, None: as many for each peer; `ways`: the rule of routing; `side`: servers along
+      a node; None: the fabric's.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     - `paid_gpus`: of a server, idle spares of its domain included; None: those in use.
     """
@@ -117,7 +113,10 @@ class Form:
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0
-    shape: tuple[int, int, int] | None = None
+    shape: tuple[int, ...] | None = None
+    split: tuple[float, ...] | None = None
+    ways: str | None = None
+    side: int | None = None
     servers: int = 64
     gpus_per_server: int | None = None
     nvswitch_gigabytes_per_s: float | None = None
@@ -130,6 +129,10 @@ def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
 
 def tree_links(settings: Asked) -> int:
     return 2 * settings.tiers
+
+
+def no_tree(form: Form) -> Tree | None:
+    return None
 
 
 def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup:
@@ -160,7 +163,8 @@ class Fabric:
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
     - `optical_regions(form, job)`: optical ports of one region and number of regions; None: no such ports, or included
       in the price per GPU.
-    - `policy`, `routing`: values shown in rows, None: the user's choice. `reconfigures`: circuits change.
+    - `policy`, `routing`: values shown in rows (`routing` maybe by the settings), None: the user's choice.
+    - `reconfigures`: circuits change.
     - `single_paths(settings)`: whether flows may take one path each; otherwise they spread.
     - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
@@ -176,7 +180,7 @@ class Fabric:
     groups: Callable[..., list[Any]]
     parts: Callable[[Form], tuple[PartGroup, ...]]
     form: Callable[[Asked, ClusterShape], Form]
-    tree: Callable[[Form], Tree | None] = lambda form: None
+    tree: Callable[[Form], Tree | None] = no_tree
     mesh: Callable[[int, Form], Mesh | None] = lambda servers, form: None
     direct_links: Callable[[Form, ClusterShape], int] | None = None
     circuits: Callable[..., np.ndarray] | None = None
@@ -189,7 +193,7 @@ class Fabric:
     data: tuple[str, ...] = ()
     optical_regions: Callable[[Form, Workload], tuple[Any, Any]] | None = None
     policy: str | None = "none"
-    routing: str | None = "spraying"
+    routing: str | Callable[[Asked], str] | None = "spraying"
     reconfigures: bool = False
     single_paths: Callable[[Asked], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -208,9 +212,10 @@ class Fabric:
 
     def cluster(self, servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
         """The whole cluster; `rest`: further fields of `Cluster`."""
+        self.check_ratio(form.oversubscription)
         gpus = form.gpus_per_server or self.gpus_per_server
         nics = (self.usual_nics or gpus) if form.nics is None else form.nics
-        form = replace(form, nics=nics, gpus_per_server=gpus, paid_gpus=None)
+        form = replace(form, nics=nics, gpus_per_server=gpus, servers=servers, paid_gpus=None)
         if (form.regions is None) != (self.circuits is None):
             given = "regions was not given" if form.regions is None else f"regions was {list(np.shape(form.regions))}"
             raise InputError(f"{self.name} {'has no' if self.circuits is None else 'needs'} circuits; {given}.")
@@ -235,6 +240,17 @@ class Fabric:
             phases=self.phases,
             **rest,
         )
+
+    def check_ratio(self, oversubscription: float | None) -> None:
+        """`Misfit` for an oversubscribed tree where there is no tree."""
+        if self.tree is no_tree and oversubscription not in (None, 1):
+            raise Misfit(
+                f"network.oversubscription must be auto or 1 on {self.name}, which has no switch tree, got "
+                f"{oversubscription:g}."
+            )
+
+    def routing_of(self, settings: Asked) -> str | None:
+        return self.routing(settings) if callable(self.routing) else self.routing
 
     def links(self, form: Form, job: ClusterShape) -> int:
         """Links of the whole cluster between servers, or between routers if there are any."""

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
 from mfabric_jax.fabric.nic_use import Handover
@@ -22,11 +23,13 @@ Kinds = tuple[tuple[str, int], ...]
 class Mesh(eqx.Module):
     """Links between servers and optional routers, and the rule by which bytes cross them.
 
-    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in whole NICs.
+    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs. A whole number is so many parallel
+      links of one NIC; any other number is one link of lanes that NICs are split into.
     - `nodes`, `links`: runs of (kind, number), as in `Network`.
-    - `following` [S S]: the server after s on the way to t. None: all shortest paths in equal shares.
-    - `areas` [N]: area of every node. Bytes for another area use all links between the two equally, and shortest paths
-      inside each. None: no areas.
+    - `following` [S S]: the server after s on the way to t. None: all shortest paths, in equal shares at every node.
+    - `detours`: every step of `following` also goes, in equal shares, over each server that is joined with both ends.
+    - `areas` [N]: area of every node. Bytes for another area use all links between the two by their widths,
+      and shortest paths inside each. None: no areas.
     - `thirds`: bytes for another area first go to each third area, in equal shares (Valiant).
     - `places` [N D]: positions in a picture, in two or three dimensions.
     """
@@ -40,10 +43,11 @@ class Mesh(eqx.Module):
     areas: Int[Array | np.ndarray, "N"] | None = None
     places: Num[Array | np.ndarray, "N D"] | None = None
     thirds: bool = eqx.field(static=True, default=False)
+    detours: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        if isinstance(self.nics, np.ndarray) and (wrong := self.nics[self.nics % 1 != 0]).size:
-            raise InputError(f"a link must be a whole number of NICs wide, got {wrong[0]:g}.")
+        if isinstance(self.nics, np.ndarray):
+            not_negative("nics of a link", self.nics)
 
     @property
     def servers(self) -> int:
@@ -72,17 +76,19 @@ class Mesh(eqx.Module):
 
     @property
     def inner_links(self) -> int:
-        """Two-way links between routers, or between servers if there are no routers."""
+        """Two-way links between routers, or between servers if there are no routers; lanes of a pair are one link."""
         first = self.servers if len(self.nodes) > 1 else 0
         inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
-        return round(np.asarray(self.nics)[inner].sum() / 2)
+        nics = np.asarray(self.nics)[inner]
+        return round(np.where(nics % 1, 1, nics).sum() / 2)
 
     def without_one(self, node: int, other: int) -> "Mesh":
-        """The mesh with one NIC less on the first link between two nodes, in both directions."""
+        """The mesh without the first link between two nodes, in both directions: one NIC less of a width of whole NICs,
+        nothing left of lanes. Bytes take the shortest paths that are left, or other links from area to area."""
         tail, head = np.asarray(self.tail), np.asarray(self.head)
         lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
         nics = np.array(self.nics)
-        nics[lost] -= 1
+        nics[lost] -= np.where(nics[lost] % 1, nics[lost], 1)
         return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
 
 
@@ -91,6 +97,14 @@ def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
     count = np.asarray(count)
     tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])
     return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
+
+
+def mesh_of_links(servers: int, tail: np.ndarray, head: np.ndarray, nics: Any, **rule: Any) -> Mesh:
+    """Mesh of links from servers `tail` to `head` [L], `nics` [L] (or all) wide; parallel links are one."""
+    ends, which = np.unique(np.stack([tail, head]), axis=1, return_inverse=True)
+    width = np.zeros(ends.shape[1])
+    np.add.at(width, which.ravel(), nics)
+    return Mesh(ends[0], ends[1], width, (("server", servers),), (("circuit", len(width)),), **rule)
 
 
 class LinkRates:
@@ -158,6 +172,14 @@ class DirectLinks(eqx.Module, LinkRates):
         for field in ("ring_nics", "stage_nics"):
             if getattr(self, field) is not None:
                 not_negative(field, getattr(self, field))
+
+    @classmethod
+    def of_cluster(cls, mesh: Mesh, job: ClusterShape, nic_gbps: Any, nics: int) -> "DirectLinks":
+        """Groups of servers in a row on the links of the whole cluster: the groups of a stage run at once, its servers
+        exchange gradients in equal parts, and all servers send to the next stage at once."""
+        stage = job.servers // job.pp
+        rest: dict[str, Any] = {"groups": max(1, stage // job.servers_per_region), "stage": stage}
+        return cls(job.servers_per_region, nic_gbps, nics, None, None, mesh, **rest)
 
     @property
     def joined(self) -> bool:

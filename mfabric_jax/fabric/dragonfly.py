@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -59,20 +59,12 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     group, one, other = (x.ravel() for x in np.mgrid[:groups, :routers, :routers])
     inside = one != other
     one, other = (servers + (group * routers + x)[inside] for x in (one, other))
-    here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, : shape.between])
-    apart = here != there
-    here, there, copy = here[apart], there[apart], copy[apart]
-
-    def end(at: np.ndarray, to: np.ndarray) -> np.ndarray:
-        """The router of group `at` that links to group `to`: groups take the ports of a group in turn."""
-        port = copy * (groups - 1) + (to - at - 1) % groups
-        return servers + at * routers + port // shape.ports
-
+    here, there, out, into = between_groups(groups, shape.between, shape.ports)
     runs = [
         ("nic up", server, behind, nics),
         ("nic down", behind, server, nics),
         ("local", one, other, shape.local),
-        ("global", end(here, there), end(there, here), 1),
+        ("global", servers + here * routers + out, servers + there * routers + into, 1),
     ]
     runs = [run for run in runs if len(run[1])]
     area = np.concatenate([server // shape.per_router, router]) // np.repeat([routers, routers], [servers, len(router)])
@@ -90,6 +82,24 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     )
 
 
+def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...]:
+    """Links [L] of every two groups, both ways: groups, and the number in its group of the router at either end.
+
+    Groups take the ports of a group in turn; `ports`: of a router.
+    """
+    here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, :links])
+    apart = here != there
+    here, there, copy = here[apart], there[apart], copy[apart]
+    out, into = ((copy * (groups - 1) + (to - at - 1) % groups) // ports for at, to in ((here, there), (there, here)))
+    return here, there, out, into
+
+
+def router_parts(nics: int, servers: int, links: int) -> tuple[PartGroup, ...]:
+    """NICs at router ports, and `links` between routers with a port and a transceiver at both ends."""
+    ends = 2 * links / (servers * nics)
+    return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)
+
+
 def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
     router = np.arange(shape.groups * shape.routers)
     group, place = np.divmod(router, shape.routers)
@@ -104,13 +114,10 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
 def _groups(
     settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
 ) -> list[DirectLinks]:
-    nics, stage = nics_of(settings, job), job.servers // job.pp
-    mesh = dragonfly_mesh(job.servers, nics, valiant)
-    groups = max(1, stage // job.servers_per_region)
-    rates: dict[str, Any] = {"ring_nics": None, "stage_nics": None}
+    nics = nics_of(settings, job)
     from mfabric_jax.fabric.direct_links import DirectLinks
 
-    return [DirectLinks(job.servers_per_region, nic_gbps, nics, mesh=mesh, groups=groups, stage=stage, **rates)]
+    return [DirectLinks.of_cluster(dragonfly_mesh(job.servers, nics, valiant), job, nic_gbps, nics)]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
@@ -119,8 +126,7 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = SERVER_GPUS if form.nics is None else form.nics
-    ends = 2 * dragonfly_shape(form.servers, nics).links / (form.servers * nics)
-    return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)
+    return router_parts(nics, form.servers, dragonfly_shape(form.servers, nics).links)
 
 
 def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:

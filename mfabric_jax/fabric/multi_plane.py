@@ -21,18 +21,21 @@ from mfabric_jax.workload import Workload
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
 
+NAME = "multi-plane"
+
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[Electrical]:
     found = tree_groups(settings, job, nic_gbps, nic_uses)
-    own = settings.flow_planes == "own"
+    own, planes = settings.own(NAME).flows == "own", settings.own(NAME).planes
     dataclasses.replace(_tree(_form(settings, job)), hosts=job.servers * found[0].nics)  # `InputError` without room
     if own and any(one.nic_use != "own" or one.oversubscription is not None for one in found):
         raise Misfit("network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1.")
-    return [dataclasses.replace(one, planes=settings.planes, own_plane=own) for one in found]
+    return [dataclasses.replace(one, planes=planes, own_plane=own) for one in found]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return dataclasses.replace(tree_form(settings, job), tiers=2, radix=settings.radix, planes=settings.planes)
+    planes = settings.own(NAME).planes
+    return dataclasses.replace(tree_form(settings, job), tiers=2, radix=settings.radix, planes=planes)
 
 
 def _tree(form: Form) -> Tree:
@@ -46,9 +49,9 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 MULTI_PLANE = Fabric(
-    name="multi-plane",
+    name=NAME,
     summary="every NIC split over `network.multi-plane.planes` trees of two tiers",
-    look=("Multi-plane", "#CC79A7", "P"),
+    look=("Multi-plane", "#AA4499", "H"),
     groups=_groups,
     tree=_tree,
     parts=_parts,

@@ -75,7 +75,7 @@ TOPOOPT = Fabric(
     policy="topoopt",
     routing="forwarding",
     uses="pooled",
-    single_paths=lambda settings: settings.wiring != "demand",
+    single_paths=lambda settings: settings.own("topoopt").wiring != "demand",
 )
 
 

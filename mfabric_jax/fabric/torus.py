@@ -16,43 +16,30 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
-from mfabric_jax.fabric.design import (
-    Asked,
-    ClusterShape,
-    Fabric,
-    Form,
-)
+from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
+from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
 DIRECTIONS = 6
-Shape = tuple[int, int, int]
 
 
-def near_square(servers: int) -> tuple[int, int]:
-    y = max(y for y in range(1, math.isqrt(servers) + 1) if servers % y == 0)
-    return servers // y, y
+def near_square(servers: int) -> Shape:
+    return near_equal(servers, 2)
 
 
 def near_cube(servers: int) -> Shape:
-    z = max(z for z in range(1, round(servers ** (1 / 3)) + 1) if servers % z == 0)
-    return *near_square(servers // z), z
+    return near_equal(servers, 3)
 
 
 def torus_links(shape: Shape, per_direction: int = 1) -> np.ndarray:
     """Links between servers [S S], server x + X (y + Y z)."""
-    servers = math.prod(shape)
-    at = np.arange(servers)
-    count = np.zeros((servers, servers), np.int64)
-    for axis, size in enumerate(shape):
-        if size > 1:
-            here = _coordinates(at, shape)
-            here[axis] = (here[axis] + 1) % size
-            there = _server(here, shape)
-            np.add.at(count, (at, there), per_direction)
-            np.add.at(count, (there, at), per_direction)
+    count = np.zeros((math.prod(shape),) * 2, np.int64)
+    for _, at, there in rings(shape):
+        np.add.at(count, (at, there), per_direction)
+        np.add.at(count, (there, at), per_direction)
     return count
 
 
@@ -60,7 +47,7 @@ def dimension_order(shape: Shape) -> np.ndarray:
     """The server after s on the way to t [S S]."""
     servers = math.prod(shape)
     s, t = (x.ravel() for x in np.mgrid[:servers, :servers])
-    here, there = _coordinates(s, shape), _coordinates(t, shape)
+    here, there = coordinates(shape, s), coordinates(shape, t)
     moved = np.zeros(len(s), bool)
     for axis, size in enumerate(shape):
         up = (there[axis] - here[axis]) % size
@@ -69,36 +56,31 @@ def dimension_order(shape: Shape) -> np.ndarray:
         goes = (up > 0) & ~moved
         here[axis] = np.where(goes, (here[axis] + step) % size, here[axis])
         moved |= goes
-    return _server(here, shape).reshape(servers, servers)
-
-
-def _coordinates(server: np.ndarray, shape: Shape) -> list[np.ndarray]:
-    x, y, _ = shape
-    return [server % x, server // x % y, server // (x * y)]
-
-
-def _server(at: list[np.ndarray], shape: Shape) -> np.ndarray:
-    x, y, _ = shape
-    return at[0] + x * (at[1] + y * at[2])
+    return number(here, shape).reshape(servers, servers)
 
 
 def torus_mesh(shape: Shape, per_direction: int) -> Mesh:
     """The torus with `per_direction` links per direction, and its routing rule."""
-    servers = np.arange(math.prod(shape))
-    places = np.stack(_coordinates(servers, shape), axis=1)
     from mfabric_jax.fabric.direct_links import mesh_of
 
-    return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=places)
+    return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=coordinates(shape).T)
 
 
-def _per_direction(nics: int | None) -> int:
+def per_direction(nics: int | None, name: str = "torus") -> int:
     if nics is not None and nics % DIRECTIONS:
-        raise InputError(f"torus needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
+        raise InputError(f"{name} needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
     return 1 if nics is None else nics // DIRECTIONS
 
 
+def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
+    """NICs of a server whose links are direct, and whose links close a ring: one link in n of a ring of n."""
+    through = sum(2 * each / size for size in shape if size > 1)
+    direct = sum(2 * each for size in shape if size > 1) - through
+    return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
+
+
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    each = _per_direction(settings.server_nics)
+    each = per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
     replicas = max(1, job.servers // job.pp // job.servers_per_region)
     rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / replicas}
@@ -113,10 +95,7 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    shape, each = form.shape or near_cube(form.servers), _per_direction(form.nics)
-    through = sum(2 * each / size for size in shape if size > 1)
-    direct = sum(2 * each for size in shape if size > 1) - through
-    return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
+    return ring_parts(form.shape or near_cube(form.servers), per_direction(form.nics))
 
 
 def _rings(form: Form, job: Workload) -> tuple[int, float]:
@@ -130,7 +109,7 @@ TORUS = Fabric(
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
     look=("Torus", "#8C564B", "<"),
     groups=_groups,
-    mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), _per_direction(form.nics)),
+    mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), per_direction(form.nics)),
     parts=_parts,
     form=_form,
     optical_regions=_rings,

@@ -42,7 +42,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,
         "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.routing or settings.case.circuits.routing,
+        "routing": one.fabric.routing_of(settings) or settings.case.circuits.routing,
         "nic_use": one.group.nic_use,
         "stage": stage,
         "server": config.case.failures.server,
@@ -238,10 +238,10 @@ def expected_loss(
     checkpoint_interval_s: float,
     restart_s: float,
 ) -> dict[str, Any]:
-    """`failures_per_month` of `count` devices, and hours and iterations of work lost; None without a rate. `slow_down`:
-    relative increase of the iteration time until the repair."""
+    """`failures_per_month` of `count` devices, hours and iterations of work lost, and the part of the time in which all
+    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair."""
     if rate is None or count is None:
-        return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month"))
+        return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available"))
     failures = count * rate.per_hour * HOURS_A_MONTH
     slower = rate.repair_hours * (1 - 1 / (1 + slow_down))
     stopped = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
@@ -250,4 +250,10 @@ def expected_loss(
         "failures_per_month": failures,
         "lost_hours_per_month": lost,
         "lost_iterations_per_month": lost * 3600 / iteration_s,
+        "available": availability(count * rate.per_hour, rate.repair_hours),
     }
+
+
+def availability(per_hour: float, repair_hours: float) -> float:
+    """Part of the time in which nothing is broken: MTBF / (MTBF + MTTR), for failures per hour and hours of repair."""
+    return 1 / (1 + per_hour * repair_hours)

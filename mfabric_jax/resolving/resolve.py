@@ -781,6 +781,7 @@ def _check_groups(resolved: Resolved) -> None:
 
     case, settings, job = resolved.case, resolved.settings, resolved.job
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
+    resolved.fabric.check_ratio(case.network.oversubscription)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures:
             rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}

@@ -93,13 +93,9 @@ class Hardware:
     def radix(self) -> int:
         return self.case.network.radix
 
-    @property
-    def planes(self) -> int:
-        return self.case.network.multi_plane.planes
-
-    @property
-    def flow_planes(self) -> str:
-        return self.case.network.multi_plane.flows
+    def own(self, fabric: str) -> Any:
+        """Settings of a fabric alone; None if it has none."""
+        return getattr(self.case.network, fabric.replace("-", "_"), None)
 
     @property
     def gpu_tbps(self) -> float:
@@ -108,14 +104,6 @@ class Hardware:
     @property
     def graph(self) -> str | None:
         return self.case.network.graph
-
-    @property
-    def graphs(self) -> tuple[str, ...]:
-        return self.case.network.acos.topologies
-
-    @property
-    def wiring(self) -> str:
-        return self.case.network.topoopt.wiring
 
     @property
     def optical_switch(self) -> Ocs | None:

@@ -1,9 +1,9 @@
 """The links that flows between the GPUs of a cluster cross.
 
-Flows inside a server cross the NVSwitch. Between servers, a flow uses a direct circuit if the pair has one, else the
-NICs on the tree, else circuits of other servers, which forward. Where a GPU does not own the NIC its data uses, the
-data crosses the NVSwitch to (or from) the delegate GPU that does, spread evenly over the pair's delegates. Source:
-arXiv 2501.03905, topology-aware routing.
+Flows inside a server cross the NVSwitch. Between servers, a flow takes the ways of unchanging links if there are any;
+else a direct circuit if the pair has one, else the NICs on the tree, else circuits of other servers, which forward.
+Where a GPU does not own the NIC its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does,
+spread over the pair's delegates by their parts. Source: arXiv 2501.03905, topology-aware routing.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     if size is not None and np.shape(size) != src.shape:
         raise InputError(f"size must have the shape [{len(src)}], got {list(np.shape(size))}.")
     here, there = src // cluster.gpus_per_server, dst // cluster.gpus_per_server
-    row = cluster.circuits.find(here, there)
+    row = cluster.circuits.find(here, there) if cluster.mesh is None else np.full(len(src), -1)
     away = here != there
     parts = [(flow, _inside(cluster, src[flow], dst[flow])) for flow in _chunks(~away & (src != dst))]
     first = len(links_of(cluster, routing).tail) - len(cluster.circuits.src)
@@ -162,11 +162,12 @@ def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes
 
 
 def _held(cluster: Cluster) -> np.ndarray:
-    gpu = cluster.circuits.gpu
+    gpu, part = cluster.circuits.gpu, cluster.circuits.part
     held = np.zeros((len(gpu), cluster.gpus_per_server))
     row, copy = np.nonzero(gpu >= 0)
-    np.add.at(held, (row, gpu[row, copy]), 1.0)
-    return held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+    np.add.at(held, (row, gpu[row, copy]), part[row, copy])
+    total = held.sum(axis=1, keepdims=True)
+    return held / np.where(total > 0, total, 1)
 
 
 def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,9 +6,10 @@ import numpy as np
 
 from mfabric_jax.fabric.direct_links import Mesh
 from mfabric_jax.fabric.network import Network, find_links
-from mfabric_jax.routing.shortest import Routes, shortest_routes, stacked
+from mfabric_jax.routing.shortest import Routes, compact, shortest_routes, stacked
 
 AT_ONCE = 1 << 17  # pairs x links between areas routed per batch
+PAIRS_AT_ONCE = 1 << 16
 
 
 def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = "spray", seed: int = 0) -> Routes:
@@ -28,9 +29,13 @@ def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = 
 
 def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
     """NICs per server that fill the busiest link if all pairs send a fraction `part` of a server's bytes at once."""
-    routes, network = mesh_routes(mesh, src, dst), mesh.network
-    there = routes.hops >= 0
-    load = np.bincount(routes.hops[there], part * routes.share[there], minlength=len(network.tail))
+    network = mesh.network
+    load = np.zeros(len(network.tail))
+    for first in range(0, len(src), PAIRS_AT_ONCE):
+        some = slice(first, first + PAIRS_AT_ONCE)
+        routes = mesh_routes(mesh, src[some], dst[some])
+        there = routes.hops >= 0
+        load += np.bincount(routes.hops[there], part * routes.share[there], minlength=len(load))
     used = load > 0
     return float((network.capacity[used] / load[used]).min())
 
@@ -43,11 +48,36 @@ def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
         columns.append(np.where(at != dst, find_links(tail, head, at, then), -1))
         at = then
     hops = np.stack(columns, axis=1) if columns else np.full((len(src), 1), -1)
-    return Routes(hops, (hops >= 0).astype(float))
+    steps = Routes(hops, (hops >= 0).astype(float))
+    return _with_detours(mesh, steps) if mesh.detours and (hops >= 0).any() else steps
+
+
+def _with_detours(mesh: Mesh, steps: Routes) -> Routes:
+    """Every step also over each server that is joined with both of its ends, in equal shares."""
+    used, place = np.unique(steps.hops[steps.hops >= 0], return_inverse=True)
+    ways = _ways_of(mesh, used)
+    row = np.full(steps.hops.shape, -1)
+    row[steps.hops >= 0] = place
+    hops = np.where((row >= 0)[..., None], ways.hops[row], -1).reshape(len(row), -1)
+    share = np.where((row >= 0)[..., None], ways.share[row], 0).reshape(len(row), -1)
+    return compact(hops, share)
+
+
+def _ways_of(mesh: Mesh, link: np.ndarray) -> Routes:
+    """The direct way of some links, and those of two links over a server that is joined with both ends."""
+    network, size = mesh.network, sum(count for _, count in mesh.nodes)
+    number = np.full((size, size), -1)
+    there = network.capacity > 0
+    number[network.tail[there], network.head[there]] = np.flatnonzero(there)
+    out, into = number[network.tail[link]], number[:, network.head[link]].T  # [links, third]
+    both = (out >= 0) & (into >= 0)
+    part = 1 / (1 + both.sum(axis=1, keepdims=True))
+    hops = np.hstack([link[:, None], np.where(both, out, -1), np.where(both, into, -1)])
+    return compact(hops, np.where(hops >= 0, part, 0))
 
 
 class _Areas:
-    """Routes from area to area: equal shares on all links between two areas, shortest paths inside each."""
+    """Routes from area to area: all links between two areas by their widths, shortest paths inside each."""
 
     def __init__(self, mesh: Mesh):
         self.network, self.of, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
@@ -64,12 +94,13 @@ class _Areas:
         return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
 
     def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Links from area to area of K pairs: the pair [N] and link [N] of each, and how many a pair has [K]."""
+        """Links from area to area of K pairs: the pair [N] and link [N] of each, and NICs of all of a pair's [K]."""
         key = one * self.count + other
         count = self.first[key + 1] - self.first[key]
         place = np.repeat(np.arange(len(key)), count)
         nth = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-        return place, self.order[self.first[key][place] + nth], count
+        link = self.order[self.first[key][place] + nth]
+        return place, link, np.bincount(place, self.network.capacity[link], minlength=len(key))
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         if not self.thirds:
@@ -80,8 +111,8 @@ class _Areas:
         third = (out.reshape(-1, self.count) > 0) & (one != other)[:, None]
         third &= (every != one[:, None]) & (every != other[:, None])
         flow, via = np.nonzero(third)
-        place, link, count = self.links(one[flow], via)
-        part = (1 / third.sum(axis=1)[flow] / count)[place]
+        place, link, nics = self.links(one[flow], via)
+        part = (1 / third.sum(axis=1)[flow] / nics)[place] * self.network.capacity[link]
         flow = flow[place]
         first = shortest_routes(self.inside, src[flow], self.network.tail[link])
         ends = np.stack([self.network.head[link], dst[flow]])
@@ -95,8 +126,8 @@ class _Areas:
 
     def direct(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes without a third area; all shortest paths where every link between two areas is broken."""
-        flow, link, count = self.links(self.of[src], self.of[dst])
-        part = 1 / count[flow]
+        flow, link, nics = self.links(self.of[src], self.of[dst])
+        part = 1 / nics[flow] * self.network.capacity[link]
         first = shortest_routes(self.inside, src[flow], self.network.tail[link])
         last = shortest_routes(self.inside, self.network.head[link], dst[flow])
         legs: list[Any] = [
@@ -105,7 +136,7 @@ class _Areas:
             (flow, *_scaled(last, part)),
         ]
         same = self.of[src] == self.of[dst]
-        for some, network in ((same, self.inside), (~same & (count == 0), self.network)):
+        for some, network in ((same, self.inside), (~same & (nics == 0), self.network)):
             rest = np.flatnonzero(some)
             legs.append((rest, *shortest_routes(network, src[rest], dst[rest])))
         return _summed(legs, len(src))

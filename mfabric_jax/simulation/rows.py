@@ -221,7 +221,7 @@ def _named(one: Scenario) -> dict[str, Any]:
         "fabric": on.name,
         "variant": one.variant,
         "policy": on.policy or settings.policy_name,
-        "routing": on.routing or settings.case.circuits.routing,
+        "routing": on.routing_of(settings) or settings.case.circuits.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",

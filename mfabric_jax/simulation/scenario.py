@@ -134,7 +134,7 @@ class Scenario:
         settings = self.settings
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        paths = single, settings.wiring, network.acos
+        paths = single, settings.own(self.fabric.name)
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 
@@ -267,7 +267,7 @@ def linked(one: Scenario, group: Any) -> Any:
         return rated(group, one.workload, one.settings.case.network.paths.name, one.settings.case.run.seed)
     if group.mesh is not None:
         return wired(group)
-    return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
+    return WIRINGS[one.settings.own(one.fabric.name).wiring](group, one.workload, one.mean_demand)
 
 
 def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:

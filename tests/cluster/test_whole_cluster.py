@@ -17,7 +17,6 @@ from mfabric_jax.cluster.whole_cluster import (
     link_rows,
     solve_cluster,
 )
-from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric import get
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.flows import completion, max_min
@@ -28,6 +27,7 @@ from mfabric_jax.traffic.training import expert_flows
 from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree as star
+from tests.routing.clusters import CLUSTERS
 
 KINDS = ("EP", "DP inside", "DP between", "DP experts", "PP")
 

@@ -160,14 +160,14 @@ TREES = [
         ({"hosts": 18, "radix": 4, "parts": 2, "tiers": 2}, "has room for 8 hosts, got 9; choose 3 tiers or a larger"),
     )
 ]
-HALF_A_NIC = [
+LESS_THAN_NOTHING = [
     (
-        lambda: Mesh(np.array([0]), np.array([1]), np.array([0.5]), (("server", 2),), (("link", 1),)),
-        "a link must be a whole number of NICs wide, got 0.5.",
+        lambda: Mesh(np.array([0]), np.array([1]), np.array([-0.5]), (("server", 2),), (("link", 1),)),
+        "nics of a link must be finite and not negative, got [-0.5].",
     )
 ]
 REFUSED = [
-    *(*PRICES, *TREES, *TRANSPORTS, *GROUPS, *FAILURES, *HALF_A_NIC),
+    *(*PRICES, *TREES, *TRANSPORTS, *GROUPS, *FAILURES, *LESS_THAN_NOTHING),
     *((functools.partial(graph_with, place, value), sentence) for place, value, sentence in GRAPHS),
     (lambda: graph_of([]), "a graph must be an object with nodes and edges, got"),  # type: ignore[arg-type]
     (lambda: text_of(names=("a", "a")), "two nodes are called 'a'"),

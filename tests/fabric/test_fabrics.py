@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, resolve
-from mfabric_jax.fabric import Region, degraded, get
+from mfabric_jax.fabric import NAMES, Region, cluster, degraded, get
+from mfabric_jax.fabric.design import no_tree
 from mfabric_jax.fabric.failures import KINDS, PLANES
 from mfabric_jax.fabric.parts_list import OCS, get_ocs
 from mfabric_jax.fabric.transport import TRANSPORTS, Transport, get_transport
@@ -43,6 +44,24 @@ def test_every_fabric_answers_for_itself():
     nvlink = {name: get(name).nvlink_Bps(8.0, 400.0, 900e9) for name in beyond}
     scale_up = {"nvl72": 950e9, "mfabric-cpo": 475e9}
     assert nvlink == pytest.approx(dict.fromkeys(beyond, 900e9) | scale_up, rel=1e-12)
+
+
+TREELESS = [name for name in NAMES if get(name).tree is no_tree]
+
+
+@pytest.mark.parametrize("name", TREELESS)
+def test_a_fabric_without_a_tree_refuses_an_oversubscribed_one(name):
+    assert {"topoopt", "torus", "dragonfly"} <= set(TREELESS)
+    given = {"network.fabric": name, "network.oversubscription": 2.0}
+    said = f"network.oversubscription must be auto or 1 on {name}, which has no switch tree, got 2."
+    assert refused(resolve, small(given)) == said
+    assert resolve(small(given | {"network.oversubscription": 1.0})).fabric.name == name
+    assert refused(cluster, name, 16, 400.0, oversubscription=2.0) == said
+
+
+def test_every_fabric_looks_like_itself():
+    looks = [get(name).look for name in NAMES]
+    assert len({label for label, _, _ in looks}) == len({look[1:] for look in looks}) == len(NAMES)
 
 
 @pytest.mark.parametrize(("gbps", "ports", "nvlink"), [(400.0, 9, 950e9), (800.0, 4, 900e9)])

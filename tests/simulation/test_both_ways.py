@@ -19,7 +19,7 @@ from tests.small import model_file
 
 # What decides the code of a program, several times where it is what the quick way is about.
 SHAPES = {
-    "network.fabric": [*NAMES, *["mfabric"] * 14],
+    "network.fabric": [*NAMES, *["mfabric"] * (26 - len(NAMES))],
     "network.nic_use": ["own", "pooled"],
     "network.paths": ["spray"] * 5 + ["ecmp"] * 2,
     "network.payload": ["goodput", "transport"],

@@ -16,9 +16,11 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.cluster import LINK_DELAY_S
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S
 from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
+from mfabric_jax.fabric.grids import lines, rings
 from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.torus import near_cube
 from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.twisted_torus import short_side
 
 Run = tuple[str, np.ndarray, np.ndarray, np.ndarray]
 Nodes = list[tuple[str, int]]
@@ -157,36 +159,18 @@ def dragonfly(numbers: Numbers) -> Network:
 # ----------------------------------------------------------------------------------------------- links between GPUs
 def torus(numbers: Numbers) -> Network:
     """Neighbours in every dimension are joined, and the last with the first; a dimension of 2 has both links."""
-    return _network(_torus_runs(numbers, _shape(numbers), 0), [("gpu", numbers.gpus)])
+    return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 
 def twisted_torus(numbers: Numbers) -> Network:
-    """A torus of sizes n and 2n whose links that close a ring of n shift every dimension of 2n by n.
-
-    Source: Jouppi et al., TPU v4, ISCA 2023 (4x4x8 and 4x8x8 slices).
-    """
+    """A torus whose rings of n close with a shift along those of 2n (`fabric.twisted_torus`), such as 4x4x8."""
     shape = _shape(numbers)
-    short = min(shape)
-    if {short, 2 * short} != set(shape):
-        raise InputError(
-            f"shape of a twisted torus must have sizes n and 2n alone, such as 4x4x8, got {'x'.join(map(str, shape))}."
-        )
-    return _network(_torus_runs(numbers, shape, short), [("gpu", numbers.gpus)])
+    return _network(_torus_runs(numbers, shape, short_side(shape)), [("gpu", numbers.gpus)])
 
 
-def _torus_runs(numbers: Numbers, shape: tuple[int, ...], short: int) -> list[Run]:
-    """Links of a torus; closing a ring of `short` (0: of none) shifts every longer dimension by `short`."""
-    at, runs = np.arange(numbers.gpus), []
-    for axis, size in enumerate(shape):
-        if size == 1:
-            continue
-        to = np.stack(np.unravel_index(at, shape, order="F"))
-        to[axis] += 1
-        if size == short:
-            longer = [other for other, its in enumerate(shape) if its > short]
-            to[longer] += short * (to[axis] == size)
-        to %= np.array(shape)[:, None]
-        there = np.ravel_multi_index(tuple(to), shape, order="F")
+def _torus_runs(numbers: Numbers, shape: tuple[int, ...], twisted: int = 0) -> list[Run]:
+    runs = []
+    for axis, at, there in rings(shape, twisted):
         ends = np.concatenate([[at, there], [there, at]], axis=1)
         pairs, count = np.unique(ends, axis=1, return_counts=True)
         runs.append((f"dimension {axis}", *pairs, numbers.port * count))
@@ -197,18 +181,8 @@ def full_mesh(numbers: Numbers) -> Network:
     """GPUs that differ in one dimension alone are joined: of one dimension every two, of several as HyperX, UB-Mesh."""
     shape = (numbers.gpus,) if numbers.shape is None else numbers.shape
     check_many("links", numbers.gpus * sum(size - 1 for size in shape), MOST_LINKS)
-    at, runs = np.arange(numbers.gpus), []
-    place = np.stack(np.unravel_index(at, shape, order="F"))
-    for axis, size in enumerate(shape):
-        heads = []
-        for step in range(1, size):
-            to = place.copy()
-            to[axis] = (to[axis] + step) % size
-            heads.append(np.ravel_multi_index(tuple(to), shape, order="F"))
-        if heads:
-            tail, head = np.tile(at, len(heads)), np.concatenate(heads)
-            runs.append((f"dimension {axis}", tail, head, np.full(len(tail), numbers.port)))
-    return _network(runs, [("gpu", numbers.gpus)])
+    links = [(f"dimension {axis}", tail, head, np.full(len(tail), numbers.port)) for axis, tail, head in lines(shape)]
+    return _network(links, [("gpu", numbers.gpus)])
 
 
 def _shape(numbers: Numbers) -> tuple[int, ...]:

@@ -1,0 +1,171 @@
+"""A dragonfly+: groups of leaves and spines, every leaf joined with every spine, and links between all groups.
+
+Routers have `network.radix` ports, r: half of a leaf's are for NICs and half for its group's r/2 spines, half of a
+spine's for leaves and half for other groups. At most r/2 leaves a group and (r/2)^2 + 1 groups, so (r/2)^4 + (r/2)^2
+NICs. Minimal ways lead from leaf to spine, over all links between two groups in equal shares, and from spine to leaf;
+Valiant ones go through every third group first, equally, entering and leaving it at spines. Source: Shpiner et al.,
+Dragonfly+, HiPINEB 2017 (from memory, unverified).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric.cost import PartGroup
+from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
+from mfabric_jax.fabric.dragonfly import between_groups, router_parts
+from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+
+
+class Shape(NamedTuple):
+    """`per_leaf`: servers; `leaves`, `spines` of a group; `between`: links of every two groups.
+
+    A spine has as many ports for other groups as it has leaves, so a group's links out are as many as its leaves' up.
+    """
+
+    per_leaf: int
+    groups: int
+    leaves: int
+    spines: int
+    between: int
+
+    @property
+    def links(self) -> int:
+        return self.groups * self.leaves * self.spines + self.groups * (self.groups - 1) // 2 * self.between
+
+
+def most_hosts(radix: int) -> int:
+    """NICs of the largest dragonfly+ of routers with `radix` ports."""
+    half = radix // 2
+    return half**4 + half**2
+
+
+def plus_shape(servers: int, nics: int, radix: int) -> Shape:
+    """As many groups as the servers need, filled evenly; leftover ports double the links between groups. `Misfit` where
+    a leaf has no room for a server, or all groups have none for all."""
+    half = radix // 2
+    per_leaf = half // nics
+    if not per_leaf:
+        raise Misfit(
+            f"network.radix must be at least {2 * nics} on dragonfly-plus, twice the NICs of a server, got {radix}."
+        )
+    needed = -(-servers // per_leaf)
+    groups = -(-needed // half)
+    if groups > half**2 + 1:
+        raise Misfit(
+            f"network.radix {radix} gives a dragonfly-plus room for {(half**2 + 1) * half * per_leaf:,} servers of "
+            f"{nics} NICs, got {servers:,}; choose a larger radix."
+        )
+    leaves = -(-needed // groups)
+    return Shape(
+        per_leaf,
+        groups,
+        leaves,
+        half,
+        leaves * half // max(groups - 1, 1),
+    )
+
+
+def plus_mesh(servers: int, nics: int, radix: int, valiant: bool = False) -> Mesh:
+    """Links of a dragonfly+: servers to leaves and back, leaves to spines and back, between groups."""
+    shape = plus_shape(servers, nics, radix)
+    groups, leaves, spines = shape.groups, shape.leaves, shape.spines
+    server, leaf_of = np.arange(servers), servers + np.arange(servers) // shape.per_leaf
+    group, leaf, spine = (x.ravel() for x in np.mgrid[:groups, :leaves, :spines])
+    first = servers + groups * leaves  # spines follow the leaves
+    leaf, spine = servers + group * leaves + leaf, first + group * spines + spine
+    here, there, out, into = between_groups(groups, shape.between, leaves)
+    ends = first + np.stack([here * spines + out, there * spines + into])
+    globals_, width = np.unique(ends, axis=1, return_counts=True)  # parallel links are one
+    runs = [
+        ("nic up", server, leaf_of, nics),
+        ("nic down", leaf_of, server, nics),
+        ("leaf up", leaf, spine, 1),
+        ("leaf down", spine, leaf, 1),
+        ("global", *globals_, width),
+    ]
+    runs = [run for run in runs if len(run[1])]
+    areas = [(leaf_of - servers) // leaves, np.repeat(np.arange(groups), leaves), np.repeat(np.arange(groups), spines)]
+    from mfabric_jax.fabric.direct_links import Mesh
+
+    return Mesh(
+        np.concatenate([tail for _, tail, _, _ in runs]),
+        np.concatenate([head for _, _, head, _ in runs]),
+        np.concatenate([np.broadcast_to(nics, len(tail)) for _, tail, _, nics in runs]),
+        nodes=(("server", servers), ("leaf", groups * leaves), ("spine", groups * spines)),
+        links=tuple((kind, len(tail)) for kind, tail, _, _ in runs),
+        areas=np.concatenate(areas),
+        thirds=valiant,
+        places=_places(shape, server),
+    )
+
+
+def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
+    """Groups side by side, spines above leaves above servers."""
+
+    def row(count: int, height: float) -> np.ndarray:
+        group, place = np.divmod(np.arange(shape.groups * count), count)
+        return np.stack([group + 0.9 * (place + 0.5) / count, np.full(len(place), height)], axis=1)
+
+    return np.concatenate(
+        [row(shape.leaves * shape.per_leaf, 0.0)[: len(server)], row(shape.leaves, 0.6), row(shape.spines, 1.4)]
+    )
+
+
+def _groups(
+    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
+) -> list[DirectLinks]:
+    nics = nics_of(settings, job)
+    mesh = plus_mesh(job.servers, nics, settings.radix, valiant)
+    from mfabric_jax.fabric.direct_links import DirectLinks
+
+    return [DirectLinks.of_cluster(mesh, job, nic_gbps, nics)]
+
+
+def _form(settings: Asked, job: ClusterShape) -> Form:
+    return Form(nics=nics_of(settings, job), servers=job.servers, radix=settings.radix)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    nics = SERVER_GPUS if form.nics is None else form.nics
+    return router_parts(nics, form.servers, plus_shape(form.servers, nics, form.radix).links)
+
+
+def _dragonfly_plus(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
+    return Fabric(
+        name=name,
+        summary=summary,
+        look=look,
+        groups=partial(_groups, valiant=valiant),
+        mesh=lambda servers, form: plus_mesh(servers, form.nics, form.radix, valiant),
+        parts=_parts,
+        form=_form,
+        path_links=lambda settings: links,
+        routing="Valiant" if valiant else "minimal",
+        single_paths=lambda settings: False,
+        uses="pooled",
+    )
+
+
+MINIMAL = _dragonfly_plus(
+    "dragonfly-plus",
+    "groups of leaves and spines with links between the spines of all groups, minimal ways",
+    ("Dragonfly+", "#B15928", "1"),
+    links=5,
+    valiant=False,
+)
+VALIANT = _dragonfly_plus(
+    "dragonfly-plus-valiant",
+    "a dragonfly+ whose bytes for other groups go through third groups",
+    ("Dragonfly+, Valiant", "#6A3D9A", "2"),
+    links=8,
+    valiant=True,
+)

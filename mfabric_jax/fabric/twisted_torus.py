@@ -1,0 +1,114 @@
+"""A twisted torus: a torus of sizes n and 2n whose rings of n close with a shift by n along every ring of 2n.
+
+Servers are nodes, with a sixth of their NICs in each direction. Bytes take all shortest paths, in equal shares at every
+server. Links that close a ring go through optical switches that are set once, as on the torus. Source: Jouppi et al.,
+TPU v4, ISCA 2023 (slices of 4x4x8 and 4x8x8 chips). Deviation: a node is a server, unless servers have one GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.fabric.cost import PartGroup
+from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
+from mfabric_jax.fabric.grids import Shape, coordinates, rings, sizes, written
+from mfabric_jax.fabric.torus import DIRECTIONS, near_cube, per_direction, ring_parts
+from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+
+NAME = "twisted-torus"
+
+
+def short_side(shape: Shape) -> int:
+    """The n of a shape; `InputError` unless it has sizes n and 2n, and no others."""
+    if set(shape) != {min(shape), 2 * min(shape)}:
+        raise InputError(
+            f"shape of a twisted torus must have sizes n and 2n alone, such as 4x4x8, got {written(shape)}."
+        )
+    return min(shape)
+
+
+def usual_shape(servers: int) -> Shape:
+    """n x n x 2n or n x 2n x 2n, n at least 2; `Misfit` where servers have no such shape."""
+    if (shape := _fitting(servers)) is None:
+        raise Misfit(
+            "network.fabric twisted-torus needs n x n x 2n or n x 2n x 2n servers, n at least 2 (16, 32, 54, 108, 128, "
+            f"256 and so on), got {servers}."
+        )
+    return shape
+
+
+def _fitting(servers: int) -> Shape | None:
+    sides = range(2, round((servers / 2) ** (1 / 3)) + 1)
+    shapes = [shape for n in sides for shape in ((n, n, 2 * n), (n, 2 * n, 2 * n))]
+    return next((shape for shape in shapes if math.prod(shape) == servers), None)
+
+
+def shape_of(servers: int, text: str | None = None) -> Shape:
+    """The shape that a setting asks for, or the usual one; `InputError` or `Misfit` for one that does not fit."""
+    if text is None:
+        return usual_shape(servers)
+    shape = sizes("network.twisted-torus.shape", text)
+    short_side(shape)
+    if len(shape) != 3 or math.prod(shape) != servers:
+        raise Misfit(f"network.twisted-torus.shape must be three sizes of {servers} servers, got {written(shape)}.")
+    return shape
+
+
+def twisted_mesh(shape: Shape, each: int) -> Mesh:
+    """Links of `each` NICs to the next server in both directions of every ring."""
+    ends = [(at, there) for _, at, there in rings(shape, short_side(shape))]
+    tail, head = (np.concatenate([pair[side] for pair in ends] + [pair[1 - side] for pair in ends]) for side in (0, 1))
+    from mfabric_jax.fabric.direct_links import mesh_of_links
+
+    return mesh_of_links(math.prod(shape), tail, head, each, places=coordinates(shape).T)
+
+
+def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+    each = per_direction(settings.server_nics, NAME)
+    mesh = twisted_mesh(shape_of(job.servers, settings.own(NAME).shape), each)
+    from mfabric_jax.fabric.direct_links import DirectLinks
+
+    return [DirectLinks.of_cluster(mesh, job, nic_gbps, DIRECTIONS * each)]
+
+
+def _form(settings: Asked, job: ClusterShape) -> Form:
+    shape = shape_of(job.servers, settings.own(NAME).shape)
+    return Form(nics=settings.server_nics, shape=shape, servers=job.servers)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    """Of any number of servers; those that make no twisted torus are priced as a torus."""
+    shape = form.shape or _fitting(form.servers) or near_cube(form.servers)
+    return ring_parts(shape, per_direction(form.nics, NAME))
+
+
+def _rings(form: Form, job: Workload) -> tuple[int, float]:
+    """Optical ports and switches: the four ports of two rings of n that the twist joins are on one, those of two rings
+    of 2n as well."""
+    _, through = _parts(form)
+    return 4, job.servers * through.nics / 4
+
+
+TWISTED_TORUS = Fabric(
+    name=NAME,
+    summary="a torus of sizes n and 2n whose short rings close with a shift along the long ones",
+    look=("Twisted torus", "#999933", "4"),
+    groups=_groups,
+    mesh=lambda servers, form: twisted_mesh(form.shape or usual_shape(servers), per_direction(form.nics, NAME)),
+    parts=_parts,
+    form=_form,
+    optical_regions=_rings,
+    path_links=lambda settings: 1,
+    routing="shortest paths",
+    single_paths=lambda settings: False,
+    uses="pooled",
+    usual_nics=DIRECTIONS,
+)

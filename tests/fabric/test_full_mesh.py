@@ -1,0 +1,199 @@
+"""Full meshes by hand: loads of links under all ways, lanes, prices, broken links, UB-Mesh's availability."""
+
+import itertools
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mfabric_jax.fabric import cluster, cluster_cost, degraded
+from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+from mfabric_jax.fabric.full_mesh import full_mesh
+from mfabric_jax.fabric.grids import near_equal
+from mfabric_jax.failures.failure_rows import availability
+from mfabric_jax.routing import cluster_routes, links_of
+from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.units import to_gbps
+from tests.fabric.links import every_pair, loads_of, of_all
+from tests.small import JOB, refused, row, small
+
+WAYS = ("shortest", "dimension-order", "detour")
+
+
+def ways_of(shape, src, dst, rule):
+    """{way: share} of a pair in plain Python; a way is a tuple of coordinates."""
+    differ = [axis for axis in range(len(shape)) if src[axis] != dst[axis]]
+    orders = list(itertools.permutations(differ)) if rule == "shortest" else [differ]
+    found = defaultdict(Fraction)
+    for order in orders:
+        part = {(src,): Fraction(1, len(orders))}
+        for axis in order:
+            longer = defaultdict(Fraction)
+            for way, share in part.items():
+                at = way[-1]
+                over = (
+                    [via for via in range(shape[axis]) if via not in (at[axis], dst[axis])] if rule == "detour" else []
+                )
+                for via in [None, *over]:
+                    steps = [] if via is None else [(*at[:axis], via, *at[axis + 1 :])]
+                    end = (*at[:axis], dst[axis], *at[axis + 1 :])
+                    longer[(*way, *steps, end)] += share / (1 + len(over))
+            part = longer
+        for way, share in part.items():
+            found[way] += share
+    return found
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 2), (1, 3), (4, 1, 2)])
+@pytest.mark.parametrize("rule", WAYS)
+def test_every_link_carries_what_listed_ways_make(shape, rule):
+    nodes = [place[::-1] for place in itertools.product(*map(range, shape[::-1]))]  # the first dimension first
+    demand = np.random.default_rng(3).integers(0, 50, (len(nodes),) * 2)
+    want = defaultdict(Fraction)
+    for (i, src), (j, dst) in itertools.product(enumerate(nodes), repeat=2):
+        for way, share in ways_of(shape, src, dst, rule).items():
+            for step in itertools.pairwise(way):
+                want[tuple(nodes.index(end) for end in step)] += share * int(demand[i, j])
+    found = loads_of(full_mesh(shape, 8, ways=rule), demand)
+    assert set(want) <= set(found)
+    assert {ends: found[ends] for ends in found} == pytest.approx({ends: float(want[ends]) for ends in found})
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4, 8, 8), (6,), (3, 5)])
+def test_uniform_all_to_alls_by_hand(shape):
+    # One unit a pair: a link of dimension i carries the N / a_i pairs of rows whose i-th step it is; detours send
+    # 1 / (a - 1) of that over it directly, and as first or second link of a - 2 ways each.
+    servers = int(np.prod(shape))
+    for ways in ("dimension-order", "detour"):
+        mesh = full_mesh(shape, 1.0 * sum(size - 1 for size in shape), ways=ways)
+        for (src, dst), load in loads_of(mesh, np.ones((servers, servers))).items():
+            place = [np.unravel_index(node, shape, order="F") for node in (src, dst)]
+            (axis,) = (axis for axis in range(len(shape)) if place[0][axis] != place[1][axis])
+            more = (2 * shape[axis] - 3) / (shape[axis] - 1) if ways == "detour" else 1
+            assert load == pytest.approx(servers / shape[axis] * more)
+
+
+def test_how_much_of_the_ports_an_8x8_mesh_can_use():
+    # 14 links of 1 byte/s a server; every pair a byte: 8 s, so 63 bytes of 14 x 8 = 56 %. No way can do better: all
+    # links are busy all along, and all ways are shortest. Detours take 13/7 as long.
+    group = of_all(full_mesh((8, 8), 14))
+    seconds = float(fixed_time(group, np.ones((64, 64)), 1))
+    assert seconds == pytest.approx(8)
+    assert 63 / (14 * seconds) == pytest.approx(0.5625)
+    detour = of_all(full_mesh((8, 8), 14, ways="detour"))
+    assert float(fixed_time(detour, np.ones((64, 64)), 1)) == pytest.approx(8 * 13 / 7)
+    # A pair alone in a line has seven ways of its own, a seventh of its bytes on each.
+    alone = np.zeros((64, 64))
+    alone[0, 5] = 7
+    assert [float(fixed_time(one, alone, 1)) for one in (group, detour)] == pytest.approx([7, 1])
+
+
+def test_nics_are_split_over_peers():
+    mesh = full_mesh((4, 3), 8)  # 5 peers of 8/5 NICs
+    assert mesh.count.sum(axis=1) == pytest.approx(8)
+    assert set(np.round(mesh.nics, 9)) == {1.6}
+    assert mesh.inner_links == 12 * 5 / 2  # lanes of a pair are one link
+    mesh = full_mesh((4, 3), 8, split=(6, 2))  # 2 NICs to each of 3 peers, 1 to each of 2
+    assert (mesh.count[0, :4] == [0, 2, 2, 2]).all()
+    assert mesh.inner_links == 12 * 8 / 2  # whole NICs are a link each
+    assert len(full_mesh((1,), 8).nics) == 0
+
+
+def test_shapes():
+    assert [near_equal(256, n) for n in (1, 2, 3, 4)] == [(256,), (16, 16), (8, 8, 4), (4, 4, 4, 4)]
+    assert [near_equal(n, 2) for n in (1, 7, 12)] == [(1, 1), (7, 1), (4, 3)]
+
+
+def test_a_broken_link():
+    # Lanes of 8/3 NICs go together: a third server of the line carries, beside its own.
+    group = of_all(full_mesh((4,), 8))
+    left = wired(degraded(group, "link").group)
+    assert left.mesh.nics.sum() == pytest.approx(group.mesh.nics.sum() - 2 * 8 / 3)
+    alone = np.zeros((4, 4))
+    alone[0, 1] = 8
+    assert float(fixed_time(group, alone, 1)) == pytest.approx(3)
+    assert float(fixed_time(left, alone, 1)) == pytest.approx(3 / 2)  # over two others
+    # Of a link of two NICs one is left.
+    whole = of_all(full_mesh((4,), 6))
+    one = wired(degraded(whole, "link").group)
+    assert one.mesh.count[0].tolist() == [0, 1, 2, 2]
+    assert float(fixed_time(one, alone, 1)) == pytest.approx(8)
+
+
+def test_flows_of_a_cluster_take_the_ways_of_their_group_and_lanes_of_their_nics():
+    # 6 servers of 2 GPUs, a NIC each, 0.4 NICs to each of 5 peers: the third link has 0.2 of either NIC.
+    made = cluster("full-mesh", 6, to_gbps(1.0), nics=2, gpus_per_server=2, shape=(6,), nvswitch_gigabytes_per_s=1e6)
+    table = made.circuits
+    assert table.count == pytest.approx(0.4)
+    first = table.src == 0
+    held = np.zeros((5, 2))
+    np.add.at(
+        held, (np.nonzero(first)[0][:, None], table.gpu[first]), np.where(table.gpu[first] >= 0, table.part[first], 0)
+    )
+    assert sorted(map(tuple, held.round(9))) == [(0, 0.4), (0, 0.4), (0.2, 0.2), (0.4, 0), (0.4, 0)]
+    for ways in WAYS:
+        made = cluster("full-mesh", 12, to_gbps(1.0), nics=5, gpus_per_server=2, shape=(4, 3), ways=ways)
+        src, dst = (2 * x for x in every_pair(12))
+        routes, network = cluster_routes(made, src, dst), links_of(made)
+        there = routes.hops >= 0
+        load = np.bincount(routes.hops[there], routes.share[there], len(network.tail))
+        own = list(loads_of(made.mesh, np.ones((12, 12))).values())
+        np.testing.assert_allclose(load[network.run("circuit")], own, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_groups_of_one_server_and_clusters_of_one(ways):
+    mesh = full_mesh((3, 2), 6, ways=ways)
+    alone = wired(DirectLinks(1, to_gbps(1.0), 6, None, None, mesh, groups=6, stage=6))
+    assert float(fixed_time(alone, np.ones((1, 1)), 1)) == 0
+    # Gradients: a fifth of a server's bytes for each other. A link of two NICs in the line of two carries 6 / 2 of
+    # these, in that of three 6 / 3, with detours 3/2 as many.
+    assert alone.ring_nics == pytest.approx(2 / (3 / 5))
+    one = of_all(full_mesh((1, 1), 8, ways=ways))
+    assert float(fixed_time(one, np.ones((1, 1)), 1)) == 0
+
+
+def test_what_a_server_pays():
+    assert cluster_cost("full-mesh", 12, 400, nics=8, shape=(4, 3)) == pytest.approx(12 * 8 * (1499 + 659 + 75))
+
+
+def test_what_does_not_fit():
+    mesh = {"network.fabric": "full-mesh"}
+    for changes, sentence in (
+        ({"shape": "5x5"}, "network.full-mesh.shape must have 128 servers, got 5x5."),
+        ({"shape": "16x"}, "network.full-mesh.shape must be 1 to 8 sizes such as 4x4x8, got '16x'."),
+        (
+            {"split": "6x3"},
+            "network.full-mesh.split must share the 8 NICs of a server over the dimensions of 16x8 that",
+        ),
+        ({"shape": "128x1", "split": "6x2"}, "over the dimensions of 128x1 that have peers, got 6x2."),
+    ):
+        given = {f"network.full-mesh.{name}": value for name, value in changes.items()}
+        assert sentence in refused(mesh | given, small())
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_an_iteration_by_hand():
+    # 16 servers in 4 x 4, 8 NICs over 6 peers. Groups of 2 servers in a line: the pair's link alone is used.
+    asked = small(JOB | {"network.fabric": "full-mesh"})
+    found = row(asked)
+    assert (found["nic_use"], found["routing"]) == ("pooled", "shortest")
+    single = row(small(JOB | {"network.fabric": "full-mesh", "network.full-mesh.ways": "detour"}))
+    assert single["routing"] == "detour"
+    torus = row(small(JOB | {"network.fabric": "torus"}))  # two NICs join the pair
+    assert found["ep_comm_s"] - torus["ep_comm_s"] == pytest.approx(torus["ep_comm_s"] * (2 / (8 / 6) - 1), rel=0.2)
+
+
+def test_availability_as_published_for_ub_mesh():
+    # arXiv 2503.20377 (second hand): MTBF 13.8 and 98.5 h, MTTR 75 and 13 min: 13.8 / 15.05, 98.5 / 99.75 and
+    # 98.5 / 98.717, published as 91.6, 98.8 and 99.78 %.
+    found = [availability(1 / hours, minutes / 60) for hours, minutes in ((13.8, 75), (98.5, 75), (98.5, 13))]
+    assert found == pytest.approx([0.91694, 0.98747, 0.99781], abs=1e-5)
+    assert availability(0.0, 24.0) == 1
+
+
+def test_a_mesh_of_fractions_is_a_mesh():
+    one = Mesh(np.array([0, 1]), np.array([1, 0]), np.array([0.5, 0.5]), (("server", 2),), (("link", 2),))
+    group = wired(DirectLinks(2, to_gbps(1.0), 1, None, None, one, stage=2))
+    assert float(fixed_time(group, np.array([[0.0, 3.0], [0.0, 0.0]]), 1)) == pytest.approx(6)
