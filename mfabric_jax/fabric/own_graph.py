@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +34,9 @@ IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds o
 GBPS_DIGITS = 6
 
 
-class OwnGraph(NamedTuple):
-    """A graph that was read.
+@dataclass(frozen=True, eq=False)
+class OwnGraph:
+    """A graph that was read; a key of caches by what it is, not by its links.
 
     - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.

@@ -6,6 +6,9 @@ carry in an even all-to-all of any stage; the mean over these groups.
 """
 
 import dataclasses
+import functools
+import threading
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
 
 SIZED = "least-loaded"  # needs the bytes of every flow, which differ from one all-to-all to the next
+_ONE = threading.Lock()  # scenarios are solved side by side, over the same routes
 
 
 def ways_on_graph(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphWays:
@@ -27,37 +31,61 @@ def ways_on_graph(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -
 
     `paths`: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
     """
-    graph, stage = own_graph(group.file), job.gpus // job.pp
-    src, dst = leaving(job.gpus_per_server, stage // (job.ep * job.tp), job.ep, job.tp)
-    first = stage * _slowest_stage(graph, src, dst, job, paths, seed)
+    with _ONE:
+        return _ways(own_graph(group.file), _Shape.of(job), paths, seed)
+
+
+class _Shape(NamedTuple):
+    """Of a job: GPUs of all, of a `stage`, of a server; ranks of a group, GPUs of a rank."""
+
+    gpus: int
+    stage: int
+    server: int
+    ranks: int
+    slices: int
+
+    @staticmethod
+    def of(job: Workload) -> "_Shape":
+        return _Shape(job.gpus, job.gpus // job.pp, job.gpus_per_server, job.ep, job.tp)
+
+
+@functools.lru_cache(maxsize=8)
+def _ways(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> GraphWays:
+    src, dst = leaving(shape.server, shape.stage // (shape.ranks * shape.slices), shape.ranks, shape.slices)
+    first = _slowest_stage(graph, src, dst, shape, paths, seed)
     network, ends = _in_nics(graph), (graph.nodes[first + src], graph.nodes[first + dst])
     routes = binding(network, shortest_routes(network, *ends, routing=_known(paths), seed=seed))
-    return ways_of((src, dst), routes, network.capacity, job.tp, job.ep)
+    return ways_of((src, dst), routes, network.capacity, shape.slices, shape.ranks)
 
 
-def _slowest_stage(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, job: Workload, paths: str, seed: int) -> int:
-    """The stage whose busiest link carries most in an even all-to-all, the first of equals."""
-    stage, even = job.gpus // job.pp, np.ones(len(src))
+def _slowest_stage(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, shape: _Shape, paths: str, seed: int) -> int:
+    """First GPU of the stage whose busiest link carries most in an even all-to-all, the first of equals."""
     if not len(src):
         return 0
-    busiest = [_busiest(graph, first + src, first + dst, even, paths, seed) for first in range(0, job.gpus, stage)]
-    return int(np.argmax(np.array(busiest) >= max(busiest) * (1 - NEARLY)))
+    starts, even = range(0, shape.gpus, shape.stage), np.ones(len(src))
+    busiest = [_busiest(graph, first + src, first + dst, even, paths, seed) for first in starts]
+    return starts[int(np.argmax(np.array(busiest) >= max(busiest) * (1 - NEARLY)))]
 
 
 def rated(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphLinks:
     """The group with what its servers can send around their stage's ring, and to the next stage, all at once: GPUs to
     those of equal rank in the other server."""
-    graph, stage = own_graph(group.file), job.gpus // job.pp
-    gpu = np.arange(job.gpus)
+    with _ONE:
+        rates = _rates(own_graph(group.file), _Shape.of(job), paths, seed)
+    every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
+    return dataclasses.replace(group, **every)
+
+
+@functools.lru_cache(maxsize=8)
+def _rates(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> dict[str, float | None]:
+    gpu, stage = np.arange(shape.gpus), shape.stage
     first = gpu // stage * stage
-    ring = first + (gpu - first + job.gpus_per_server) % stage
-    apart, onward = gpu[ring != gpu], gpu[: job.gpus - stage]
-    rates = {
+    ring = first + (gpu - first + shape.server) % stage
+    apart, onward = gpu[ring != gpu], gpu[: shape.gpus - stage]
+    return {
         "ring_nics": _most_at_once(graph, apart, ring[apart], paths, seed),
         "stage_nics": _most_at_once(graph, onward, onward + stage, paths, seed),
     }
-    every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
-    return dataclasses.replace(group, **every)
 
 
 def _most_at_once(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, paths: str, seed: int) -> float | None:

@@ -90,3 +90,8 @@ def test_files_of_graphs_stand_among_fabrics(on_graph, capsys, monkeypatch, tmp_
         ("--gpu A100-80GB-SXM --nic-gbps 100", "network.nic_gbps must be 400"),
     ]:
         assert sentence in mistake(capsys, *words.split(), *more.split())
+
+
+def test_groups_in_one_server_send_nothing_over_the_graph(on_graph):
+    group, job = group_of(on_graph("leaf-spine", {"job.parallel.ep": 8}, gpus=16))
+    assert ways_on_graph(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
