@@ -509,6 +509,10 @@ class Network(Group, frozen=True):
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
     graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).")] = None
+    relay: Annotated[
+        Literal["auto", "yes", "no"],
+        doc("graph: whether GPUs forward for others; auto: only where some could not be reached otherwise."),
+    ] = "auto"
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0

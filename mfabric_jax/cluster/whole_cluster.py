@@ -18,6 +18,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
@@ -105,7 +106,8 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
             f"graph {graph!r} has {gpus} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
             f"runs on {job.gpus} GPUs; change job.parallel to fit."
         )
-    return wired_graph(network, case.network.paths.name, case.run.seed, resolved.settings.goodput)
+    forward = relays_of(network, case.network.relay).forward
+    return wired_graph(network, case.network.paths.name, case.run.seed, resolved.settings.goodput, forward=forward)
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:

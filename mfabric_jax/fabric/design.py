@@ -75,6 +75,10 @@ class Asked(Protocol):
     def wiring(self) -> str: ...
     @property
     def graph(self) -> str | None: ...
+    @property
+    def relay(self) -> str: ...
+    @property
+    def server(self) -> Gpu: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
-    - `graph`: the file of a graph, for its parts.
+    - `graph`: an `own_graph.GraphFile`, for its parts.
     - `shape`: of a torus, None: near a cube; `servers`: of the cluster.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
     """
@@ -99,7 +103,7 @@ class Form:
     at: str = "edge"
     planes: int = 1
     panels: bool = False
-    graph: str | None = None
+    graph: Any = None
     pxn: bool = False
     nic_use: str = "own"
     gpu_tbps: float = 8.0

@@ -16,13 +16,13 @@ IN_FILE = "what fails in a graph is a link of capacity 0 in its file"
 class GraphLinks(eqx.Module, LinkRates):
     """The links of a graph, which all groups of the cluster share.
 
-    - `file`: of the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
+    - `of`: the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
       links of a server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients to the next of its stage, and activations to
       the next stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
     """
 
-    file: str = eqx.field(static=True)
+    of: Any = eqx.field(static=True)  # `own_graph.GraphFile`
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
     nics: float = eqx.field(static=True)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.tasks.collectives.registry import choices_of
 from mfabric_jax.text_files import read_mapping
@@ -101,6 +103,14 @@ class Replay:
         choices_of(self.algorithms, self.chunks)
         for field in ("compute_scale", "alpha_s"):
             not_negative(field, getattr(self, field))
+
+    def on(self, case: Case) -> "Replay":
+        """These settings on the graph of a case whose fabric is one."""
+        if self.graph is not None or case.network.fabric != GRAPH:
+            return self
+        if case.network.graph is None:
+            raise InputError("network.fabric graph needs network.graph, the file of the graph.")
+        return dataclasses.replace(self, graph=case.network.graph)
 
 
 OF_CLUSTERS = ("servers", "region_servers", "circuits_for", "first")

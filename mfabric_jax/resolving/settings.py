@@ -110,6 +110,10 @@ class Hardware:
         return self.case.network.graph
 
     @property
+    def relay(self) -> str:
+        return self.case.network.relay
+
+    @property
     def wiring(self) -> str:
         return self.case.network.topoopt.wiring
 

@@ -32,7 +32,7 @@ def ways_on_graph(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -
     `paths`: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
     """
     with _ONE:
-        return _ways(own_graph(group.file), _Shape.of(job), paths, seed)
+        return _ways(own_graph(group.of), _Shape.of(job), paths, seed)
 
 
 class _Shape(NamedTuple):
@@ -54,7 +54,9 @@ def _ways(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> GraphWays:
     src, dst = leaving(shape.server, shape.stage // (shape.ranks * shape.slices), shape.ranks, shape.slices)
     first = _slowest_stage(graph, src, dst, shape, paths, seed)
     network, ends = _in_nics(graph), (graph.nodes[first + src], graph.nodes[first + dst])
-    routes = binding(network, shortest_routes(network, *ends, routing=_known(paths), seed=seed))
+    routes = binding(
+        network, shortest_routes(network, *ends, routing=_known(paths), seed=seed, relay=graph.relays.forward)
+    )
     return ways_of((src, dst), routes, network.capacity, shape.slices, shape.ranks)
 
 
@@ -71,7 +73,7 @@ def rated(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphL
     """The group with what its servers can send around their stage's ring, and to the next stage, all at once: GPUs to
     those of equal rank in the other server."""
     with _ONE:
-        rates = _rates(own_graph(group.file), _Shape.of(job), paths, seed)
+        rates = _rates(own_graph(group.of), _Shape.of(job), paths, seed)
     every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
     return dataclasses.replace(group, **every)
 
@@ -96,7 +98,7 @@ def _most_at_once(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, paths: str,
 def _busiest(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, amount: np.ndarray, paths: str, seed: int) -> float:
     """The most that a link carries over its bandwidth in NICs."""
     network, ends = _in_nics(graph), (graph.nodes[src], graph.nodes[dst])
-    load = shortest_loads(network, *ends, amount, routing=_known(paths), seed=seed)
+    load = shortest_loads(network, *ends, amount, routing=_known(paths), seed=seed, relay=graph.relays.forward)
     used = load > 0
     return float((load[used] / network.capacity[used]).max())
 

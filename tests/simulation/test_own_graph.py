@@ -5,9 +5,12 @@ import pytest
 
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
+from mfabric_jax.cluster import solve_cluster
+from mfabric_jax.export import exported_iteration
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.own_graph import own_graph
+from mfabric_jax.fabric.own_graph import own_graph, said_of_graph
+from mfabric_jax.replay import Replay, replay
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.routing.graphs import rated, ways_on_graph
 from mfabric_jax.simulation import simulate
@@ -49,7 +52,7 @@ def test_a_leaf_spine_is_the_fat_tree_of_its_nics(on_graph):
 def test_full_mesh_takes_n_over_size_units(on_graph):
     # 16 ranks in a 4x4 mesh, one byte a pair: every link carries 16 / 4 bytes.
     group, job = group_of(on_graph("full-mesh", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4)))
-    assert (group.nics, own_graph(group.file).longest) == (6, 2)
+    assert (group.nics, own_graph(group.of).longest) == (6, 2)
     (seconds,) = ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
     assert seconds == pytest.approx(4 / group.nic_Bps)
     drawn = ways_on_graph(group, job, "ecmp", seed=1)
@@ -95,3 +98,30 @@ def test_files_of_graphs_stand_among_fabrics(on_graph, capsys, monkeypatch, tmp_
 def test_groups_in_one_server_send_nothing_over_the_graph(on_graph):
     group, job = group_of(on_graph("leaf-spine", {"job.parallel.ep": 8}, gpus=16))
     assert ways_on_graph(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
+
+
+def test_every_command_asks_whether_gpus_forward(on_graph):
+    case = on_graph("torus", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4))
+    graph = case.network.graph
+    (row,) = simulate(case).rows()
+    assert row["iteration_s"] > 0
+    assert said_of_graph(resolve(case).settings) == [
+        f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way."
+    ]
+    no = case.with_({"network.relay": "no"})
+    assert "no path leads from gpu" in refused(lambda one: simulate(one).rows(), no)
+    assert "no path leads from gpu" in refused(solve_cluster, no)
+    assert "no path leads from gpu" in refused(solve_cluster, no.with_({"network.fabric": "fat-tree"}), graph=graph)
+    tasks = exported_iteration(on_graph("leaf-spine", gpus=16).with_({"network.fabric": "fat-tree"})).graph
+    (done,) = replay(tasks, case, Replay())
+    assert done.prepared.fabric == "graph"
+    assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay())))
+    assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay(graph=graph))))
+
+
+def test_which_nvlinks_count_is_said(on_graph):
+    case = on_graph("leaf-spine", gpus=16, nvlink_gbps=800.0)
+    told = said_of_graph(resolve(case).settings)
+    assert "GPUs do not forward for others" in told[0]
+    assert "inside servers 450 GB/s a GPU count, of gpu.nvlink_gigabytes_per_s; of its NVLinks, 100 GB/s," in told[1]
+    assert len(said_of_graph(resolve(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0)).settings)) == 1
