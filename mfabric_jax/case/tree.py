@@ -513,6 +513,9 @@ class Network(Group, frozen=True):
         Literal["auto", "yes", "no"],
         doc("graph: whether GPUs forward for others; auto: only where some could not be reached otherwise."),
     ] = "auto"
+    ranks_on: Annotated[
+        str | None, doc("graph: a .json file of the GPU of every rank, {gpus = [0, 1, ...]} (open: in their order).")
+    ] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0

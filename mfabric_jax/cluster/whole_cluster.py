@@ -18,6 +18,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.resolving.resolve import check_beside
 from mfabric_jax.resolving.settings import Hardware
@@ -107,7 +108,11 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
             f"runs on {job.gpus} GPUs; change job.parallel to fit."
         )
     forward = relays_of(network, case.network.relay).forward
-    return wired_graph(network, case.network.paths.name, case.run.seed, resolved.settings.goodput, forward=forward)
+    node = endpoints(network)
+    if case.network.ranks_on is not None:
+        node = node[gpus_in(case.network.ranks_on, gpus, gpus)]
+    given = case.network.paths.name, case.run.seed, resolved.settings.goodput
+    return wired_graph(network, *given, forward=forward, node=node)
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:

@@ -107,6 +107,7 @@ ON_GRAPHS = (
     "network.payload",
     "network.transport",
     "network.relay",
+    "network.ranks_on",
     "gpu.gpus_per_server",
 )
 

@@ -1,10 +1,11 @@
 """The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE`.
 
-Ranks are on its gpu (or host) nodes in their order. GPUs at one NVSwitch, or single ones, are a server; what stays in a
-server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other bytes the links of the graph by shortest
-paths. GPUs forward as `network.relay` says (`relays`). A NIC is the widest link that leaves GPU 0 but for NVLinks, and
-other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at either end a
-transceiver; where a server ends it a NIC too; links in servers cost nothing.
+Ranks are on its gpu (or host) nodes in their order, or as the file `network.ranks_on` says. GPUs at one NVSwitch, or
+single ones, are a server; what stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other
+bytes the links of the graph by shortest paths. GPUs forward as `network.relay` says (`relays`). A NIC is the widest
+link that leaves GPU 0 but for NVLinks, or several such links of a GPU where `network.nic_gbps` is so many times as
+wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at either end
+a transceiver; where a server ends it a NIC too; links in servers cost nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mfabric_jax.fabric.design import Asked, Fabric, Form
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.graphs.files import read_graph
 from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.text_files import stamp
@@ -42,7 +44,7 @@ class OwnGraph:
 
     - `file`: its name; `relays`: who forwards.
     - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
-    - `inside_Bps`: of a GPU into its NVSwitch, None without one.
+    - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
     """
 
@@ -53,35 +55,51 @@ class OwnGraph:
     per_server: int
     nic_Bps: float
     nics: float
+    ends: int
     inside_Bps: float | None
     attachment: Attachment
     longest: int
 
 
 class GraphFile(NamedTuple):
-    """What settings say of a graph: its file, and whether GPUs forward (`relays`)."""
+    """What settings say of a graph: its file, whether GPUs forward (`relays`), the file of the GPUs of `ranks`, how
+    many links a NIC is `split` over; and which links `failed`."""
 
     file: str | None
     relay: str = "auto"
+    ranks: str | None = None
+    split: int = 1
+    failed: tuple[int, ...] = ()
 
     @staticmethod
     def of(settings: Asked) -> GraphFile:
-        return GraphFile(settings.graph, settings.relay)
+        asked = GraphFile(settings.graph, settings.relay, settings.ranks_on)
+        graph = own_graph(asked)
+        times = units.gbps(settings.nic_gbps) / graph.nic_Bps
+        split = max(1, round(times))
+        return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
 
 
 def own_graph(asked: GraphFile) -> OwnGraph:
     """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
     if asked.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(asked.file, asked, stamp(asked.file))
+    return _own_graph(asked.file, asked, stamp(asked.file), stamp(asked.ranks or ""))
 
 
-@functools.lru_cache(maxsize=8)
-def _own_graph(file: str, asked: GraphFile, _: tuple[int, int]) -> OwnGraph:
-    network = read_graph(file)
+@functools.lru_cache(maxsize=4)
+def _network(file: str, _: tuple[int, int]) -> Network:
+    return read_graph(file)
+
+
+@functools.lru_cache(maxsize=32)
+def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int, int]) -> OwnGraph:
+    network = _network(file, read)
     nodes, kinds = endpoints(network), _kinds(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
+    if asked.ranks is not None:
+        nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
     tail, head = kinds[network.tail], kinds[network.head]
     leaves = (network.tail == nodes[0]) & (head != "nvswitch") & (network.capacity > 0)
     outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
@@ -91,15 +109,20 @@ def _own_graph(file: str, asked: GraphFile, _: tuple[int, int]) -> OwnGraph:
     ends = ends if ends.any() else outside
     if not np.any(ends):
         raise InputError(f"network.graph {file!r} has no links that leave its servers.")
-    nic_Bps = float(network.capacity[ends].max())
+    widest = float(network.capacity[ends].max())
+    many = int((leaves & np.isclose(network.capacity, widest)).sum())
+    nic_Bps = widest * asked.split
     per_server = _per_server(file, network, nodes)
     widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
     nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
     up = np.isin(network.tail, nodes) & (head == "nvswitch")
     inside_Bps = float(network.capacity[up].sum() / len(nodes)) if up.any() else None
+    network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
     relays = relays_of(network, asked.relay)
     longest = _most_hops(network, nodes[0], nodes, relays.forward)
-    return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, inside_Bps, _attachment(*widths), longest)
+    return OwnGraph(
+        file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, _attachment(*widths), longest
+    )
 
 
 def _attachment(outside: float, direct: float, between: float) -> Attachment:
@@ -151,9 +174,13 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 def _check_rate(asked: GraphFile, nic_gbps: float) -> None:
     """`Misfit` for another bandwidth than that of the graph's NICs."""
-    own = round(units.to_gbps(own_graph(asked).nic_Bps), GBPS_DIGITS)
+    graph = own_graph(asked)
+    own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     if not np.isclose(nic_gbps, own):
-        raise Misfit(f"network.nic_gbps must be {own:g}, as the NICs of {asked.file!r} have it, got {nic_gbps:g}.")
+        several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
+        raise Misfit(
+            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {nic_gbps:g}."
+        )
 
 
 def said_of_graph(settings: Asked) -> list[str]:

@@ -29,7 +29,7 @@ def relays_of(network: Network, relay: str = "auto") -> Relays:
         return Relays(np.ones(network.size, bool), "GPUs forward for others, as network.relay says")
     if relay == "no":
         return Relays(~end, "GPUs do not forward for others, as network.relay says")
-    lost, target = _apart(network, end)
+    lost, target = apart(network, end)
     if lost < 0:
         return Relays(~end, "GPUs do not forward for others: all reach each other over switches")
     names = (network.node_name(int(node)) for node in (lost, target))
@@ -37,7 +37,7 @@ def relays_of(network: Network, relay: str = "auto") -> Relays:
     return Relays(np.ones(network.size, bool), f"GPUs forward for others: {why}")
 
 
-def _apart(network: Network, end: np.ndarray) -> tuple[int, int]:
+def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
     """An endpoint that does not reach another over other nodes, and that other; (-1, -1) where all do."""
     usable = np.flatnonzero(network.capacity > 0)
     tail, head = network.tail[usable], network.head[usable]

@@ -9,8 +9,8 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.tasks.collectives.registry import choices_of
-from mfabric_jax.text_files import read_mapping
 
 ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
     "in-order": lambda servers, each, seed: np.arange(servers * each),
@@ -33,24 +33,12 @@ def gpus_of_ranks(
     """
     gpus = servers * per_server
     if order.endswith(".json"):
-        return _read(order, ranks, gpus)
+        return gpus_in(order, ranks, gpus)
     if first + ranks > gpus:
         raise InputError(
             f"servers must hold {first + ranks} GPUs for {ranks} ranks from first_gpu {first} on, got {gpus}."
         )
     return ORDERS[order](servers, per_server, seed)[first : first + ranks]
-
-
-def _read(path: str, ranks: int, gpus: int) -> np.ndarray:
-    data = read_mapping(path, "the GPUs of ranks", ".json")
-    for name in data:
-        one_of(f"field of {path!r}", name, ("gpus",))
-    listed = data.get("gpus")
-    if not isinstance(listed, list) or not all(type(gpu) is int and 0 <= gpu < gpus for gpu in listed):
-        raise InputError(f"gpus of {path!r} must be a list of whole numbers from 0 to {gpus - 1}, got {listed!r:.80}.")
-    if len(listed) != ranks or len(set(listed)) < ranks:
-        raise InputError(f"gpus of {path!r} must be {ranks} different ones, a rank each, got {len(listed)}.")
-    return np.array(listed, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +98,8 @@ class Replay:
             return self
         if case.network.graph is None:
             raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-        return dataclasses.replace(self, graph=case.network.graph)
+        placed = case.network.ranks_on if self.ranks_on == USUAL["ranks_on"] else None
+        return dataclasses.replace(self, graph=case.network.graph, ranks_on=placed or self.ranks_on)
 
 
 OF_CLUSTERS = ("servers", "region_servers", "circuits_for", "first")

@@ -244,7 +244,7 @@ def _files(case: Case) -> tuple:
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
     named = (*named, getattr(case.compute.rate, "table", None))
     files = [name for name in named if isinstance(name, str) and name.endswith((".toml", ".json"))]
-    return tuple(map(stamp, [*files, case.network.graph or ""]))
+    return tuple(map(stamp, [*files, case.network.graph or "", case.network.ranks_on or ""]))
 
 
 @functools.lru_cache(maxsize=4096)

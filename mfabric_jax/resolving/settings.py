@@ -110,6 +110,14 @@ class Hardware:
         return self.case.network.graph
 
     @property
+    def nic_gbps(self) -> float:
+        return self.case.network.nic_gbps
+
+    @property
+    def ranks_on(self) -> str | None:
+        return self.case.network.ranks_on
+
+    @property
     def relay(self) -> str:
         return self.case.network.relay
 

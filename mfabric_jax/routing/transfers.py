@@ -43,11 +43,11 @@ def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
 
 
 def wired_graph(
-    network: Network, paths: str, seed: int = 0, goodput: float = 1.0, *, forward: np.ndarray | None = None
+    network: Network, paths: str, seed: int = 0, goodput: float = 1.0, *, forward: np.ndarray | None = None, node=None
 ) -> Wired:
     """Routing between the gpu or host nodes of a user's network; `goodput`: payload fraction of capacity, `forward`
-    [N]: nodes that forward for others (None: as `relays_of`)."""
-    node = endpoints(network)
+    [N]: nodes that forward for others (None: as `relays_of`); `node` [E]: of every endpoint (None: in order)."""
+    node = endpoints(network) if node is None else node
     forward = relays_of(network).forward if forward is None else forward
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:

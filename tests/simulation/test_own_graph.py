@@ -125,3 +125,32 @@ def test_which_nvlinks_count_is_said(on_graph):
     assert "GPUs do not forward for others" in told[0]
     assert "inside servers 450 GB/s a GPU count, of gpu.nvlink_gigabytes_per_s; of its NVLinks, 100 GB/s," in told[1]
     assert len(said_of_graph(resolve(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0)).settings)) == 1
+
+
+def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
+    # Leaves of 3 GPUs with one link up. In order, ranks 2 and 3 alone are apart; then all pairs of the first 6 ranks.
+    settings = {"gpu.gpus_per_server": 1, "job.parallel.ep": 2, "job.parallel.dp": 4}
+    case = on_graph("leaf-spine", settings, gpus=8, radix=4, oversubscription=3, gpus_per_server=1)
+    file = tmp_path / "ranks.json"
+    file.write_text('{"gpus": [0, 3, 1, 4, 2, 5, 6, 7]}')
+    placed = case.with_({"network.ranks_on": str(file)})
+    for one, times in ((case, 1), (placed, 3)):
+        group, job = group_of(one)
+        assert ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
+            pytest.approx(times)
+        )
+    solved = solve_cluster(placed)
+    (flow,) = np.flatnonzero((solved.flows.src == 0) & (solved.flows.dst == 1))[:1]
+    ends = solved.network.tail[solved.routes.hops[flow].max()], solved.network.head[solved.routes.hops[flow]]
+    assert 3 in ends[1]
+    file.write_text('{"gpus": [0, 3, 1, 4, 2, 5, 6, 6]}')
+    assert "must be 8 different ones, a rank each, got 8" in refused(resolve, placed)
+
+
+def test_nics_may_be_split_over_links(on_graph):
+    case = on_graph("planes", gpus=16, planes=4, split=True)
+    assert group_of(case)[0].nics == 8  # of 400 Gbps
+    assert group_of(case.with_({"network.nic_gbps": 100}))[0].nics == 32
+    assert "must be 100 (or of NICs over several of its 4 links of a GPU), as the NICs of" in refused(
+        resolve, case.with_({"network.nic_gbps": 300})
+    )
