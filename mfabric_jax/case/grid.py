@@ -85,7 +85,7 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 AS_SET = "as set"  # variant name of a case without variants
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
 OF_ONE_FABRIC = ("network.rail-optimized.", "network.multi-plane.", "network.topoopt.", "network.mfabric.")
-OF_GRAPHS = ("network.graph", "network.relay", "network.ranks_on")
+OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),

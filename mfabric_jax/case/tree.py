@@ -501,6 +501,18 @@ class Weighted(Alternative, frozen=True, tag="weighted"):
     """Packets spread by the capacity of paths; on a graph of your own."""
 
 
+class OnGraph(Group, frozen=True):
+    """A graph of your own."""
+
+    relay: Annotated[
+        Literal["auto", "yes", "no"],
+        doc("Whether GPUs forward for others; auto: only where some could not be reached otherwise."),
+    ] = "auto"
+    ranks: Annotated[
+        str | None, doc("A .json file of the GPU of every rank, {gpus: [0, 1, ...]} (open: in their order).")
+    ] = None
+
+
 class Network(Group, frozen=True):
     """Fabric, NICs, switches."""
 
@@ -509,13 +521,6 @@ class Network(Group, frozen=True):
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
     graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).")] = None
-    relay: Annotated[
-        Literal["auto", "yes", "no"],
-        doc("graph: whether GPUs forward for others; auto: only where some could not be reached otherwise."),
-    ] = "auto"
-    ranks_on: Annotated[
-        str | None, doc("graph: a .json file of the GPU of every rank, {gpus = [0, 1, ...]} (open: in their order).")
-    ] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0
@@ -541,6 +546,7 @@ class Network(Group, frozen=True):
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     topoopt: TopoOpt = TopoOpt()
+    on_graph: OnGraph = msgspec.field(name="on-graph", default=OnGraph())
     mfabric: MFabric = MFabric()
 
 

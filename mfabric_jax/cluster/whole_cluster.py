@@ -107,10 +107,10 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
             f"graph {graph!r} has {gpus} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
             f"runs on {job.gpus} GPUs; change job.parallel to fit."
         )
-    forward = relays_of(network, case.network.relay).forward
+    forward = relays_of(network, case.network.on_graph.relay).forward
     node = endpoints(network)
-    if case.network.ranks_on is not None:
-        node = node[gpus_in(case.network.ranks_on, gpus, gpus)]
+    if case.network.on_graph.ranks is not None:
+        node = node[gpus_in(case.network.on_graph.ranks, gpus, gpus)]
     given = case.network.paths.name, case.run.seed, resolved.settings.goodput
     return wired_graph(network, *given, forward=forward, node=node)
 

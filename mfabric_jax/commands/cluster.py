@@ -56,7 +56,7 @@ def run(cases: Cases, options: Options) -> None:
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     shared.print_lines(shared.case_notes(cases))
     if options.graph is not None:
-        print(f"{options.graph}: {relays_of(solved.network, case.network.relay).words}.")
+        print(f"{options.graph}: {relays_of(solved.network, case.network.on_graph.relay).words}.")
     print(f"\nbusiest links\n{links_text(link_rows(solved))}")
     if picture is not None:
         _draw_solved(solved, picture)

@@ -106,8 +106,8 @@ ON_GRAPHS = (
     "network.goodput",
     "network.payload",
     "network.transport",
-    "network.relay",
-    "network.ranks_on",
+    "network.on-graph.relay",
+    "network.on-graph.ranks",
     "gpu.gpus_per_server",
 )
 

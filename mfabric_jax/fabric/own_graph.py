@@ -1,11 +1,11 @@
 """The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE`.
 
-Ranks are on its gpu (or host) nodes in their order, or as the file `network.ranks_on` says. GPUs at one NVSwitch, or
-single ones, are a server; what stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other
-bytes the links of the graph by shortest paths. GPUs forward as `network.relay` says (`relays`). A NIC is the widest
-link that leaves GPU 0 but for NVLinks, or several such links of a GPU where `network.nic_gbps` is so many times as
-wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at either end
-a transceiver; where a server ends it a NIC too; links in servers cost nothing.
+Ranks are on its gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. GPUs at one NVSwitch,
+or single ones, are a server; what stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all
+other bytes the links of the graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). A NIC is
+the widest link that leaves a GPU but for NVLinks, or several such links of one GPU where `network.nic_gbps` is so many
+times as wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at
+either end a transceiver; where a server ends it a NIC too; links in servers cost nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int,
     if asked.ranks is not None:
         nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
     tail, head = kinds[network.tail], kinds[network.head]
-    leaves = (network.tail == nodes[0]) & (head != "nvswitch") & (network.capacity > 0)
+    leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
     outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
     direct = np.isin(tail, ("gpu", "host")) & np.isin(head, ("gpu", "host")) & (_link_kinds(network) != "nvlink")
     between = ~np.isin(tail, IN_SERVERS) & ~np.isin(head, IN_SERVERS)
@@ -110,7 +110,7 @@ def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int,
     if not np.any(ends):
         raise InputError(f"network.graph {file!r} has no links that leave its servers.")
     widest = float(network.capacity[ends].max())
-    many = int((leaves & np.isclose(network.capacity, widest)).sum())
+    many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
     nic_Bps = widest * asked.split
     per_server = _per_server(file, network, nodes)
     widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]

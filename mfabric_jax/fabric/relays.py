@@ -22,13 +22,13 @@ class Relays(NamedTuple):
 
 def relays_of(network: Network, relay: str = "auto") -> Relays:
     """Who forwards in a graph; `relay`: whether GPUs (endpoints) do, one of `RELAYS`. Other nodes always do."""
-    one_of("network.relay", relay, RELAYS)
+    one_of("network.on-graph.relay", relay, RELAYS)
     end = np.zeros(network.size, bool)
     end[endpoints(network)] = True
     if relay == "yes":
-        return Relays(np.ones(network.size, bool), "GPUs forward for others, as network.relay says")
+        return Relays(np.ones(network.size, bool), "GPUs forward for others, as network.on-graph.relay says")
     if relay == "no":
-        return Relays(~end, "GPUs do not forward for others, as network.relay says")
+        return Relays(~end, "GPUs do not forward for others, as network.on-graph.relay says")
     lost, target = apart(network, end)
     if lost < 0:
         return Relays(~end, "GPUs do not forward for others: all reach each other over switches")

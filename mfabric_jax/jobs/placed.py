@@ -58,7 +58,7 @@ def place_of(table: FabricTable, demand: np.ndarray) -> Place:
     paths = table.case.network.paths.name
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
-        return Place(wired_graph(network, paths, forward=relays_of(network, table.case.network.relay).forward))
+        return Place(wired_graph(network, paths, forward=relays_of(network, table.case.network.on_graph.relay).forward))
     cluster = _cluster(table, demand)
     return Place(wired_cluster(cluster, paths), cluster.gpus_per_server)
 

@@ -146,7 +146,7 @@ def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     seed, paths = case.run.seed, case.network.paths.name
     hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
     network = read_graph(str(config.graph))
-    relays = relays_of(network, case.network.relay)
+    relays = relays_of(network, case.network.on_graph.relay)
     wired = wired_graph(network, paths, seed, hardware.goodput, forward=relays.forward)
     gpus = len(endpoints(wired.network))
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)

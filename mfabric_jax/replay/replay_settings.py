@@ -98,7 +98,7 @@ class Replay:
             return self
         if case.network.graph is None:
             raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-        placed = case.network.ranks_on if self.ranks_on == USUAL["ranks_on"] else None
+        placed = case.network.on_graph.ranks if self.ranks_on == USUAL["ranks_on"] else None
         return dataclasses.replace(self, graph=case.network.graph, ranks_on=placed or self.ranks_on)
 
 

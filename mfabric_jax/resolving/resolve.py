@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.paths import AUTO, EITHER, Case, Statement, build, flat, layered, stated
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, Misfit, one_of
@@ -102,6 +103,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
         )
 
 
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # what a graph has in the place of values of BESIDE
 BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values a command does not model
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
@@ -136,6 +138,7 @@ def check_beside(what: str, case: Case) -> None:
     """`Misfit` for a value that `what` (of `BESIDE`) does not model."""
     at = flat(case)
     for path, allowed in BESIDE[what]:
+        allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
         if path in at and at[path] not in allowed:
             refuse(path, allowed, what, at[path])
     if what == "failures" and at["circuits.policy"] == "static":
@@ -244,7 +247,7 @@ def _files(case: Case) -> tuple:
     named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
     named = (*named, getattr(case.compute.rate, "table", None))
     files = [name for name in named if isinstance(name, str) and name.endswith((".toml", ".json"))]
-    return tuple(map(stamp, [*files, case.network.graph or "", case.network.ranks_on or ""]))
+    return tuple(map(stamp, [*files, case.network.graph or "", case.network.on_graph.ranks or ""]))
 
 
 @functools.lru_cache(maxsize=4096)

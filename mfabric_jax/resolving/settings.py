@@ -115,11 +115,11 @@ class Hardware:
 
     @property
     def ranks_on(self) -> str | None:
-        return self.case.network.ranks_on
+        return self.case.network.on_graph.ranks
 
     @property
     def relay(self) -> str:
-        return self.case.network.relay
+        return self.case.network.on_graph.relay
 
     @property
     def wiring(self) -> str:

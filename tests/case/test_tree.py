@@ -98,7 +98,7 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     assert flat(python).get(path) != flat(Case()).get(path, object())
     assert from_flag == python
     if path.startswith(
-        ("network.topoopt.", "network.rail-optimized.", "network.multi-plane.", "network.graph")
+        ("network.topoopt.", "network.rail-optimized.", "network.multi-plane.", "network.graph", "network.on-graph.")
     ):  # of a fabric that is not chosen
         assert refused(load, file) == f"{path} is read by no case here (mfabric); leave it out."
     elif path != "network.nic_use" and (path != "network.fabric"):

@@ -54,7 +54,7 @@ def test_gpus_forward_where_others_could_not_be_reached():
     with pytest.raises(InputError, match="no path leads from gpu 0 to gpu 2"):
         shortest_routes(row, [0], [2], relay=relays_of(row, "no").forward)
     assert relays_of(ROW, "yes").forward.all()
-    with pytest.raises(InputError, match=r"network.relay 'maybe' is unknown; allowed: auto, yes, no\."):
+    with pytest.raises(InputError, match=r"network.on-graph.relay 'maybe' is unknown; allowed: auto, yes, no\."):
         relays_of(row, "maybe")
 
 

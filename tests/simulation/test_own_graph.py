@@ -108,7 +108,7 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
     assert said_of_graph(resolve(case).settings) == [
         f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way."
     ]
-    no = case.with_({"network.relay": "no"})
+    no = case.with_({"network.on-graph.relay": "no"})
     assert "no path leads from gpu" in refused(lambda one: simulate(one).rows(), no)
     assert "no path leads from gpu" in refused(solve_cluster, no)
     assert "no path leads from gpu" in refused(solve_cluster, no.with_({"network.fabric": "fat-tree"}), graph=graph)
@@ -133,7 +133,7 @@ def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
     case = on_graph("leaf-spine", settings, gpus=8, radix=4, oversubscription=3, gpus_per_server=1)
     file = tmp_path / "ranks.json"
     file.write_text('{"gpus": [0, 3, 1, 4, 2, 5, 6, 7]}')
-    placed = case.with_({"network.ranks_on": str(file)})
+    placed = case.with_({"network.on-graph.ranks": str(file)})
     for one, times in ((case, 1), (placed, 3)):
         group, job = group_of(one)
         assert ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
