@@ -51,7 +51,7 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
         return _both(graph.network, widest[:1] if switch in graph.nodes else onward[:1])
     if switch in graph.nodes:
         return ()
-    every = [_of_switch(graph.network, one) for one in (switch, *graph.network.head[onward])]
+    every = [_of_switch(graph.network, int(one)) for one in (switch, *graph.network.head[onward])]
     return next((links for links in every if not _cut(asked, links)), every[0])
 
 

@@ -71,7 +71,7 @@ def last_ends_now(
     there = hops >= 0
     last = np.zeros((len(size), int(group.max(initial=-1)) + 1))
     if len(capacity) ** 2 > FEW * there.sum() or not there.any(axis=1).all() or not (capacity > 0).all():
-        np.maximum.at(last, (slice(None), group), finish_times_now(capacity, hops, share, size))
+        np.maximum.at(last.T, group, finish_times_now(capacity, hops, share, size).T)
         return last
     first = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)
     link, part = np.ascontiguousarray(hops[there], np.int32), np.ascontiguousarray(share[there], float)

@@ -85,7 +85,7 @@ class GraphWays(eqx.Module):
         ]
         every = np.concatenate(ends, axis=1)[:, self.column] / self.slices
         last = np.zeros((len(demand), self.groups))
-        np.maximum.at(last, (slice(None), self.of), every)
+        np.maximum.at(last.T, self.of, every.T)
         return last.mean(axis=1)
 
 
@@ -139,7 +139,7 @@ def ways_of(
     for some in np.split(np.arange(len(flows)), np.flatnonzero(np.diff(part[flows])) + 1) if len(flows) else []:
         mine = flows[some]
         its, nth = np.unique(own.ravel()[some], return_inverse=True)
-        at = np.concatenate([np.arange(first[flow], first[flow + 1]) for flow in mine])
+        at = np.concatenate([np.arange(int(first[flow]), int(first[flow + 1])) for flow in mine])
         form = _form(source[mine], target[mine], nth.ravel(), mine, hops.some(at))
         key = tuple(column.tobytes() for column in form)
         if key not in known:
@@ -149,8 +149,8 @@ def ways_of(
         of.append(its)
         columns.append(start[known[key]] + np.arange(len(its)))
     nothing = [np.zeros(0, np.int64)]
-    each = (np.concatenate(nothing + some) for some in (of, columns))
-    return GraphWays(tuple(parts), *each, slices, max(1, len(held)))
+    groups_of, column = (np.concatenate(nothing + some) for some in (of, columns))
+    return GraphWays(tuple(parts), groups_of, column, slices, max(1, len(held)))
 
 
 def _hops_of(routes: Routes, capacity: np.ndarray) -> _Hops:

@@ -274,7 +274,8 @@ def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Route
 def _split(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> Routes:
     many = len(dag.distance)
     pair, flow = np.unique(src * many + to, return_inverse=True)
-    routes = _table(*_parts(dag, pair // many, pair % many, weight), len(pair))
+    row, link, share = _parts(dag, pair // many, pair % many, weight)
+    routes = _table(row, link, share, len(pair))
     return Routes(routes.hops[flow], routes.share[flow])
 
 
