@@ -87,6 +87,7 @@ OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and ra
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
 TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
+OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps"),
@@ -233,8 +234,8 @@ def fabric_reads(path: str, one: Statement) -> bool:
         return (fabric in REWIRED and not fixed) or path in TURNED.get(fabric, ())
     if path in OF_DOMAINS and fabric in OWN_DOMAINS:
         return False
-    if path == "network.graph" or (fabric == GRAPH and path in IN_GRAPHS):
-        return fabric == GRAPH and path == "network.graph"
+    if path in OF_GRAPHS or (fabric == GRAPH and path in IN_GRAPHS):
+        return fabric == GRAPH and path in OF_GRAPHS
     if path == "network.nic_use":
         rails = fabric == "rail-optimized" and not one.get("network.rail-optimized.pxn", True)
         return fabric in OWN_NICS or rails

@@ -552,6 +552,18 @@ class Weighted(Alternative, frozen=True, tag="weighted"):
     """Packets spread by the capacity of paths; on a graph of your own."""
 
 
+class OnGraph(Group, frozen=True):
+    """A graph of your own."""
+
+    relay: Annotated[
+        Literal["auto", "yes", "no"],
+        doc("Whether GPUs forward for others; auto: only where some could not be reached otherwise."),
+    ] = "auto"
+    ranks: Annotated[
+        str | None, doc("A .json file of the GPU of every rank, {gpus: [0, 1, ...]} (open: in their order).")
+    ] = None
+
+
 class Network(Group, frozen=True):
     """Fabric, NICs, switches."""
 
@@ -589,6 +601,7 @@ class Network(Group, frozen=True):
     twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
     full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
     railx: RailX = RailX()
+    on_graph: OnGraph = msgspec.field(name="on-graph", default=OnGraph())
     mfabric: MFabric = MFabric()
     acos: Acos = Acos()
 

@@ -18,7 +18,9 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.resolving.resolve import check_beside
+from mfabric_jax.fabric.rank_files import gpus_in
+from mfabric_jax.fabric.relays import relays_of
+from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
 from mfabric_jax.routing.ends import Ends, columns_of_ends
@@ -106,7 +108,12 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
             f"graph {graph!r} has {gpus} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
             f"runs on {job.gpus} GPUs; change job.parallel to fit."
         )
-    return wired_graph(network, case.network.paths.name, case.run.seed, resolved.settings.goodput)
+    forward = relays_of(network, case.network.on_graph.relay).forward
+    node = endpoints(network)
+    if case.network.on_graph.ranks is not None:
+        node = node[gpus_in(case.network.on_graph.ranks, gpus, gpus)]
+    given = case.network.paths.name, case.run.seed, resolved.settings.goodput
+    return wired_graph(network, *given, forward=forward, node=node)
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:

@@ -37,6 +37,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.cluster import cluster_rows, solve_cluster
     from mfabric_jax.cluster.whole_cluster import flow_rows, link_rows
+    from mfabric_jax.fabric.relays import relays_of
     from mfabric_jax.report.replay_text import links_text
     from mfabric_jax.simulation.results import effective
 
@@ -54,6 +55,8 @@ def run(cases: Cases, options: Options) -> None:
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     shared.print_lines(shared.case_notes(cases))
+    if options.graph is not None:
+        print(f"{options.graph}: {relays_of(solved.network, case.network.on_graph.relay).words}.")
     print(f"\nbusiest links\n{links_text(link_rows(solved))}")
     if picture is not None:
         _draw_solved(solved, picture)

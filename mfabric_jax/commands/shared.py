@@ -101,7 +101,15 @@ def refuse_flags(cases: Cases, paths: Container[str], why: str) -> None:
 
 
 OF_FABRIC = ("network.", "gpu.", "circuits.")  # settings that a graph of the user's own replaces
-ON_GRAPHS = ("network.paths", "network.goodput", "network.payload", "network.transport", "gpu.gpus_per_server")
+ON_GRAPHS = (
+    "network.paths",
+    "network.goodput",
+    "network.payload",
+    "network.transport",
+    "network.on-graph.relay",
+    "network.on-graph.ranks",
+    "gpu.gpus_per_server",
+)
 
 
 def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str | None = None) -> None:
@@ -120,13 +128,15 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 
 def case_notes(cases: Cases) -> list[str]:
-    """Sentences about jobs whose set-up was found, jobs that do not fit, and transports beyond what was measured."""
+    """Sentences on set-ups that were found, jobs that do not fit, transports beyond what was measured, and graphs."""
+    from mfabric_jax.fabric.own_graph import said_of_graph
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import beyond_words, found_words, too_large_words
 
     notes = []
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved), too_large_words(resolved), beyond_words(resolved)]
+        notes += said_of_graph(resolved.settings) if resolved.fabric.over_graph else []
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 

@@ -12,7 +12,7 @@ from jax import lax
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.resolving.resolve import check_beside
+from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import Ways, ways_of
 from mfabric_jax.simulation.on_host import solved_inside

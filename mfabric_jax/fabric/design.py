@@ -72,6 +72,12 @@ class Asked(Protocol):
     def optical_switch(self) -> Ocs | None: ...
     @property
     def graph(self) -> str | None: ...
+    @property
+    def relay(self) -> str: ...
+    @property
+    def nic_gbps(self) -> float: ...
+    @property
+    def ranks_on(self) -> str | None: ...
     def own(self, fabric: str) -> Any: ...
 
 
@@ -90,7 +96,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
-    - `graph`: the file of a graph, for its parts; `graphs`: that small optical switches choose among.
+    - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
     - `split`: NICs for each dimension, None: as many for each peer; `ways`: the rule of routing; `side`: servers along
       a node; None: the fabric's.
@@ -108,7 +114,7 @@ class Form:
     at: str = "edge"
     planes: int = 1
     panels: bool = False
-    graph: str | None = None
+    graph: Any = None
     graphs: int = 1
     pxn: bool = False
     nic_use: str = "own"

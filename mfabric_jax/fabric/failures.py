@@ -35,7 +35,7 @@ PLANES, ONE_PLANE = ("plane", "plane-link"), "its NICs are on one plane"
 
 class Hit(NamedTuple):
     """What fails: a kind, the `server` of a group of `servers`, and the shapes that matter (`radix` of switches,
-    `rails`: NICs of equal rank share an edge switch)."""
+    `rails`: NICs of equal rank share an edge switch; `gpu`: the first of the server, among those of the cluster)."""
 
     kind: str
     server: int
@@ -45,6 +45,7 @@ class Hit(NamedTuple):
     radix: int = 64
     rails: bool = False
     attention_gpus: int = 1
+    gpu: int = 0
 
     def links_left(self, oversubscription: float = 1.0, planes: int = 1) -> float:
         """Fraction of an edge switch's uplinks left when one fails; of `planes` alike, of all their switches'."""
@@ -105,6 +106,7 @@ def degraded(
     nvswitches: int = NVSWITCHES,
     rails: bool = False,
     attention_gpus: int | None = None,
+    gpu: int = 0,
 ) -> Degraded:
     """What is left of a group of equal servers when something of `server` fails.
 
@@ -112,6 +114,7 @@ def degraded(
       spraying.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
+    - `gpu`: the first of that server among all of the cluster, on graphs.
     - `attention_gpus`: that of attention, None: the same; above 1, its all-reduces follow a GPU that moves.
     """
     one_of("failure", kind, KINDS)
@@ -126,4 +129,4 @@ def degraded(
     if kind in PLANES and getattr(group, "planes", 1) == 1:
         raise InputError(f"failure {kind!r} needs NICs that are split over planes; of this group {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
-    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails, attention_gpus))
+    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu))

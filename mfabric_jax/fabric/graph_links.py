@@ -1,5 +1,6 @@
 """A graph of GPUs and switches as expert-parallel groups see it."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,22 +8,20 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.direct_links import LinkRates
-from mfabric_jax.fabric.failures import KINDS, Degraded, Hit
+from mfabric_jax.fabric.failures import Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
-
-IN_FILE = "what fails in a graph is a link of capacity 0 in its file"
 
 
 class GraphLinks(eqx.Module, LinkRates):
     """The links of a graph, which all groups of the cluster share.
 
-    - `file`: of the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
+    - `of`: the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
       links of a server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients to the next of its stage, and activations to
       the next stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
     """
 
-    file: str = eqx.field(static=True)
+    of: Any = eqx.field(static=True)  # `own_graph.GraphFile`
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
     nics: float = eqx.field(static=True)
@@ -41,9 +40,17 @@ class GraphLinks(eqx.Module, LinkRates):
         return self.ring_nics is not None
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that cannot happen here: all of them, with the reason."""
-        return dict.fromkeys(KINDS, IN_FILE)
+        """Failures that cannot happen here: {kind: reason}."""
+        from mfabric_jax.fabric.graph_failures import lacking
+
+        return lacking(self.of)
 
     def broken(self, hit: Hit) -> Degraded:
-        """None: `lacks` names all failures. Raises `InputError`."""
-        raise InputError(f"failure {hit.kind!r} is not simulated on a graph: {IN_FILE}.")
+        """The group without the links that fail; its routes are found anew. `InputError` where GPUs are cut off."""
+        from mfabric_jax.fabric.graph_failures import broken_links, lacking
+
+        if why := lacking(self.of, hit.gpu).get(hit.kind):
+            raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
+        of = self.of._replace(failed=broken_links(self.of, hit.kind, hit.gpu))
+        left = dataclasses.replace(self, of=of, ring_nics=None, stage_nics=None)
+        return Degraded(hit.kind, left, hit.server)

@@ -1,16 +1,18 @@
 """The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE`.
 
-Ranks are on its gpu (or host) nodes in their order. GPUs at one NVSwitch, or single ones, are a server; what stays in a
-server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other bytes the links of the graph by shortest
-paths. Any node forwards, GPUs too. A NIC is the widest link that leaves GPU 0 but for NVLinks, and other links are as
-wide as so many NICs. Parts are counted from links: at a switch each has a port, at either end a transceiver; where a
-server ends it a NIC too; links in servers cost nothing.
+Ranks are on its gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. GPUs at one NVSwitch,
+or single ones, are a server; what stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all
+other bytes the links of the graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). A NIC is
+the widest link that leaves a GPU but for NVLinks, or several such links of one GPU where `network.nic_gbps` is so many
+times as wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at
+either end a transceiver; where a server ends it a NIC too; links in servers cost nothing.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,8 @@ from mfabric_jax.fabric.design import Asked, Fabric, Form
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.graphs.files import read_graph
 from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.rank_files import gpus_in
+from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.text_files import stamp
 from mfabric_jax.workload import Workload
@@ -31,39 +35,73 @@ if TYPE_CHECKING:
 
 IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
 GBPS_DIGITS = 6
+CLOSE = 1e-6  # relative difference of bandwidths that is not said
 
 
-class OwnGraph(NamedTuple):
-    """A graph that was read.
+@dataclass(frozen=True, eq=False)
+class OwnGraph:
+    """A graph that was read; a key of caches by what it is, not by its links.
 
+    - `file`: its name; `relays`: who forwards.
     - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
+    - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
     """
 
+    file: str
     network: Network
+    relays: Relays
     nodes: np.ndarray
     per_server: int
     nic_Bps: float
     nics: float
+    ends: int
+    inside_Bps: float | None
     attachment: Attachment
     longest: int
 
 
-def own_graph(file: str | None) -> OwnGraph:
+class GraphFile(NamedTuple):
+    """What settings say of a graph: its file, whether GPUs forward (`relays`), the file of the GPUs of `ranks`, how
+    many links a NIC is `split` over; and which links `failed`."""
+
+    file: str | None
+    relay: str = "auto"
+    ranks: str | None = None
+    split: int = 1
+    failed: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(settings: Asked) -> GraphFile:
+        asked = GraphFile(settings.graph, settings.relay, settings.ranks_on)
+        graph = own_graph(asked)
+        times = units.gbps(settings.nic_gbps) / graph.nic_Bps
+        split = max(1, round(times))
+        return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
+
+
+def own_graph(asked: GraphFile) -> OwnGraph:
     """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
-    if file is None:
+    if asked.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(file, stamp(file))
+    return _own_graph(asked.file, asked, stamp(asked.file), stamp(asked.ranks or ""))
 
 
-@functools.lru_cache(maxsize=8)
-def _own_graph(file: str, _: tuple[int, int]) -> OwnGraph:
-    network = read_graph(file)
+@functools.lru_cache(maxsize=4)
+def _network(file: str, _: tuple[int, int]) -> Network:
+    return read_graph(file)
+
+
+@functools.lru_cache(maxsize=32)
+def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int, int]) -> OwnGraph:
+    network = _network(file, read)
     nodes, kinds = endpoints(network), _kinds(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
+    if asked.ranks is not None:
+        nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
     tail, head = kinds[network.tail], kinds[network.head]
-    leaves = (network.tail == nodes[0]) & (head != "nvswitch") & (network.capacity > 0)
+    leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
     outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
     direct = np.isin(tail, ("gpu", "host")) & np.isin(head, ("gpu", "host")) & (_link_kinds(network) != "nvlink")
     between = ~np.isin(tail, IN_SERVERS) & ~np.isin(head, IN_SERVERS)
@@ -71,12 +109,19 @@ def _own_graph(file: str, _: tuple[int, int]) -> OwnGraph:
     ends = ends if ends.any() else outside
     if not np.any(ends):
         raise InputError(f"network.graph {file!r} has no links that leave its servers.")
-    nic_Bps = float(network.capacity[ends].max())
+    widest = float(network.capacity[ends].max())
+    many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
+    nic_Bps = widest * asked.split
     per_server = _per_server(file, network, nodes)
     widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
     nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
+    up = np.isin(network.tail, nodes) & (head == "nvswitch")
+    inside_Bps = float(network.capacity[up].sum() / len(nodes)) if up.any() else None
+    network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
+    relays = relays_of(network, asked.relay)
+    longest = _most_hops(network, nodes[0], nodes, relays.forward)
     return OwnGraph(
-        network, nodes, per_server, nic_Bps, nics, _attachment(*widths), _most_hops(network, nodes[0], nodes)
+        file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, _attachment(*widths), longest
     )
 
 
@@ -113,7 +158,8 @@ def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[GraphLinks]:
     from mfabric_jax.fabric.graph_links import GraphLinks
 
-    graph = own_graph(settings.graph)
+    asked = GraphFile.of(settings)
+    graph = own_graph(asked)
     if len(graph.nodes) != job.gpus:
         raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {settings.graph!r}, got {job.gpus}.")
     if graph.per_server != job.gpus_per_server:
@@ -122,21 +168,39 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
             f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {settings.graph!r}, got "
             f"{job.gpus_per_server}."
         )
-    _check_rate(str(settings.graph), nic_gbps)
-    return [GraphLinks(str(settings.graph), job.servers_per_region, nic_gbps, graph.nics)]
+    _check_rate(asked, nic_gbps)
+    return [GraphLinks(asked, job.servers_per_region, nic_gbps, graph.nics)]
 
 
-def _check_rate(file: str, nic_gbps: float) -> None:
+def _check_rate(asked: GraphFile, nic_gbps: float) -> None:
     """`Misfit` for another bandwidth than that of the graph's NICs."""
-    own = round(units.to_gbps(own_graph(file).nic_Bps), GBPS_DIGITS)
+    graph = own_graph(asked)
+    own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     if not np.isclose(nic_gbps, own):
-        raise Misfit(f"network.nic_gbps must be {own:g}, as the NICs of {file!r} have it, got {nic_gbps:g}.")
+        several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
+        raise Misfit(
+            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {nic_gbps:g}."
+        )
+
+
+def said_of_graph(settings: Asked) -> list[str]:
+    """Sentences on what counts of a graph: whether GPUs forward, and which NVLinks."""
+    graph = own_graph(GraphFile.of(settings))
+    said = [f"{graph.file}: {graph.relays.words}."]
+    inside, own_Bps = graph.inside_Bps, settings.server.nvlink
+    if inside is not None and not np.isclose(inside, own_Bps, rtol=CLOSE):
+        each = [f"{units.to_gigabytes(rate):g} GB/s" for rate in (own_Bps, inside)]
+        said.append(
+            f"{graph.file}: inside servers {each[0]} a GPU count, of gpu.nvlink_gigabytes_per_s; of its NVLinks, "
+            f"{each[1]}, flows between servers see what they cross."
+        )
+    return said
 
 
 def _at(group: GraphLinks, nic_gbps: Any, gpu_tbps: Any = None) -> GraphLinks:
     """The group; its file says how fast it is."""
     if concrete(nic_gbps):
-        _check_rate(group.file, nic_gbps)
+        _check_rate(group.of, nic_gbps)
     return group
 
 
@@ -150,15 +214,16 @@ def _no_tree(form: Form) -> Tree | None:
 
 
 def _longest(settings: Asked) -> int:
-    return own_graph(settings.graph).longest
+    return own_graph(GraphFile.of(settings)).longest
 
 
-def _most_hops(network: Network, start: int, ends: np.ndarray) -> int:
-    """Links from node `start` to the farthest of `ends` that it reaches."""
+def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarray) -> int:
+    """Links from node `start` to the farthest of `ends` that it reaches over nodes that `forward`."""
     hops = np.full(network.size, -1)
     hops[start], there = 0, network.capacity > 0
     while True:
-        fresh = there & (hops[network.tail] == hops.max()) & (hops[network.head] < 0)
+        last = (hops == hops.max()) & (forward | (hops == 0))
+        fresh = there & last[network.tail] & (hops[network.head] < 0)
         if not fresh.any():
             return int(hops[ends].max())
         hops[network.head[fresh]] = hops.max() + 1
@@ -171,7 +236,7 @@ GRAPH = Fabric(
     groups=_groups,
     tree=_no_tree,
     parts=_parts,
-    form=lambda settings, job: Form(graph=settings.graph),
+    form=lambda settings, job: Form(graph=GraphFile.of(settings)),
     at=_at,
     path_links=_longest,
     routing="shortest paths",

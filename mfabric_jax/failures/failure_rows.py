@@ -9,6 +9,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.design import Form
 from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.graph_failures import graph_devices
 from mfabric_jax.simulation.rows import PARTS, bill_of, job_columns, usd_of_gpu
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
@@ -106,6 +107,8 @@ def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
     those at the edge.
     """
     job, on = one.workload, one.fabric
+    if on.over_graph:
+        return graph_devices(one.group.of, nvswitches)[kind]
     form = dataclasses.replace(on.form(one.settings, job), radix=radix, paid_gpus=None)
     nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
     tree, hosts = on.tree(form), job.servers * nics.electrical

@@ -24,9 +24,11 @@ from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of, said_of
 from mfabric_jax.policies import Policy, check_legal, is_own
-from mfabric_jax.resolving.resolve import check_beside, resolve
+from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
+from mfabric_jax.routing.graphs import ways_on_graph
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
@@ -156,12 +158,28 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     sizes["attention_gpus"] = job.attention_tp
     switches = {"radix": config.case.network.radix, "rails": one.fabric.rails}
     nvswitches = config.nvswitches_of(one.fabric)
-    left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, **sizes, **switches)
+    gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
+    left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, gpu=gpu, **sizes, **switches)
     if group.reconfigures:
         return left, _solve_stage(one, left, stage)
     carrier: Any = linked(one, left.group)
+    if one.fabric.over_graph:
+        return _over_graph(one, left, carrier, stage)
     solved = _solve_packets(job, np.asarray(one.sent, float), carrier, stage, settings.carried_by.acks_back)
     return left, in_phases(job, solved, stage) if one.group.phases else solved
+
+
+def _over_graph(one: Scenario, left: Degraded, carrier: Any, stage: int) -> tuple[Degraded, Exchanges]:
+    """Routes found anew, also those of gradients and of sends between stages."""
+    job, acks = one.workload, one.settings.carried_by.acks_back
+    ways = ways_on_graph(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
+
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return ways.times_now(carrier, acknowledged(demand, acks))
+
+    solved = stacked([steady_stage(job, drawn, seconds, stage) for drawn in np.asarray(one.sent, float)])
+    less = min(carrier.ring_nics / one.group.ring_nics, carrier.stage_nics / one.group.stage_nics)
+    return dataclasses.replace(left, eps_left=less), solved
 
 
 def _solve_packets(workload, tokens: np.ndarray, carrier, stage: int, acks: float) -> Exchanges:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.layers import file_layers, layers_of, merged
 from mfabric_jax.case.paths import differences
 from mfabric_jax.checks import InputError, listed, not_negative, number, one_of, positive, whole
@@ -64,6 +65,11 @@ class FabricTable:
     def __post_init__(self):
         if self.graph is None:
             whole("servers", self.servers)
+        if self.case.network.fabric == GRAPH:
+            raise InputError(
+                "network.fabric graph is not read by jobs: give graph = FILE in the table of the fabric, whose "
+                "endpoints are the servers."
+            )
         if self.graph is not None and (self.servers or self.rack):
             raise InputError("a fabric is either a graph, which has its own servers, or servers in racks; got both.")
         for field in ("rack", "region_servers"):

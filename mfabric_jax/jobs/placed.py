@@ -15,6 +15,7 @@ from mfabric_jax.fabric import Network, read_graph
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
+from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.jobs.cassini import time_shifts
 from mfabric_jax.jobs.iterations import Scene, pattern_of, scene_of
@@ -56,7 +57,8 @@ def place_of(table: FabricTable, demand: np.ndarray) -> Place:
     """Build the fabric; `demand` [S S]: bytes between servers, of all jobs, for which circuits are chosen."""
     paths = table.case.network.paths.name
     if table.own:
-        return Place(wired_graph(_racks(table) if table.graph is None else read_graph(table.graph), paths))
+        network = _racks(table) if table.graph is None else read_graph(table.graph)
+        return Place(wired_graph(network, paths, forward=relays_of(network, table.case.network.on_graph.relay).forward))
     cluster = _cluster(table, demand)
     return Place(wired_cluster(cluster, paths), cluster.gpus_per_server)
 

@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.flows import Completion, FlowProblem
 from mfabric_jax.flows.flows import Flows, Latency
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
@@ -70,6 +71,7 @@ class Prepared(NamedTuple):
     network: Network
     gpu: np.ndarray
     paths: str
+    relays: str | None = None
 
     @property
     def flows(self) -> Flows:
@@ -93,6 +95,7 @@ class Prepared(NamedTuple):
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     """Put ranks on GPUs of the case's fabric or the user's graph, and transfers on paths. `InputError` for too few."""
+    config = config.on(case)
     placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
@@ -109,7 +112,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
     routed = Routed(flows, Routes(hops[row], share[row]))
     nic_gbps = None if placed.cluster is None else case.network.nic_gbps
-    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths)
+    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays)
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
@@ -127,7 +130,8 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
 
 
 class _Placed(NamedTuple):
-    """A graph on a fabric; `cluster`: None on a user's. `flows` have no latency. `wiring` [F]: circuits of a flow."""
+    """A graph on a fabric; `cluster`: None on a user's. `flows` have no latency. `wiring` [F]: circuits of a flow.
+    `relays`: whether GPUs of a user's graph forward."""
 
     hardware: Hardware
     cluster: Cluster | None
@@ -135,16 +139,19 @@ class _Placed(NamedTuple):
     flows: Flows
     wiring: np.ndarray
     wirings: Wirings
+    relays: str | None = None
 
 
 def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     seed, paths = case.run.seed, case.network.paths.name
     hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
-    wired = wired_graph(read_graph(str(config.graph)), paths, seed, hardware.goodput)
+    network = read_graph(str(config.graph))
+    relays = relays_of(network, case.network.on_graph.relay)
+    wired = wired_graph(network, paths, seed, hardware.goodput, forward=relays.forward)
     gpus = len(endpoints(wired.network))
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)
     flows = lower(graph, config, gpu // hardware.server.gpus_per_server, case.network.nic_gbps)
-    return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), Wirings([wired]))
+    return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), Wirings([wired]), relays.words)
 
 
 def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:

@@ -6,9 +6,11 @@ from typing import Literal
 
 import numpy as np
 
+from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.tasks.collectives.registry import choices_of
-from mfabric_jax.text_files import read_mapping
 
 ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
     "in-order": lambda servers, each, seed: np.arange(servers * each),
@@ -31,24 +33,12 @@ def gpus_of_ranks(
     """
     gpus = servers * per_server
     if order.endswith(".json"):
-        return _read(order, ranks, gpus)
+        return gpus_in(order, ranks, gpus)
     if first + ranks > gpus:
         raise InputError(
             f"servers must hold {first + ranks} GPUs for {ranks} ranks from first_gpu {first} on, got {gpus}."
         )
     return ORDERS[order](servers, per_server, seed)[first : first + ranks]
-
-
-def _read(path: str, ranks: int, gpus: int) -> np.ndarray:
-    data = read_mapping(path, "the GPUs of ranks", ".json")
-    for name in data:
-        one_of(f"field of {path!r}", name, ("gpus",))
-    listed = data.get("gpus")
-    if not isinstance(listed, list) or not all(type(gpu) is int and 0 <= gpu < gpus for gpu in listed):
-        raise InputError(f"gpus of {path!r} must be a list of whole numbers from 0 to {gpus - 1}, got {listed!r:.80}.")
-    if len(listed) != ranks or len(set(listed)) < ranks:
-        raise InputError(f"gpus of {path!r} must be {ranks} different ones, a rank each, got {len(listed)}.")
-    return np.array(listed, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +91,15 @@ class Replay:
         choices_of(self.algorithms, self.chunks)
         for field in ("compute_scale", "alpha_s"):
             not_negative(field, getattr(self, field))
+
+    def on(self, case: Case) -> "Replay":
+        """These settings on the graph of a case whose fabric is one."""
+        if self.graph is not None or case.network.fabric != GRAPH:
+            return self
+        if case.network.graph is None:
+            raise InputError("network.fabric graph needs network.graph, the file of the graph.")
+        placed = case.network.on_graph.ranks if self.ranks_on == USUAL["ranks_on"] else None
+        return dataclasses.replace(self, graph=case.network.graph, ranks_on=placed or self.ranks_on)
 
 
 OF_CLUSTERS = ("servers", "region_servers", "circuits_for", "first")

@@ -58,7 +58,8 @@ def replay(
         raise InputError("a graph must have a task or more, got none: there is nothing to run.")
     for one in each if config.graph is None else each[:1]:
         network = one.network
-        where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if config.graph is None else "the graph"
+        own = config.on(one).graph is None
+        where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if own else "the graph"
         progress(f"{where}: paths")
         began = time.perf_counter()
         prepared = prepare(graph, one, config)
@@ -87,7 +88,11 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     lanes = "one task of a lane at a time, in an order set beforehand" if config.lanes == "ordered" else "lanes free"
     rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
-        return row | {"common": f"latency of the graph's links{rest}", "servers": "as the graph says", "like": None}
+        return row | {
+            "common": f"latency of the graph's links{rest}",
+            "servers": f"as the graph says; {done.prepared.relays}",
+            "like": None,
+        }
     latency = f"latency {to_us(cluster.link_delay_s):g} us a link"
     return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, done)}
 

@@ -106,6 +106,18 @@ class Hardware:
         return self.case.network.graph
 
     @property
+    def nic_gbps(self) -> float:
+        return self.case.network.nic_gbps
+
+    @property
+    def ranks_on(self) -> str | None:
+        return self.case.network.on_graph.ranks
+
+    @property
+    def relay(self) -> str:
+        return self.case.network.on_graph.relay
+
+    @property
     def optical_switch(self) -> Ocs | None:
         ocs = self.case.circuits.ocs
         return None if ocs is None else get_ocs(ocs, self.case.network.prices)

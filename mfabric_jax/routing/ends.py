@@ -17,6 +17,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows.host.star import flow_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
+from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.traffic.dispatch import server_bytes
 
 WAYS = "out", "in"
@@ -94,6 +95,21 @@ def ends_on_paths(
     return _on_paths(capacity, np.asarray(carry.hops), np.asarray(carry.share, float), size, name)
 
 
+def ends_on_graph(
+    ways: GraphWays, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
+) -> Ends:
+    """When the flows of the slowest groups of a graph end; `name`: of a link by its number."""
+    seconds, busiest = [np.zeros(0)], Ends(np.zeros(0), None, 0.0)
+    for part in ways.parts:
+        size = demand[part.source, part.target] / ways.slices
+        load = _load(part.hops, part.share, size, part.links) / nic_Bps
+        ended = part.finish_now(nic_Bps, size)[size > 0]
+        own = Ends.of(ended, load, lambda at, part=part: name(int(part.links_of[at])))
+        seconds.append(np.tile(own.seconds, part.many))
+        busiest = max(busiest, own, key=lambda one: one.busiest_s)
+    return busiest._replace(seconds=np.concatenate(seconds))
+
+
 def ends_on_circuits(
     region: Region,
     count: Int[np.ndarray, "S S"],
@@ -149,7 +165,11 @@ def _star_ends(ports: Ports) -> Float[np.ndarray, "N N"]:
 
 def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> Ends:
     finish = finish_times_now(capacity, hops, share, size[None])[0]
-    there = hops >= 0
-    load = np.bincount(hops[there], (share * size[:, None])[there], minlength=len(capacity))
+    load = _load(hops, share, size, len(capacity))
     alone = np.divide(load, capacity, out=np.zeros(len(capacity)), where=load > 0)
     return Ends.of(finish[size > 0], alone, name)
+
+
+def _load(hops, share, size: Float[np.ndarray, "F"], links: int) -> Float[np.ndarray, "L"]:
+    there = hops >= 0
+    return np.bincount(hops[there], (share * size[:, None])[there], minlength=links)

@@ -5,16 +5,18 @@ those on a shortest path to the destination. Letters: F flows, N nodes, L links,
 pairs of nodes.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.network import Network
+from mfabric_jax.loops import kept, made_once
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
-AT_ONCE = 1 << 22  # links x destinations per breadth-first search
+AT_ONCE = 1 << 26  # nodes x destinations whose distances are known at once
 GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -67,17 +69,21 @@ class _Fan(NamedTuple):
 
 
 class _Dag(NamedTuple):
-    """Shortest paths to every destination: links `out` of each node, `distance` [D N] in hops (-1: no path)."""
+    """Shortest paths to every destination: links `out` of each node, `distance` [D N] in hops (-1: no path).
+    `relay` [N]: nodes that forward."""
 
     network: Network
     out: _Fan
     distance: np.ndarray
+    relay: np.ndarray
 
     def next(self, to: np.ndarray, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Next links from each node to destination number `to`: (index of the node in the list, link)."""
         owner, link = self.out.of(node)
         left = self.distance[to, node]
-        closer = self.distance[to[owner], self.network.head[link]] == left[owner] - 1
+        head = self.network.head[link]
+        hops = self.distance[to[owner], head]
+        closer = (hops == left[owner] - 1) & (self.relay[head] | (hops == 0))
         return owner[closer], link[closer]
 
 
@@ -89,6 +95,7 @@ def shortest_routes(
     routing: str = "spray",
     seed: int = 0,
     size: ArrayLike | None = None,
+    relay: np.ndarray | None = None,
 ) -> Routes:
     """Links that flows between nodes `src`, `dst` [F] cross, in the order in which they cross them.
 
@@ -97,48 +104,98 @@ def shortest_routes(
     - `ecmp`: one path, each next link drawn by a hash of (`seed`, flow number, src, dst, node).
     - `least-loaded`: flows in decreasing `size` [F] (bytes), each on the one path with the smallest maximum of (load so
       far + size) / capacity; ties by the smallest sum, then by hash.
+    - `relay` [N]: nodes that forward for others; None: all.
 
     A flow to its own node crosses no link. Raises `InputError` where there is no path.
     """
     one_of("routing", routing, ROUTINGS)
     seed = whole("seed", seed, at_least=0)
+    src, dst = _ends(network, src, dst)
+    key, weight = _hashed(seed, np.arange(len(src)), src, dst), _weights(network, routing)
+    targets, to = np.unique(dst, return_inverse=True)
+    if routing == "least-loaded":
+        dag = _dag(network, targets, relay)
+        _check_reached(dag, src, dst, to, np.arange(len(src)))
+        return _balanced(dag, src, dst, to, _sizes(size, len(src)), key)
+    step, parts = max(1, AT_ONCE // max(1, network.size)), []
+    for first in range(0, len(targets), step):
+        mine = np.flatnonzero((first <= to) & (to < first + step))
+        dag = _dag(network, targets[first : first + step], relay)
+        _check_reached(dag, src, dst, to - first, mine)
+        if routing == "ecmp":
+            parts.append((mine, _drawn(dag, src[mine], to[mine] - first, key[mine])))
+        else:
+            parts.append((mine, _split(dag, src[mine], to[mine] - first, weight)))
+    return parts[0][1] if len(parts) == 1 else stacked(parts, len(src))
+
+
+def shortest_loads(
+    network: Network,
+    src: ArrayLike,
+    dst: ArrayLike,
+    amount: np.ndarray,
+    *,
+    routing: str = "spray",
+    seed: int = 0,
+    relay: np.ndarray | None = None,
+) -> np.ndarray:
+    """What every link [L] carries of `amount` [F] on the `shortest_routes` of flows, without a table of routes."""
+    one_of("routing", routing, ("spray", "ecmp", "weighted"))
+    src, dst = _ends(network, src, dst)
+    load = np.zeros(len(network.tail))
+    if routing == "ecmp":
+        routes = shortest_routes(network, src, dst, routing=routing, seed=seed, relay=relay)
+        there = routes.hops >= 0
+        return load + np.bincount(routes.hops[there], (routes.share * amount[:, None])[there], minlength=len(load))
+    order = np.argsort(dst, kind="stable")
+    targets, first = np.unique(dst[order], return_index=True)
+    flows, fans = np.append(first, len(dst)), (*_fan(network, network.head), *_fan(network, network.tail))
+    ends, forwards = tuple(x.astype(np.int64) for x in (network.tail, network.head)), _relays(network, relay)
+    lost = _loops()[1](
+        targets, flows, src[order], amount[order].astype(float), *fans, ends, forwards, _weights(network, routing), load
+    )
+    if lost >= 0:
+        raise _no_path(network, src, dst, int(order[lost]))
+    return load
+
+
+def distances(network: Network, targets: np.ndarray, relay: np.ndarray | None = None) -> np.ndarray:
+    """[D N] hops from every node to each node of `targets` [D]; -1 where there is no path."""
+    found = np.empty((len(targets), network.size), np.int32)
+    fan = _fan(network, network.head)
+    tail = network.tail.astype(np.int64)
+    _loops()[0](np.asarray(targets, np.int64), *fan, tail, _relays(network, relay), found)
+    return found
+
+
+@made_once
+def _loops() -> tuple[Callable[..., Any], ...]:
+    from mfabric_jax.routing.shortest_loops import hops_to, spread
+
+    return kept(hops_to), kept(spread)
+
+
+def _dag(network: Network, targets: np.ndarray, relay: np.ndarray | None) -> _Dag:
+    return _Dag(network, _fan(network, network.tail), distances(network, targets, relay), _relays(network, relay))
+
+
+def _relays(network: Network, relay: np.ndarray | None) -> np.ndarray:
+    return np.ones(network.size, bool) if relay is None else np.ascontiguousarray(relay, bool)
+
+
+def _ends(network: Network, src: ArrayLike, dst: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     src, dst = (_as_nodes(field, value, network) for field, value in (("src", src), ("dst", dst)))
     if src.shape != dst.shape:
         raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
-    targets, to = np.unique(dst, return_inverse=True)
-    dag = _Dag(network, _fan(network, network.tail), distances(network, targets))
-    _check_reached(dag, src, dst, to)
-    if routing == "ecmp":
-        return _drawn(dag, src, to, _hashed(seed, np.arange(len(src)), src, dst))
-    if routing == "least-loaded":
-        return _balanced(dag, src, dst, to, _sizes(size, len(src)), _hashed(seed, np.arange(len(src)), src, dst))
-    pair, flow = np.unique(src * len(targets) + to, return_inverse=True)
+    return src, dst
+
+
+def _weights(network: Network, routing: str) -> np.ndarray:
+    """By which flows split [L]."""
     weight = network.capacity if routing == "weighted" else np.ones(len(network.tail))
     if not np.all(np.isfinite(weight)):
         raise InputError("routing 'weighted' needs links of finite capacity.")
-    row, link, share = _parts(dag, pair // len(targets), pair % len(targets), weight)
-    routes = _table(row, link, share, len(pair))
-    return Routes(routes.hops[flow], routes.share[flow])
-
-
-def distances(network: Network, targets: np.ndarray) -> np.ndarray:
-    """[D N] hops from every node to each node of `targets` [D]; -1 where there is no path."""
-    into = _fan(network, network.head)
-    step = max(1, AT_ONCE // max(1, len(into.link)))
-    parts = [_searched(network, into, targets[first : first + step]) for first in range(0, len(targets), step)]
-    return np.concatenate([np.zeros((0, network.size), np.int32), *parts])
-
-
-def _searched(network: Network, into: _Fan, targets: np.ndarray) -> np.ndarray:
-    distance = np.full((len(targets), network.size), -1, np.int32)
-    row, node, hops = np.arange(len(targets)), targets, 0
-    while row.size:
-        distance[row, node] = hops
-        owner, link = into.of(node)
-        row, node, hops = row[owner], network.tail[link], hops + 1
-        fresh = distance[row, node] < 0
-        row, node = np.divmod(np.unique(row[fresh] * network.size + node[fresh]), network.size)
-    return distance
+    return weight
 
 
 def _fan(network: Network, end: np.ndarray) -> _Fan:
@@ -166,14 +223,18 @@ def _sizes(size: ArrayLike | None, flows: int) -> np.ndarray:
     return size
 
 
-def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray) -> None:
-    lost = np.flatnonzero(dag.distance[to, src] < 0)
+def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray, flows: np.ndarray) -> None:
+    lost = flows[dag.distance[to[flows], src[flows]] < 0]
     if lost.size:
-        start, end = (dag.network.node_name(int(node[lost[0]])) for node in (src, dst))
-        raise InputError(
-            f"no path leads from {start} to {end} (flow {lost[0]}): a link leads from its source to its target (both "
-            "ways in a graph that is not directed), and one of capacity 0 is broken."
-        )
+        raise _no_path(dag.network, src, dst, int(lost[0]))
+
+
+def _no_path(network: Network, src: np.ndarray, dst: np.ndarray, flow: int) -> InputError:
+    start, end = (network.node_name(int(node[flow])) for node in (src, dst))
+    return InputError(
+        f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (both "
+        "ways in a graph that is not directed), and one of capacity 0 is broken."
+    )
 
 
 def splitmix64(x: np.ndarray) -> np.ndarray:
@@ -208,6 +269,14 @@ def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Route
         flow = flow[dag.distance[to[flow], node[flow]] > 0]
     hops = np.stack(columns[1:] or columns, axis=1)
     return Routes(hops, (hops >= 0).astype(float))
+
+
+def _split(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> Routes:
+    many = len(dag.distance)
+    pair, flow = np.unique(src * many + to, return_inverse=True)
+    row, link, share = _parts(dag, pair // many, pair % many, weight)
+    routes = _table(row, link, share, len(pair))
+    return Routes(routes.hops[flow], routes.share[flow])
 
 
 def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, ...]:

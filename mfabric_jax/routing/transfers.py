@@ -13,6 +13,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Transport
 from mfabric_jax.fabric.graph import ENDPOINTS, endpoints
+from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.flows.flows import Flows
@@ -48,12 +49,16 @@ def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
     return Wired(links_of(cluster, paths), routes)
 
 
-def wired_graph(network: Network, paths: str, seed: int = 0, goodput: float = 1.0) -> Wired:
-    """Routing between the gpu or host nodes of a user's network; `goodput`: payload fraction of capacity."""
-    node = endpoints(network)
+def wired_graph(
+    network: Network, paths: str, seed: int = 0, goodput: float = 1.0, *, forward: np.ndarray | None = None, node=None
+) -> Wired:
+    """Routing between the gpu or host nodes of a user's network; `goodput`: payload fraction of capacity, `forward`
+    [N]: nodes that forward for others (None: as `relays_of`); `node` [E]: of every endpoint (None: in order)."""
+    node = endpoints(network) if node is None else node
+    forward = relays_of(network).forward if forward is None else forward
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
-        return shortest_routes(network, node[src], node[dst], routing=paths, seed=seed, size=size)
+        return shortest_routes(network, node[src], node[dst], routing=paths, seed=seed, size=size, relay=forward)
 
     return Wired(dataclasses.replace(network, capacity=network.capacity * goodput), routes)
 

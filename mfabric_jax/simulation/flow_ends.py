@@ -12,8 +12,9 @@ import numpy as np
 
 from mfabric_jax.array_module import Array
 from mfabric_jax.fabric.own_graph import own_graph
-from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_paths
+from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
+from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth
 from mfabric_jax.timing.passes import Exchanges, places
@@ -71,8 +72,9 @@ def ends_at(one: Scenario, group: Any, sent: np.ndarray, carry: Any, circuits: C
         count, *both = (np.asarray(x) for x in circuits)
         return ends_on_circuits(unit, count, between, settings.case.circuits.routing, *map(float, both))
     demand = acknowledged(demand, settings.carried_by.acks_back)
-    if isinstance(carry, SinglePaths):
-        return ends_on_paths(carry, float(unit.nic_Bps), demand, _name_of_links(one))
+    if isinstance(carry, (SinglePaths, GraphWays)):
+        over = ends_on_graph if isinstance(carry, GraphWays) else ends_on_paths
+        return over(carry, float(unit.nic_Bps), demand, _name_of_links(one))  # type: ignore[arg-type]
     return ends(unit, demand, job.ranks_per_server)
 
 
@@ -90,7 +92,7 @@ def ends_of(one: Scenario, solved: Exchanges, carry: Any) -> list[Ends | None]:
 
 def _name_of_links(one: Scenario) -> Callable[[int], str]:
     if one.fabric.over_graph:
-        return own_graph(one.group.file).network.link_name
+        return own_graph(one.group.of).network.link_name
     if one.group.forwards:
         return one.group.mesh.network.link_name
     return "link {} of drawn paths".format

@@ -15,6 +15,7 @@ from mfabric_jax.array_module import array_module, stacked
 from mfabric_jax.platforms import platform
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
+from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
 from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
@@ -60,7 +61,7 @@ def covers(one: Scenario) -> bool:
     return settings.first == "block"
 
 
-def solved_between(one: Scenario, carry: SinglePaths | None, planned: np.ndarray | None) -> Exchanges:
+def solved_between(one: Scenario, carry: SinglePaths | GraphWays | None, planned: np.ndarray | None) -> Exchanges:
     """`solve_between` in float64: the all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario weighs.
 
     `planned` [I layer M R E]: selections on which circuits for long spans are chosen.

@@ -37,7 +37,8 @@ from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.policies import Policy, topoopt, uniform
 from mfabric_jax.policies.static import matchings
-from mfabric_jax.resolving.resolve import Resolved, check_beside
+from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.resolve import Resolved
 from mfabric_jax.resolving.settings import Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired

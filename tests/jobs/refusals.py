@@ -36,6 +36,10 @@ REFUSED = [
     (of_jobs({"name": "x"}), "must compute or send"),
     (of_jobs(SENDS | {"servers": [0, 1]}), "need a fabric"),
     (of_jobs(*[SENDS | {"name": "x"}] * 2), "its own"),
+    (
+        on_fabric(ON_SERVERS, servers=4, case={"network": {"fabric": "graph"}}),
+        "network.fabric graph is not read by jobs",
+    ),
     (of_jobs({"case": 3}), "case of job 0 must be the name of a file, or a table of settings"),
     (of_jobs({"case": {"gpu": ["H100-SXM", "B200-HGX"]}}), "must be one case, got 2 that differ in gpu.name"),
     (on_fabric(SENDS, servers=8), "not used on a fabric"),

@@ -1,0 +1,63 @@
+"""Whether the GPUs of a graph forward what others send, as servers of tori do and those behind switches do not."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import one_of
+from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.loops import kept, made_once
+
+RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only where some could not be reached otherwise
+
+
+class Relays(NamedTuple):
+    """`forward` [N]: nodes that forward for others; `words`: whether GPUs do, and why."""
+
+    forward: np.ndarray
+    words: str
+
+
+def relays_of(network: Network, relay: str = "auto") -> Relays:
+    """Who forwards in a graph; `relay`: whether GPUs (endpoints) do, one of `RELAYS`. Other nodes always do."""
+    one_of("network.on-graph.relay", relay, RELAYS)
+    end = np.zeros(network.size, bool)
+    end[endpoints(network)] = True
+    if relay == "yes":
+        return Relays(np.ones(network.size, bool), "GPUs forward for others, as network.on-graph.relay says")
+    if relay == "no":
+        return Relays(~end, "GPUs do not forward for others, as network.on-graph.relay says")
+    lost, target = apart(network, end)
+    if lost < 0:
+        return Relays(~end, "GPUs do not forward for others: all reach each other over switches")
+    names = (network.node_name(int(node)) for node in (lost, target))
+    why = "{} reaches {} in no other way".format(*names)
+    return Relays(np.ones(network.size, bool), f"GPUs forward for others: {why}")
+
+
+def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
+    """An endpoint that does not reach another over other nodes, and that other; (-1, -1) where all do."""
+    usable = np.flatnonzero(network.capacity > 0)
+    tail, head = network.tail[usable], network.head[usable]
+    order = np.argsort(head, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(head, minlength=network.size))]).astype(np.int64)
+    before = np.zeros(network.size, np.uint64)  # marks of the nodes that lead to each
+    into = np.unique(np.stack([head, tail]), axis=1)
+    np.add.at(before, into[0], np.random.default_rng(0).integers(1, 1 << 63, network.size, np.uint64)[into[1]])
+    ends = np.flatnonzero(end)
+    _, one, alike = np.unique(before[ends], return_index=True, return_counts=True)
+    one, alike = (column[np.argsort(one)] for column in (one, alike))
+    given = ends[one].astype(np.int64), alike == 1, first, usable[order].astype(np.int64)
+    lost, target = _not_reaching()(*given, network.tail.astype(np.int64), end)
+    if lost >= 0 and lost == target:  # it stands for others behind the same nodes
+        target = ends[(before[ends] == before[target]) & (ends != target)][0]
+    return int(lost), int(target)
+
+
+@made_once
+def _not_reaching() -> Callable[..., Any]:
+    from mfabric_jax.fabric.relay_loops import not_reaching
+
+    return kept(not_reaching)

@@ -1,0 +1,151 @@
+"""Values of a case that do not go together, alone and beside what a command models."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.paths import AUTO, Case, flat
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.recompute import again_of
+
+
+class Beside(NamedTuple):
+    """A rule: where `when` holds of the values by path, `path` must be one of `allowed`; `why` in a few words."""
+
+    when: Callable[[dict[str, Any]], bool]
+    path: str
+    allowed: tuple
+    why: str
+
+
+def _is(path: str, *values: Any) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: at.get(path) in values
+
+
+def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: all(test(at) for test in tests)
+
+
+def _sends_again(at: dict[str, Any]) -> bool:
+    return again_of(at["job.recompute"]).exchanges
+
+
+WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
+PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
+ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
+PAYS_AGAIN = _both(PAYS, _sends_again)
+SHARED = _is("job.sharding", "gradients", "parameters")
+SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
+LIMITS = (
+    Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
+    Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
+    Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which foresees none computed again"),
+    Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
+    Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
+    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
+    Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
+    Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
+    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
+    Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+)
+
+
+PHASES = "circuits that serve one phase at a time"
+OF_PHASES = (("job.overlap_gradients", (False,)), ("job.sharding", ("none", "optimizer")))
+
+
+def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
+    """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
+    at = flat(case)
+    if on.reconfigures and PASSES(at):
+        _check_passes(at)
+    for path, allowed in OF_PHASES if on.phases else ():
+        if at[path] not in allowed:
+            refuse(path, allowed, PHASES, at[path])
+    for limit in LIMITS:
+        if (limit.path.startswith("circuits.") or limit.when is PAYS_AGAIN) and not on.reconfigures:
+            continue
+        if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
+            refuse(limit.path, limit.allowed, limit.why, at[limit.path])
+    if case.run.sample is not None and case.run.sample >= case.run.iterations:
+        raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
+    if case.network.radix < 4 or case.network.radix % 2:
+        raise InputError(
+            f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
+        )
+    if case.run.replicas != "all" and case.run.replicas > job.dp:
+        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
+    two = Tree(1, case.network.radix, tiers=2)
+    if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
+        raise Misfit(
+            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {tree_nics:,}."
+        )
+
+
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # what a graph has in the place of values of BESIDE
+BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values a command does not model
+    "an iteration of one group": (
+        ("network.paths", ("spray", "ecmp")),
+        ("network.oversubscribed_at", ("edge",)),
+    ),
+    "a whole cluster": (
+        ("placement.rule", ("contiguous",)),
+        ("traffic.source", ("shares",)),
+    ),
+    "failures": (
+        ("network.oversubscription", (None,)),
+        ("run.replicas", (1,)),
+        ("run.sample", (None,)),
+        ("circuits.turn", ("on-demand", "reuse", "predict")),
+        ("circuits.predict.predictor", ("random",)),
+        ("circuits.predict.both", (False,)),
+        ("circuits.partial", (False,)),
+        ("network.paths", ("spray",)),
+        ("network.topoopt.wiring", ("demand",)),
+        *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
+    ),
+    "an iteration as a graph": (
+        ("network.paths", ("spray",)),
+        ("job.overlap", ("none", "passes")),
+        ("compute.received.combine", ("barrier",)),
+        ("circuits.partial", (False,)),
+    ),
+}
+
+
+def check_beside(what: str, case: Case) -> None:
+    """`Misfit` for a value that `what` (of `BESIDE`) does not model."""
+    at = flat(case)
+    for path, allowed in BESIDE[what]:
+        allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
+        if path in at and at[path] not in allowed:
+            refuse(path, allowed, what, at[path])
+    if what == "failures" and at["circuits.policy"] == "static":
+        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what is left.")
+
+
+def _check_passes(at: dict[str, Any]) -> None:
+    """`Misfit` for circuit rules that do not work with overlapping passes."""
+    if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
+        "block",
+        "stage",
+    ):
+        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
+    if at["circuits.partial"]:
+        refuse("circuits.partial", (False,), "job.overlap passes", True)
+
+
+def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
+    words = " or ".join(map(_word, allowed))
+    raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
+
+
+def _word(value: Any) -> str:
+    return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)

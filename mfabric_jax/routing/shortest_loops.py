@@ -1,0 +1,76 @@
+"""The loops of `shortest`: breadth-first searches from destinations, compiled by numba.
+
+`first`, `link`: usable links by node, as in `shortest._Fan`, of those that lead `into` it and `out` of it. `relay` [N]:
+nodes that forward for others.
+"""
+
+import numpy as np
+
+
+def hops_to(targets, first, link, tail, relay, distance):
+    """Fill `distance` [D N]: hops from every node to each target; -1 where there is no path."""
+    queue = np.empty(distance.shape[1], np.int64)
+    for d in range(len(targets)):
+        hops = distance[d]
+        hops[:] = -1
+        hops[targets[d]], queue[0] = 0, targets[d]
+        begin, end = 0, 1
+        while begin < end:
+            node = queue[begin]
+            begin += 1
+            if relay[node] or node == targets[d]:
+                for at in range(first[node], first[node + 1]):
+                    other = tail[link[at]]
+                    if hops[other] < 0:
+                        hops[other] = hops[node] + 1
+                        queue[end] = other
+                        end += 1
+
+
+def spread(targets, flows, source, amount, into_first, into_link, out_first, out_link, ends, relay, weight, load):
+    """Add to `load` [L] what each link carries of amounts from `source` [F] to targets, split by `weight` [L] at every
+    node; flows `flows[d]` to `flows[d + 1]` go to target d. Returns a flow without a path, or -1."""
+    tail, head = ends
+    nodes = len(relay)
+    hops, queue, left = np.full(nodes, -1, np.int32), np.empty(nodes, np.int64), np.zeros(nodes)
+    waits = np.zeros(nodes, np.bool_)
+    for d in range(len(targets)):
+        target, sources = targets[d], 0
+        for f in range(flows[d], flows[d + 1]):
+            if source[f] != target:
+                left[source[f]] += amount[f]
+                sources += not waits[source[f]]
+                waits[source[f]] = True
+        hops[target], queue[0] = 0, target
+        begin, end = 0, 1
+        while begin < end and sources > 0:  # all nodes nearer than the last source are known
+            node = queue[begin]
+            begin += 1
+            if relay[node] or node == target:
+                for at in range(into_first[node], into_first[node + 1]):
+                    other = tail[into_link[at]]
+                    if hops[other] < 0:
+                        hops[other] = hops[node] + 1
+                        queue[end] = other
+                        end += 1
+                        sources -= waits[other]
+        if sources > 0:
+            for f in range(flows[d], flows[d + 1]):
+                if hops[source[f]] < 0:
+                    return f
+        for place in range(end - 1, -1, -1):
+            node = queue[place]
+            if left[node] > 0 and node != target:
+                total = 0.0
+                for at in range(out_first[node], out_first[node + 1]):
+                    then = head[out_link[at]]
+                    if hops[then] == hops[node] - 1 and (relay[then] or then == target):
+                        total += weight[out_link[at]]
+                for at in range(out_first[node], out_first[node + 1]):
+                    then = head[out_link[at]]
+                    if hops[then] == hops[node] - 1 and (relay[then] or then == target):
+                        part = left[node] * (weight[out_link[at]] / total)
+                        load[out_link[at]] += part
+                        left[then] += part
+            left[node], waits[node], hops[node] = 0.0, False, -1
+    return -1

@@ -1,0 +1,95 @@
+"""What breaks in a graph, by hand on a leaf-spine: 4 leaves with a server of 4 GPUs and 4 links up each."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import degraded
+from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking
+from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.own_graph import GraphFile, own_graph
+from mfabric_jax.failures import failures
+from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.routing.graphs import rated, ways_on_graph
+
+JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
+QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "network.fabric": "graph"}
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """(graph, case) of a leaf-spine."""
+
+    def make(kind="leaf-spine", **numbers):
+        numbers = {"gpus": 16, "radix": 8, "gpus_per_server": 4} | numbers
+        file = tmp_path / "drawn.json"
+        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        sizes = {"job.parallel.gpus": 16, "gpu.gpus_per_server": numbers["gpus_per_server"]}
+        return GraphFile(str(file)), Case().with_(JOB | QUICK | sizes | {"network.graph": str(file)})
+
+    return make
+
+
+def names(asked, links):
+    network = own_graph(asked).network
+    return [network.link_name(link) for link in links]
+
+
+def test_which_links_break(drawn):
+    asked, _ = drawn()
+    assert names(asked, broken_links(asked, "electrical-nic", 5)) == ["gpu 5 -> edge 1", "edge 1 -> gpu 5"]
+    assert names(asked, broken_links(asked, "link", 5)) == ["edge 1 -> spine 0", "spine 0 -> edge 1"]
+    # Without its leaf a server is cut off; without a spine nobody is.
+    assert {end for name in names(asked, broken_links(asked, "switch", 5)) for end in name.split(" -> ")} == {
+        "spine 0",
+        *(f"edge {leaf}" for leaf in range(4)),
+    }
+    assert len(broken_links(asked, "electrical-nics", 5)) == 8
+    of_servers = {"electrical-nic": 16, "electrical-nics": 4, "nvswitch": 24}
+    assert graph_devices(asked, 6) == of_servers | {"link": 16, "switch": 8}
+
+
+@pytest.mark.parametrize(("kind", "load"), [("electrical-nic", 12 + 12 / 3), ("link", 48 / 3), ("switch", 48 / 3)])
+def test_what_is_left_carries_all(drawn, kind, load):
+    # In an even all-to-all of one byte a pair, 12 bytes leave each GPU and 48 each leaf.
+    _, case = drawn()
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved.settings, resolved.job, 400.0, ("own",))
+    even = np.ones((1, 16, 16))
+    assert ways_on_graph(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
+    left = degraded(group, kind, server=1, gpu=4).group
+    after = ways_on_graph(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
+    assert after[0] == pytest.approx(load / group.nic_Bps, rel=1e-9)
+
+
+def test_rows_of_failures(drawn):
+    _, case = drawn()
+    rows = {row["failure"]: row for row in failures(case.with_({"failures.server": 1}))}
+    assert list(rows) == ["electrical-nic", "link", "nvswitch", "switch"]
+    for kind in ("electrical-nic", "link", "switch"):
+        assert rows[kind]["slow_down"] > 0.01
+        assert rows[kind]["ep_comm_s"] > rows[kind]["healthy_ep_comm_s"] * 1.05
+    assert (rows["link"]["devices"], rows["switch"]["devices"]) == (16, 8)
+
+
+def test_what_would_cut_gpus_off_is_no_failure(drawn):
+    asked, _ = drawn()
+    assert lacking(asked)["electrical-nics"] == "then gpu 0 reaches gpu 4 in no way"
+    assert lacking(asked)["server"] == "a graph has no spare server"
+    assert "electrical-nic" in lacking(asked._replace(relay="no"))  # its NVSwitch leads to GPUs that do not forward
+    alone, case = drawn(gpus_per_server=1)
+    assert lacking(alone, 3)["electrical-nic"] == "then gpu 0 reaches gpu 3 in no way"
+    assert lacking(alone)["nvswitch"] == "it has no nvswitch"
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved.settings, resolved.job, 400.0, ("own",))
+    with pytest.raises(InputError, match="failure 'electrical-nic' is not simulated at this place of the graph: then"):
+        degraded(group, "electrical-nic", gpu=3)
+
+
+def test_graphs_without_switches_lose_links_between_gpus(drawn):
+    asked, _ = drawn("torus", shape=(4, 4), gpus_per_server=1)
+    assert names(asked, broken_links(asked, "link", 0)) == ["gpu 0 -> gpu 1", "gpu 1 -> gpu 0"]
+    assert lacking(asked)["switch"] == "it has no switch behind its NICs"
+    assert "link" not in lacking(asked)
