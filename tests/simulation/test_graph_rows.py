@@ -14,6 +14,7 @@ from mfabric_jax.simulation import simulate
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "run.dtype": "float64"}
 TIMES = ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s")
+TIMES += ("flow_p50_s", "flow_p99_s", "busiest_link_use")
 COSTS = ("network_cost_usd", "network_kw")
 
 
@@ -53,6 +54,7 @@ def test_trees_and_planes_are_those_of_the_fabric(rows, kind, named, numbers):
         assert one[column] == pytest.approx(other[column], rel=1e-9), column
     for column in COSTS:
         assert one[column] == pytest.approx(other[column], rel=0.01), column
+    assert "gpu" in one["busiest_link"] or "edge" in one["busiest_link"]
 
 
 def test_all_to_alls_of_a_dragonfly_are_those_of_the_fabric(rows):
