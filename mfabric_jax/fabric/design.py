@@ -163,7 +163,7 @@ class Fabric:
     - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
-    - `path_links(settings)`: links on a path between servers.
+    - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
     - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.

@@ -186,6 +186,13 @@ class DirectLinks(eqx.Module, LinkRates):
         return self.hops is not None
 
     @property
+    def longest(self) -> float | None:
+        """Links of the longest way between two servers, the mean over its shares; None before ways are known."""
+        if self.hops is None:
+            return None
+        return float(np.where(np.asarray(self.hops) >= 0, np.asarray(self.share, float), 0).sum(axis=1).max(initial=1))
+
+    @property
     def routers(self) -> bool:
         return self.mesh is not None and len(self.mesh.nodes) > 1
 

@@ -185,7 +185,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         decision_s=jnp.asarray(one.decision_s, dtype),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
-        path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
+        path_links=jnp.asarray(one.path_links, dtype),
         memory_Bps=jnp.asarray(settings.memory_Bps, dtype),
         oversubscription=jnp.asarray(settings.oversubscription or 1.0, dtype),
     )

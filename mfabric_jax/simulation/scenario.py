@@ -104,6 +104,11 @@ class Scenario:
     def mean_demand(self) -> jax.Array:
         return mean_demand(self.workload, *self.every_replica)
 
+    @property
+    def path_links(self) -> float:
+        """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
+        return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
+
     def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
         """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`, or `PROMPT`."""
         settings, case, on = self.settings, self.settings.case, self.fabric
@@ -111,7 +116,7 @@ class Scenario:
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
             settings.carried_by,
-            on.path_links(settings),
+            self.path_links,
             goodput=settings.goodput,
             link_delay_s=case.network.link_delay_s,
             nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),

@@ -5,7 +5,7 @@ import pytest
 
 from mfabric_jax import cases
 from mfabric_jax.simulation.points import Points
-from tests.small import row, small
+from tests.small import row, scenario, small
 
 ALPHA = "network.alpha_s"
 
@@ -25,3 +25,12 @@ def test_swept_as_columns_and_one_by_one():
     swept = Points(block).columns()
     for name in ("iteration_s", "latency_s", "ep_comm_s"):
         np.testing.assert_allclose(swept[name], [row(small(asked | {ALPHA: one}))[name] for one in alphas], rtol=1e-9)
+
+
+def test_links_of_the_longest_way():
+    """Regions of 4 servers: a torus has them in a square, a rail's ring has two steps, on topoopt all are neighbours."""
+    for fabric, links in (("fat-tree", 6), ("torus", 2), ("photonic-rails", 2), ("topoopt", 1), ("dragonfly", 5)):
+        assert scenario(small({"network.fabric": fabric})).path_links == links, fabric
+    alpha = {"network.link_delay_s": 1e-3}
+    near, far = (row(small({"network.fabric": "torus"} | one)) for one in ({"network.link_delay_s": 0.0}, alpha))
+    assert far["ep_comm_s"] - near["ep_comm_s"] >= 4 * 2e-3  # two all-to-alls forward and backward, of two links each
