@@ -28,7 +28,7 @@ def test_swept_as_columns_and_one_by_one():
 
 
 def test_links_of_the_longest_way():
-    """Regions of 4 servers: a torus has them in a square, a rail's ring has two steps, on topoopt all are neighbours."""
+    """Regions of 4 servers: a torus has them in a square, a ring of a rail has two steps, on topoopt all meet."""
     for fabric, links in (("fat-tree", 6), ("torus", 2), ("photonic-rails", 2), ("topoopt", 1), ("dragonfly", 5)):
         assert scenario(small({"network.fabric": fabric})).path_links == links, fabric
     alpha = {"network.link_delay_s": 1e-3}
