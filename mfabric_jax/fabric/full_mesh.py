@@ -134,6 +134,7 @@ FULL_MESH = Fabric(
     mesh=_mesh,
     parts=_parts,
     form=_form,
+    fills=lambda servers, own: {"shape": written(shape_of(servers, own))},
     path_links=_longest,
     routing=lambda settings: settings.own(NAME).ways,
     single_paths=lambda settings: False,

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,11 @@ def _layout(form: Form) -> Layout:
     return Layout(shape, side, (SERVER_GPUS if form.nics is None else form.nics) / DIRECTIONS)
 
 
+def _fills(servers: int, own: Any) -> dict[str, Any]:
+    side = side_of(servers, own.side)
+    return {"side": side, "shape": written(shape_of(servers, side, own.shape))}
+
+
 def _form(settings: Asked, job: ClusterShape) -> Form:
     own = settings.own(NAME)
     side = side_of(job.servers, own.side)
@@ -146,6 +151,7 @@ RAILX = Fabric(
     parts=_parts,
     form=_form,
     optical_regions=_rails,
+    fills=_fills,
     path_links=lambda settings: 1,
     routing="shortest paths",
     single_paths=lambda settings: False,

@@ -106,6 +106,7 @@ TWISTED_TORUS = Fabric(
     parts=_parts,
     form=_form,
     optical_regions=_rings,
+    fills=lambda servers, own: {"shape": written(shape_of(servers, own.shape))},
     path_links=lambda settings: 1,
     routing="shortest paths",
     single_paths=lambda settings: False,

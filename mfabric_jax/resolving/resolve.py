@@ -529,6 +529,9 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 # ------------------------------------------------------------------------------------------------------------- network
 def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
     """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
+    own = getattr(found.case.network, on.name.replace("-", "_"), None)
+    for name, value in on.fills(servers, own).items():
+        found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers")
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")

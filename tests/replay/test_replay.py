@@ -309,15 +309,15 @@ def test_spans_tell_everything_once_and_the_path():
 
 
 def test_every_fabric_replays_a_ring():
+    from mfabric_jax.fabric import get
     from tests.routing.clusters import CLUSTERS
 
+    names = tuple(name for name in CLUSTERS if not get(name).phases)
     rows = [
         replay_row(done)
-        for done in replay(ring(16), cases(Case(), {"network.fabric": CLUSTERS, "network.nic_gbps": [400, 800]}))
+        for done in replay(ring(16), cases(Case(), {"network.fabric": names, "network.nic_gbps": [400, 800]}))
     ]
-    assert [(row["fabric"], row["nic_gbps"]) for row in rows] == [
-        (name, gbps) for name in CLUSTERS for gbps in (400, 800)
-    ]
+    assert [(row["fabric"], row["nic_gbps"]) for row in rows] == [(name, gbps) for name in names for gbps in (400, 800)]
     assert all(row["makespan_s"] > 0 and row["compute_s"] == 0 for row in rows)
     slower, faster = rows[0], rows[1]  # of the fat-tree: 2 x 15 steps, each 6 us behind propagation
     assert slower["makespan_s"] == pytest.approx(2 * 15 * (100e6 / 16 / NIC) + 30 * 2e-6, rel=1e-3)
