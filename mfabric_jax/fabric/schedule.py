@@ -1,12 +1,13 @@
 """What the optical switches of a region show one after the other: circuits and for how long they stay."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
@@ -76,19 +77,18 @@ class Schedule(eqx.Module):
             raise InputError(f"configurations must be [K S S] with S = {region.servers} servers, got S = {servers}.")
         values = (self.configurations, self.seconds, self.switch, region.optical_degree)
         if all(concrete(value) for value in values):
-            self._refuse(*(np.asarray(value) for value in values))
+            self._refuse([np.asarray(value) for value in values])
             return self
-        *arrays, degree = values
-        unequal = jnp.any(jnp.asarray(degree) % self.switches != 0)
-        rules = _broken(*arrays, degree, self.switches, self.directed)
+        unequal = jnp.any(jnp.asarray(region.optical_degree) % self.switches != 0)
+        rules = _broken(values, self.switches, self.directed)
         broken = jnp.stack([unequal, *(mask.any() for mask in rules.values())])
         words = [UNEQUAL.format(self.switches), *(f"a configuration of the schedule has {rule}" for rule in rules)]
         return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), words)
 
-    def _refuse(self, configurations, seconds, switch, degree) -> None:
-        if np.any(degree % self.switches != 0):
+    def _refuse(self, values: Sequence[np.ndarray]) -> None:
+        if np.any((degree := values[-1]) % self.switches != 0):
             raise Misfit(f"{UNEQUAL.format(self.switches)}, got {degree.tolist()}.")
-        for rule, mask in _broken(configurations, seconds, switch, degree, self.switches, self.directed).items():
+        for rule, mask in _broken(values, self.switches, self.directed).items():
             if mask.any():
                 raise InputError(f"configurations[{int(np.argmax(mask))}] of the schedule has {rule}.")
 
@@ -98,11 +98,10 @@ def _floats(value: ArrayLike) -> jax.Array:
     return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.result_type(float))
 
 
-def _broken(
-    configurations: Any, seconds: Any, switch: Any, degree: Any, switches: int, directed: bool
-) -> dict[str, Bool[Array, "K"]]:
-    """Which configurations break which rule."""
-    xp = array_module(configurations, seconds, switch, degree)
+def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:
+    """Which configurations [K] break which rule; `values`: configurations, seconds, switch, ports of every server."""
+    configurations, seconds, switch, degree = values
+    xp = array_module(*values)
     ports = xp.asarray(degree // switches).astype(configurations.dtype)
     out, into = (configurations.sum(axis) for axis in (2, 1))
     server = np.arange(configurations.shape[-1])

@@ -167,7 +167,10 @@ WRONG = [
     ({"configurations": [table(3, (0, 1), (2, 1)), PAIR]}, "configurations[0] of the schedule has more circuits"),
     ({"configurations": [PAIR, table(3, (0, 0))]}, "configurations[1] of the schedule has a server joined to itself"),
     ({"configurations": [PAIR, -PAIR]}, "configurations[1] of the schedule has a negative count"),
-    ({"configurations": [table(3, (0, 1)), PAIR], "directed": False}, "configurations[0] of the schedule has circuits in one direction alone"),
+    (
+        {"configurations": [table(3, (0, 1)), PAIR], "directed": False},
+        "configurations[0] of the schedule has circuits in one direction alone",
+    ),
     ({"seconds": [1.0, -1.0]}, "configurations[1] of the schedule has seconds that are negative or not finite"),
     ({"seconds": [np.nan, 1.0]}, "configurations[0] of the schedule has seconds that are negative or not finite"),
     ({"switch": np.array([0, 2])}, "configurations[1] of the schedule has a switch that is not from 0 to 1"),
