@@ -65,7 +65,8 @@ def get(
 
 def settings_of(name: str) -> list[str]:
     """Names of a scheduler's arguments beyond those that every scheduler has."""
-    return [p for p in inspect.signature(_function(name)).parameters if p not in ("demand", *OF_ALL)]
+    every = inspect.signature(_function(name)).parameters.values()
+    return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name not in ("demand", *OF_ALL)]
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -76,7 +76,7 @@ def test_every_name_is_a_function_of_the_common_arguments():
 def test_a_scheduler_gets_facts_in_si(monkeypatch):
     seen = {}
 
-    def whole_pair(demand, **facts):
+    def whole_pair(demand, *, depth=3, **facts):
         seen.update(facts, demand=demand)
         return np.zeros((0, 3, 3), int), np.zeros(0), np.zeros(0, int)
 
@@ -88,6 +88,7 @@ def test_a_scheduler_gets_facts_in_si(monkeypatch):
     want = {"circuit_Bps": 1.0, "packet_Bps": 0.5, "switches": 2, "ports": 2, "delay_s": 2.0}
     assert seen == want | {"all_stop": False, "directed": True, "first_free": True}
     assert schedule.delay_s is None, "the region's own, which may change"
+    assert settings_of("whole-pair") == ["depth"]
 
 
 def test_mistakes_are_refused():

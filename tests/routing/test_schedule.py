@@ -196,6 +196,29 @@ def test_illegal_schedules_are_refused(changes, words):
         eqx.filter_jit(schedule_time)(where, schedule, demand).block_until_ready()
 
 
+def test_servers_may_have_unequal_ports():
+    where = region(3, 0, 1.0, 2.0)
+    where = eqx.tree_at(lambda r: r.optical_degree, where, np.array([2, 2, 0], np.int32))
+    where = eqx.tree_at(lambda r: r.electrical_nics, where, np.array([1.0, 1.0, 0.0]))
+    demand = 4.0 * table(3, (0, 1)) + 3.0 * table(3, (1, 0))
+    pair = table(3, (0, 1), (1, 0))
+    schedule = Schedule(np.array([pair, pair]), [1.0, 1.0], np.array([0, 1]), switches=2)
+    assert schedule_time(where, schedule, demand) == 3.0, "2 of 4 bytes on circuits after the turn, 2 on packets"
+    assert schedule_time(where, schedule, demand + table(3, (0, 2))) == np.inf
+    with pytest.raises(InputError, match="more circuits at a server"):
+        schedule_time(where, Schedule(table(3, (0, 2))[None], [1.0], switches=2), demand)
+    assert lower_bound(demand, where, 2) == (4 + 2 * 2) / 3, "both ports are dark for one turn"
+    assert lower_bound(demand + table(3, (0, 2)), where, 2) == np.inf
+
+
+def test_a_batch_with_one_illegal_schedule_ends_in_an_error():
+    where, good = region(3, 1, 1.0, 1.0), np.stack([PAIR, PAIR])[:, None]
+    timed_all = eqx.filter_jit(jax.vmap(lambda tables: schedule_time(where, Schedule(tables, [1.0]), np.ones((3, 3)))))
+    np.testing.assert_array_equal(timed_all(good), 2.0)
+    with pytest.raises(RuntimeError, match="a server joined to itself"):
+        timed_all(good + np.array([0, 1])[:, None, None, None] * np.eye(3, dtype=int)).block_until_ready()
+
+
 def test_shapes_that_do_not_fit_are_refused():
     for build, words in [
         (lambda: Schedule(PAIR, [1.0]), "configurations must be [K S S]"),
