@@ -126,6 +126,7 @@ def the_gone() -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------------- docs/api.md
 # Constants and aliases of types: Python keeps no docstring of them.
 WITHOUT_DOCSTRING = {
+    "mfabric_jax.circuit_schedules.NAMES": "Names of schedulers.",
     "mfabric_jax.fabric.NAMES": "Names of fabrics.",
     "mfabric_jax.workload.NAMES": "Names of models.",
     "mfabric_jax.policies.Policy": "Type of a policy: a function of demand and region that gives a `Plan`.",

@@ -169,7 +169,7 @@ def headings(text):
 
 
 def test_pages_name_all_there_is():
-    from mfabric_jax import fabric, policies, traffic
+    from mfabric_jax import circuit_schedules, fabric, policies, traffic
     from mfabric_jax.case.grid import RULES
     from mfabric_jax.traffic.knobs import WORKLOADS
 
@@ -177,6 +177,7 @@ def test_pages_name_all_there_is():
         "README": commands.COMMANDS,
         "fabrics": (*fabric.NAMES, *OCS),
         "policies": policies.REGISTRY,
+        "circuit_schedules": circuit_schedules.NAMES,
         "traffic": (*WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
         "sweeps": (*RULES, *(path for path, one in settings().items() if one.traced)),
         "formats": [field.name for field in dataclasses.fields(fabric.Prices)],

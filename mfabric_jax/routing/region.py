@@ -119,11 +119,11 @@ def parts_that_wait(
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
     """Busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, reached by paced flows."""
     size = jnp.asarray(size)
-    out, into = (_over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
+    out, into = (over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
 
 
-def _over(load, capacity):
+def over(load, capacity):
     alive = capacity > 0
     return jnp.where(load != 0, jnp.where(alive, load / jnp.where(alive, capacity, 1), jnp.inf), 0)
 

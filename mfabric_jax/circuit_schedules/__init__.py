@@ -1,0 +1,7 @@
+"""Circuits over time: schedules for optical switches that turn while an all-to-all runs, their time and its bound."""
+
+from mfabric_jax.circuit_schedules.registry import NAMES, get
+from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.routing.schedule import lower_bound, schedule_time
+
+__all__ = ["NAMES", "Schedule", "get", "lower_bound", "schedule_time"]

@@ -1,0 +1,97 @@
+"""Schedulers by name. Each is a function NAME of plain arrays in the module NAME beside this one:
+
+    NAME(demand [S S], *, circuit_Bps, packet_Bps, switches, ports, delay_s, all_stop, directed, first_free, **settings)
+        -> (configurations [K S S], seconds [K], switch [K])
+
+`ports`: those of one server on one switch; `packet_Bps`: of all packet NICs of a server. It runs on the host.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, one_of, whole
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
+
+Scheduler = Callable[[Any, Region], Schedule]
+EVERY = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
+OF_ALL = ("circuit_Bps", "packet_Bps", "switches", "ports", "delay_s", "all_stop", "directed", "first_free")
+
+
+def _module(name: str) -> str:
+    return f"{__package__}.{name.replace('-', '_')}"
+
+
+NAMES = tuple(name for name in EVERY if importlib.util.find_spec(_module(name)))
+
+
+def get(
+    name: str,
+    switches: int = 1,
+    delay_s: float | None = None,
+    all_stop: bool = True,
+    directed: bool = True,
+    first_free: bool = False,
+    **settings: Any,
+) -> Scheduler:
+    """The scheduler of that name: `get("rotor", switches=2, slot_s=0.001)(demand, region)` is a `Schedule`.
+
+    Arguments as of `Schedule`, settings those of the scheduler; `demand` [S S] bytes, known, not traced. `InputError`
+    for an unknown name or setting, and for a region that the switches do not fit.
+    """
+    function = _function(name)
+    known = settings_of(name)
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"scheduler {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
+    whole("switches", switches)
+    if delay_s is not None:
+        not_negative("delay_s", delay_s)
+    how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
+
+    def scheduler(demand: Any, region: Region) -> Schedule:
+        used, facts = _facts(demand, region, switches)
+        delay = float(region.delay_s) if delay_s is None else float(delay_s)
+        found = function(used, **facts, **how, delay_s=delay, **settings)
+        return Schedule(*found, **how, delay_s=delay_s).checked(region)
+
+    return scheduler
+
+
+def settings_of(name: str) -> list[str]:
+    """Names of a scheduler's arguments beyond those that every scheduler has."""
+    every = inspect.signature(_function(name)).parameters.values()
+    return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name not in ("demand", *OF_ALL)]
+
+
+def _function(name: str) -> Callable[..., Any]:
+    one_of("scheduler", name, NAMES)
+    return getattr(importlib.import_module(_module(name)), name.replace("-", "_"))
+
+
+def _facts(demand: Any, region: Region, switches: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """The demand without its diagonal in float64, and what a scheduler has to know about the region."""
+    if not all(map(concrete, (demand, region.nic_gbps, region.optical_degree, region.electrical_nics))):
+        raise InputError("schedulers run on the host: demand and region must be numbers, got traced ones.")
+    used, servers = np.array(demand, float), region.servers
+    if used.shape != (servers, servers):
+        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(used.shape)}.")
+    np.fill_diagonal(used, 0)
+    not_negative("demand", used)
+    degree, packet = (_same(field, getattr(region, field)) for field in ("optical_degree", "electrical_nics"))
+    if degree % switches:
+        raise Misfit(f"{UNEQUAL.format(switches)}, got {degree:g}.")
+    nic = float(region.nic_Bps)
+    return used, {"circuit_Bps": nic, "packet_Bps": packet * nic, "ports": int(degree) // switches}
+
+
+def _same(field: str, value: Any) -> float:
+    found = np.unique(np.asarray(value, float))
+    if len(found) > 1:
+        raise Misfit(f"{field} must be the same at all servers for a scheduler, got {np.asarray(value).tolist()}.")
+    return float(found[0])

@@ -1,0 +1,118 @@
+"""What the optical switches of a region show one after the other: circuits and for how long they stay."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from mfabric_jax.array_module import array_module
+from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
+from mfabric_jax.fabric.region import Region
+
+UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
+
+
+class Schedule(eqx.Module):
+    """Configurations of the parallel optical switches of one region, each for some seconds.
+
+    - `configurations` [K S S]: circuits from server i to server j while configuration k is shown, whole when legal.
+    - `seconds` [K]: for how long it is shown, the turn before it not counted.
+    - `switch` [K]: which switch shows it, from 0; every switch shows its configurations in the order listed.
+    - `delay_s`: of every turn; None: that of the region.
+    - `switches`: parallel switches, each with optical_degree / switches ports of every server.
+    - `all_stop`: a turn stops all circuits of its switch; otherwise those that the next configuration keeps carry on.
+    - `directed`: the two fibres of a transceiver may lead to two peers: rows and columns of a configuration are within
+      the ports. Otherwise a circuit joins two servers both ways: configurations are symmetric.
+    - `first_free`: the first configuration of every switch is there at time 0; otherwise it is turned to, too.
+
+    Static: the last four. Shapes are checked here, values by `checked`.
+    """
+
+    configurations: Int[Array, "K S S"] | Float[Array, "K S S"]
+    seconds: Float[Array, "K"]
+    switch: Int[Array, "K"]
+    delay_s: Float[Array, ""] | float | None
+    switches: int = eqx.field(static=True)
+    all_stop: bool = eqx.field(static=True)
+    directed: bool = eqx.field(static=True)
+    first_free: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        configurations: ArrayLike,
+        seconds: ArrayLike,
+        switch: ArrayLike | None = None,
+        *,
+        switches: int = 1,
+        delay_s: Float[Array, ""] | float | None = None,
+        all_stop: bool = True,
+        directed: bool = True,
+        first_free: bool = False,
+    ):
+        self.configurations = jnp.asarray(configurations)
+        shape = self.configurations.shape
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
+        self.seconds = _floats(seconds)
+        self.switch = jnp.zeros(shape[0], jnp.int32) if switch is None else jnp.asarray(switch)
+        for field, value in (("seconds", self.seconds), ("switch", self.switch)):
+            if value.shape != shape[:1]:
+                wanted = f"[K] = [{shape[0]}], one for each configuration"
+                raise InputError(f"{field} must have the shape {wanted}, got {list(value.shape)}.")
+        if not jnp.issubdtype(self.switch.dtype, jnp.integer):
+            raise InputError(f"switch must hold whole numbers, got {self.switch.dtype}.")
+        self.delay_s = delay_s if delay_s is None else not_negative("delay_s", delay_s)
+        self.switches = whole("switches", switches)
+        self.all_stop, self.directed, self.first_free = bool(all_stop), bool(directed), bool(first_free)
+
+    def checked(self, region: Region) -> "Schedule":
+        """Self, if the region can show it: `InputError` names the first configuration that breaks a rule and the rule.
+        Of traced values it is a runtime error that names the rule, as of `Circuits.checked`."""
+        servers = self.configurations.shape[-1]
+        if servers != region.servers:
+            raise InputError(f"configurations must be [K S S] with S = {region.servers} servers, got S = {servers}.")
+        values = (self.configurations, self.seconds, self.switch, region.optical_degree)
+        if all(concrete(value) for value in values):
+            self._refuse([np.asarray(value) for value in values])
+            return self
+        unequal = jnp.any(jnp.asarray(region.optical_degree) % self.switches != 0)
+        rules = _broken(values, self.switches, self.directed)
+        broken = jnp.stack([unequal, *(mask.any() for mask in rules.values())])
+        words = [UNEQUAL.format(self.switches), *(f"a configuration of the schedule has {rule}" for rule in rules)]
+        return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), words)
+
+    def _refuse(self, values: Sequence[np.ndarray]) -> None:
+        if np.any((degree := values[-1]) % self.switches != 0):
+            raise Misfit(f"{UNEQUAL.format(self.switches)}, got {degree.tolist()}.")
+        for rule, mask in _broken(values, self.switches, self.directed).items():
+            if mask.any():
+                raise InputError(f"configurations[{int(np.argmax(mask))}] of the schedule has {rule}.")
+
+
+def _floats(value: ArrayLike) -> jax.Array:
+    value = jnp.asarray(value)
+    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.result_type(float))
+
+
+def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:
+    """Which configurations [K] break which rule; `values`: configurations, seconds, switch, ports of every server."""
+    configurations, seconds, switch, degree = values
+    xp = array_module(*values)
+    ports = xp.asarray(degree // switches).astype(configurations.dtype)
+    out, into = (configurations.sum(axis) for axis in (2, 1))
+    server = np.arange(configurations.shape[-1])
+    reverse = xp.swapaxes(configurations, 1, 2)
+    rules = {
+        "a negative count of circuits": ~(configurations >= 0).all((1, 2)),
+        "a server joined to itself": (configurations[:, server, server] != 0).any(1),
+        "more circuits at a server than its ports on one switch": ((out > ports) | (into > ports)).any(1),
+        "seconds that are negative or not finite": ~((seconds >= 0) & (seconds < xp.inf)),
+        f"a switch that is not from 0 to {switches - 1}": (switch < 0) | (switch >= switches),
+    }
+    if not directed:
+        rules["circuits in one direction alone, which need directed = True"] = (configurations != reverse).any((1, 2))
+    return rules

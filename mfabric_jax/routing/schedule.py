@@ -1,0 +1,207 @@
+"""How long an all-to-all takes while optical switches turn, and lower bounds of it."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from mfabric_jax.checks import not_negative, whole
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.flows import star_completion
+from mfabric_jax.routing.region import between_servers, over
+
+
+def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+    """Exact fluid completion time of one all-to-all whose circuits follow a schedule [s].
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
+
+    Every switch begins at time 0 and shows its configurations in the order listed, for exactly their seconds. A turn of
+    delay_s goes before each, except the first under `first_free`. During a turn none of the switch's circuits carry;
+    without `all_stop` the smaller of the two counts of a pair's circuits, before and after, carries on. Other switches
+    do not wait. A circuit runs at nic_gbps in each direction and carries bytes of its own pair alone (one hop, no
+    relay), from the moment that it is there until none of the pair's are left.
+
+    The schedule is known in advance, so the packet NICs begin at time 0 with what it leaves: of every pair the bytes
+    above its circuits' rate times their seconds, max-min fair (`star_completion`); what is left by rounding (K + 8
+    digits' worth) counts as carried. The end is the later of the last moment that a circuit carries a byte and the end
+    of the packet part; turns and configurations after it cost nothing. Infinity where bytes are left that packet NICs
+    do not reach.
+
+    One configuration, `first_free`, for as long as its slowest pair needs is `all_to_all_time` unsplit. For the seconds
+    T that split takes, the end is not before T: split paces packets to end together, here they share max-min fair.
+
+    `InputError` for an illegal schedule (`Schedule.checked`). One trace per shape; under `vmap` a batch; differentiable
+    in seconds, delay, bandwidth, demand and real-valued configurations.
+    """
+    demand = between_servers(region, demand)
+    schedule = schedule.checked(region)
+    last, left = circuit_part(region, schedule, demand)
+    port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
+    return jnp.maximum(last.max(initial=0), star_completion(left, port, port).max(initial=0))
+
+
+def circuit_part(
+    region: Region, schedule: Schedule, demand: Float[Array, "S S"]
+) -> tuple[Float[Array, "S S"], Float[Array, "S S"]]:
+    """When circuits carry every pair's last byte of theirs [s], 0 without one; and the bytes that they leave [S S]."""
+    delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
+    if not len(schedule.seconds):
+        return jnp.zeros_like(demand), demand
+    values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay, region.nic_Bps
+    arrays = (jnp.asarray(value).astype(demand.dtype) for value in values)
+    return _circuit_part(demand, schedule.switch, *arrays, switches=schedule.switches, all_stop=schedule.all_stop)
+
+
+@functools.partial(jax.jit, static_argnames=("switches", "all_stop"))
+def _circuit_part(demand, switch, configurations, seconds, first_turn, delay, nic, *, switches: int, all_stop: bool):
+    here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
+    number = _own(here, jnp.cumsum(here, axis=0))
+    turn = jnp.where(number == 1, first_turn, delay)
+    shown = _shown(configurations, seconds, turn, here, all_stop)
+    room = nic * (shown.count * shown.length[:, None, None]).sum(0)
+    rounding = (len(seconds) + 8) * float(jnp.finfo(demand.dtype).eps)
+    left = jnp.where(demand - room <= rounding * demand, 0, demand - room)
+    last = jnp.where((shown.count > 0) & (shown.length > 0)[:, None, None], shown.end[:, None, None], 0).max(0)
+    early, found = _emptied(shown, demand / nic, rounding)
+    return jnp.where((demand != 0) & (room > 0), jnp.where(found, early, last), 0), left
+
+
+class Shown(NamedTuple):
+    """Spans of time in which circuits carry: their ends and lengths [I] s, circuits of every pair [I S S]."""
+
+    end: Float[Array, "I"]
+    length: Float[Array, "I"]
+    count: Float[Array, "I S S"]
+
+
+def _own(here: Bool[Array, "K W"], value: Array) -> Array:
+    """Of each configuration's own switch, from [K W] of all switches."""
+    return jnp.where(here, value, 0).sum(1)
+
+
+def _shown(
+    configurations: Float[Array, "K S S"],
+    seconds: Float[Array, "K"],
+    turn: Float[Array, "K"],
+    here: Bool[Array, "K W"],
+    all_stop: bool,
+) -> Shown:
+    """The configurations, and what turns to them leave; `turn` [K] s: the turn before each."""
+    end = _own(here, jnp.cumsum(jnp.where(here, (turn + seconds)[:, None], 0), axis=0))
+    if all_stop:
+        return Shown(end, seconds, configurations)
+    number = jnp.where(here, jnp.arange(1, len(seconds) + 1)[:, None], 0)  # 0: none before
+    latest = jnp.concatenate([jnp.zeros_like(number[:1]), lax.cummax(number, axis=0)[:-1]])
+    before = jnp.concatenate([jnp.zeros_like(configurations[:1]), configurations])[_own(here, latest)]
+    kept = jnp.minimum(before, configurations)
+    both = (jnp.concatenate(pair) for pair in ((end, end - seconds), (seconds, turn), (configurations, kept)))
+    return Shown(*both)
+
+
+def _emptied(
+    shown: Shown, need: Float[Array, "S S"], rounding: float
+) -> tuple[Float[Array, "S S"], Bool[Array, "S S"]]:
+    """When the circuits of each pair have been there for `need` [S S] seconds of one circuit, and whether they ever
+    have."""
+    time = jnp.concatenate([shown.end - shown.length, shown.end])
+    order = jnp.argsort(time, stable=True)  # what begins stands before what ends at once
+    time = time[order]
+    count = jnp.cumsum(jnp.concatenate([shown.count, -shown.count])[order], axis=0)[:-1]
+    given = jnp.cumsum(count * jnp.diff(time)[:, None, None], axis=0)
+    enough = given >= (need * (1 - rounding))[None]
+    at = jnp.argmax(enough, axis=0)
+    rate = _at(count, at)
+    before = _at(jnp.concatenate([jnp.zeros_like(given[:1]), given[:-1]]), at)
+    return time[at] + (need - before) / jnp.where(rate > 0, rate, 1), enough.any(0)
+
+
+def _at(values: Float[Array, "E S S"], index: Int[Array, "S S"]) -> Float[Array, "S S"]:
+    return jnp.take_along_axis(values, index[None], axis=0)[0]
+
+
+# -------------------------------------------------------------------------------------------------------- lower bounds
+def lower_bound(
+    demand: Float[Array, "S S"],
+    region: Region,
+    switches: int = 1,
+    delay_s: Float[Array, ""] | float | None = None,
+    all_stop: bool = True,
+    directed: bool = True,
+    first_free: bool = False,
+) -> Float[Array, ""]:
+    """No schedule of whole circuits on these switches makes `schedule_time` less [s]; arguments as of `Schedule`.
+
+    For every line (what one server sends, or receives): with m turns' worth of configurations it meets at most m times
+    its ports partners, so the packet NICs carry all of the others' bytes, the smallest ones at best; turns take their
+    seconds from circuits; and m configurations on these switches turn one after the other. The best m counts, one for
+    all lines if turns stop all circuits; else a line loses only ports that change, once for each new partner, and
+    each line has its best. Where circuits join both ways, the mean of what a server sends and receives is a line, too.
+    O(S^2 log S). Known for one all-stop switch without packets as L / B + k delay (largest line, most partners).
+    """
+    demand = between_servers(region, demand)
+    whole("switches", switches)
+    delay = region.delay_s if delay_s is None else not_negative("delay_s", delay_s)
+    how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
+    return _lower_bound(demand, region, delay, **how)
+
+
+@functools.partial(jax.jit, static_argnames=("switches", "all_stop", "directed", "first_free"))
+def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed, first_free):
+    kinds = [demand, demand.T] if directed else [demand, demand.T, (demand + demand.T) / 2]
+    nic, delay = (jnp.asarray(value, demand.dtype) for value in (region.nic_Bps, delay))
+    packet = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
+    lines = Lines(
+        jnp.sort(jnp.concatenate(kinds), axis=1), *(jnp.tile(x, len(kinds)) for x in (region.degrees, packet))
+    )
+    bound = _all_stop_bound if all_stop else _kept_bound
+    return bound(lines, nic, delay, switches, first_free)
+
+
+class Lines(NamedTuple):
+    """What servers send or receive: bytes of each partner, rising [N S]; circuits at most [N]; packet NICs [N] B/s."""
+
+    bytes: Float[Array, "N S"]
+    degree: Int[Array, "N"]
+    packet: Float[Array, "N"]
+
+    def besides(self, partners: Int[Array, "M N"]) -> Float[Array, "M N"]:
+        """Seconds of the packet NICs for the bytes of all but so many partners."""
+        servers = self.bytes.shape[1]
+        rising = jnp.concatenate([jnp.zeros_like(self.bytes[:, :1]), jnp.cumsum(self.bytes, axis=1)], axis=1)
+        rest = jnp.take_along_axis(rising.T, servers - jnp.clip(partners, 0, servers), axis=0)
+        return over(rest, jnp.broadcast_to(self.packet[None], rest.shape))
+
+    def loaded(self, nic: Float[Array, ""], lost: Float[Array, "M N"]) -> Float[Array, "M N"]:
+        """Seconds of all NICs where circuits are away for `lost` seconds of one circuit."""
+        total = self.bytes.sum(1)[None] + nic * lost
+        speed = nic * self.degree.astype(nic.dtype) + self.packet
+        return over(total, jnp.broadcast_to(speed[None], total.shape))
+
+
+def _all_stop_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+    shown = _counts(lines)  # configurations on all switches, those that count
+    some, ports = shown > 0, lines.degree[None] // switches
+    turns = jnp.maximum(shown - switches, 0) if first_free else jnp.maximum(shown, switches)
+    loaded = lines.loaded(nic, delay * (turns * ports).astype(nic.dtype))
+    line = jnp.maximum(jnp.where(some, loaded, 0), lines.besides(shown * ports)).max(1, initial=0)
+    in_turn = jnp.maximum(-(-shown[:, 0] // switches) - int(first_free), 0)
+    return jnp.maximum(line, delay * in_turn.astype(nic.dtype)).min()
+
+
+def _kept_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+    met, degree = _counts(lines), lines.degree[None]  # partners by circuits
+    changed = jnp.maximum(met - degree, 0) if first_free else jnp.maximum(met, degree)
+    loaded = lines.loaded(nic, delay * changed.astype(nic.dtype))
+    in_turn = jnp.maximum(-(-met // jnp.maximum(degree, 1)) - int(first_free), 0)
+    circuits = jnp.where(degree > 0, jnp.maximum(loaded, delay * in_turn.astype(nic.dtype)), jnp.inf)
+    besides = lines.besides(jnp.broadcast_to(met, circuits.shape))
+    return jnp.maximum(jnp.where(met > 0, circuits, 0), besides).min(0).max(initial=0)
+
+
+def _counts(lines: Lines) -> Int[Array, "M 1"]:
+    return jnp.arange(lines.bytes.shape[1] + 1, dtype=lines.degree.dtype)[:, None]
