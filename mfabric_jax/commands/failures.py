@@ -52,6 +52,7 @@ def run(cases: Cases, options: Options) -> None:
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     uses = ["nic_use"] if "network.nic_use" in cases.varied else []
+    uses += ["network.graph"] if "network.graph" in cases.varied else []
     uses += ["nic_gbps"] if "network.nic_gbps" in cases.varied else []
     shown = ["model", "fabric", *uses, "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True)]

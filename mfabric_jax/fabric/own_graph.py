@@ -98,8 +98,10 @@ def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int,
     nodes, kinds = endpoints(network), _kinds(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
+    per_server = _per_server(file, network, nodes)
     if asked.ranks is not None:
         nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
+        _check_servers(asked, network, nodes, per_server)
     tail, head = kinds[network.tail], kinds[network.head]
     leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
     outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
@@ -112,7 +114,6 @@ def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int,
     widest = float(network.capacity[ends].max())
     many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
     nic_Bps = widest * asked.split
-    per_server = _per_server(file, network, nodes)
     widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
     nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
     up = np.isin(network.tail, nodes) & (head == "nvswitch")
@@ -145,14 +146,32 @@ def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
     up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
     if not up.any():
         return 1
-    first = np.full(network.size, -1)
-    first[network.tail[up][::-1]] = network.head[up][::-1]
-    switch = first[nodes]
+    switch = _switch_of(network, up)[nodes]
     cuts = np.flatnonzero(np.diff(switch)) + 1
     each = int(cuts[0]) if len(cuts) else len(nodes)
     if len(nodes) % each or (switch.reshape(-1, each) != switch[::each, None]).any() or (switch < 0).any():
         raise InputError(f"network.graph {file!r} must have as many GPUs at every nvswitch, one after the other.")
     return each
+
+
+def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
+    """[N] the first NVSwitch at the other end of links `up`; -1: none."""
+    first = np.full(network.size, -1)
+    first[network.tail[up][::-1]] = network.head[up][::-1]
+    return first
+
+
+def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
+    """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
+    up = np.isin(network.tail, nodes) & (_kinds(network)[network.head] == "nvswitch")
+    switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
+    apart = np.argwhere(switch != switch[:, :1])
+    if len(apart):
+        server, place = (int(x) for x in apart[0])
+        raise InputError(
+            f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
+            f"{asked.ranks!r} has ranks {server * per_server} and {server * per_server + place} on two."
+        )
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[GraphLinks]:

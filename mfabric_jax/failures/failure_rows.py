@@ -39,6 +39,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
     return {
         "model": job.model,
         "fabric": one.fabric.name,
+        "network.graph": settings.case.network.graph if one.fabric.over_graph else None,
         "failure": kind,
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,

@@ -69,12 +69,17 @@ def too_large_words(resolved: Resolved) -> str | None:
 
 
 def beyond_words(resolved: Resolved) -> str | None:
-    """A sentence on all-to-alls larger or smaller than those from which `network.transport` was measured."""
+    """A sentence on what a measured `network.transport` counts twice, or all-to-alls beyond those measured."""
     job, transport = resolved.job, resolved.settings.carried_by
     if transport.measured_bytes is None or job.servers_per_region == 1:
         return None
     first = even_bytes(job, float)[0]
     size = first[job.ranks_per_server :].sum() / job.tp  # out of the first server, over the NICs of a rank
+    if (dispatcher := resolved.case.job.dispatcher) != "ideal":
+        return (
+            f"network.transport {transport.name} holds what kernels of communication reach, and so does job.dispatcher "
+            f"{dispatcher}, which takes its part once more; set job.dispatcher=ideal."
+        )
     if not transport.beyond(size):
         return None
     low, high = transport.measured_bytes

@@ -39,6 +39,8 @@ def test_a_job_beyond_what_was_measured_is_told_so(files, tmp_path, capsys):
     assert not cli.main([*words, "network.transport=own.json"])
     assert "beyond what was measured" not in capsys.readouterr().out
     told = json.loads((tmp_path / "own.json").read_text()) | {"measured_bytes": [768, 1e6]}
+    assert not cli.main([*words[:-1], "--set", "job.dispatcher=nccl", "--set", "network.transport=own.json"])
+    assert "set job.dispatcher=ideal" in capsys.readouterr().out
     (tmp_path / "small.json").write_text(json.dumps(told))
     assert not cli.main([*words, "network.transport=small.json"])
     said = capsys.readouterr().out

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
+from mfabric_jax.report.html.panels import PAPER, _entry, contrast, hue, on_dark
 from tests.report import synthetic
 
 ONE = {"models": ("llama-moe",)}
@@ -147,3 +148,10 @@ def test_names_are_no_formulas_and_nothing_is_still_a_figure():
     assert not axes.xaxis.label.get_parse_math()
     for panels in ([], [Panel("m", "x")]):
         assert charts.figure(Chart("t", "n", [], panels)).axes[0].texts[0].get_text() == "no result"
+
+
+def test_every_fabric_has_a_glyph_on_the_page():
+    for name in (*NAMES, "graph"):
+        label, colour, marker = get(name).look
+        for hollow in (False, True):
+            assert label in _entry(style.Look(label, colour, marker, hollow=hollow), bars=False)

@@ -1,5 +1,7 @@
 """What breaks in a graph, by hand on a leaf-spine: 4 leaves with a server of 4 GPUs and 4 links up each."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,19 @@ def test_graphs_without_switches_lose_links_between_gpus(drawn):
     assert names(asked, broken_links(asked, "link", 0)) == ["gpu 0 -> gpu 1", "gpu 1 -> gpu 0"]
     assert lacking(asked)["switch"] == "it has no switch behind its NICs"
     assert "link" not in lacking(asked)
+
+
+def test_rows_say_which_graph(drawn):
+    _, case = drawn()
+    rows = list(failures(case.with_({"failures.kinds": ("link",), "run.dtype": "float32"})))
+    assert [row["network.graph"] for row in rows] == [case.network.graph]
+
+
+def test_ranks_of_a_server_stay_on_one_nvswitch(drawn, tmp_path):
+    _, case = drawn()
+    file = tmp_path / "ranks.json"
+    file.write_text(json.dumps({"gpus": [0, 1, 2, 4, 3, *range(5, 16)]}))
+    with pytest.raises(
+        InputError, match=r"network\.on-graph\.ranks must keep every 4 ranks .* has ranks 0 and 3 on two"
+    ):
+        resolve(case.with_({"network.on-graph.ranks": str(file)}))

@@ -96,6 +96,8 @@ def planes(numbers: Numbers) -> Network:
         raise InputError(f"planes must divide the {each} GPUs of a server, got {several}; or split the NICs.")
     if not split and several > 1 and not numbers.nvlink_gbps:
         raise InputError("nvlink_gbps must be above 0 where planes meet in NVSwitches alone, got 0; or split the NICs.")
+    if not split and numbers.gpus % each:
+        raise InputError(f"gpus_per_server must divide the {numbers.gpus} GPUs, got {each}.")
     gpu = np.arange(numbers.gpus)
     if split:
         host = np.concatenate([plane * numbers.gpus + gpu for plane in range(several)])

@@ -19,6 +19,18 @@ from mfabric_jax.report.varied import design_space, plainest, sensitivities
 PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
 _THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "var(--edge)", style.RULE: "var(--rule)"}
 _GLYPHS = {"s": "■□", "v": "▼▽", "D": "◆◇", "^": "▲△", "P": "✚✙", "o": "●○", "X": "✖✕", "h": "⬢⬡", "<": "◀◁"}
+_GLYPHS |= {
+    ">": "▶▷",
+    "d": "♦♢",
+    "p": "⬟⬠",
+    "8": "⯃⯃",
+    "H": "⬣⬡",
+    "x": "✕✕",
+    "1": "⅄⅄",
+    "2": "YY",
+    "3": "≺≺",
+    "4": "≻≻",
+}
 _SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
 _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}
