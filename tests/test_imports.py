@@ -12,7 +12,7 @@ ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
     *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     "measurements",
-    *("learning", "report", "validation", "tuning", "commands", "cli"),
+    *("learning", "circuit_schedules", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
     *("bands", "checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
