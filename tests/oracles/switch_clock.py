@@ -1,4 +1,4 @@
-"""Switches that show circuits one configuration after the other, in exact fractions; and the fewest seconds there are."""
+"""Switches that show one configuration after the other, in exact fractions; and the fewest seconds there are."""
 
 import itertools
 from fractions import Fraction
