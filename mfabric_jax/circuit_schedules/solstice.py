@@ -25,14 +25,23 @@ def solstice(demand, **network: Unpack[Network]) -> Schedule:
     problem = problem_of(demand, **network)
     if not problem.wanted.any():
         return problem.place([], [])
+    matchings, seconds = sliced(problem)
+    return problem.place(matchings, seconds) if _as_published(problem) else first_to_end(problem, matchings, seconds)
+
+
+def _as_published(problem: Problem) -> bool:
+    return problem.directed and problem.packet > 0
+
+
+def sliced(problem: Problem) -> tuple[list[np.ndarray], list[float]]:
+    """Slices of falling thresholds, in order."""
     left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()
     least = ROUNDING * busiest(left)
-    published = problem.directed and problem.packet
+    if not _as_published(problem):
+        least = max(least, problem.delay_s)
     threshold = 2.0 ** (math.ceil(math.log2(left.max())) - 1)
     matchings, seconds = [], []
-    while threshold >= max(least, 0.0 if published else problem.delay_s) and not _packets_finish(
-        problem, left, matchings, seconds
-    ):
+    while threshold >= least and not _packets_finish(problem, left, matchings, seconds):
         matching = largest(left >= threshold, problem.directed)
         cells = matching > 0
         if not _slices(left >= threshold, cells, problem.directed):
@@ -41,9 +50,7 @@ def solstice(demand, **network: Unpack[Network]) -> Schedule:
         seconds.append(float(left[cells].min()))
         matchings.append(matching)
         left = np.where(cells, left - seconds[-1], left)
-    if published:
-        return problem.place(matchings, seconds)
-    return first_to_end(problem, matchings, seconds)
+    return matchings, seconds
 
 
 def _packets_finish(problem: Problem, left: np.ndarray, matchings: list, seconds: list) -> bool:

@@ -14,7 +14,7 @@ from mfabric_jax.circuit_schedules.families import FAMILIES, moe, one_hot, stand
 from mfabric_jax.circuit_schedules.keep_or_turn import keep_or_turn, shifts, topologies
 from mfabric_jax.circuit_schedules.matching import heaviest, largest, stuffed
 from mfabric_jax.circuit_schedules.placing import problem_of
-from mfabric_jax.circuit_schedules.solstice import solstice
+from mfabric_jax.circuit_schedules.solstice import sliced, solstice
 from mfabric_jax.circuit_schedules.spectra import partners, spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
 from tests.circuit_schedules.schedulers import network
@@ -110,6 +110,22 @@ def test_solstice_leaves_what_packet_nics_carry_meanwhile():
         assert packets <= problem.clocks(seconds, switch).max() * (1 + 1e-9)
 
 
+def test_solstice_takes_no_short_slice_while_a_long_one_is_there():
+    """No permutation had twice the power of two that a slice is at least as long as."""
+    shorter = 0
+    for seed in range(6):
+        for demand in (uniform(6, seed), standard(9, seed)):
+            problem = problem_of(demand, **network(packet_Bps=0.01))
+            left = stuffed(demand)
+            for matching, seconds in zip(*sliced(problem), strict=True):
+                threshold = 2 * 2.0 ** np.floor(np.log2(seconds))
+                assert (largest(left >= threshold, True) * (left >= threshold)).sum() < len(left)
+                assert seconds == left[matching > 0].min()
+                left = np.where(matching > 0, left - seconds, left)
+                shorter += threshold < left.max()
+    assert shorter > 20
+
+
 def carried(demand, tables, seconds):
     return np.minimum(demand, np.tensordot(seconds, tables, 1)).sum()
 
@@ -144,6 +160,17 @@ def test_eclipse_carries_half_of_the_most_in_a_window():
     assert min(shares) >= 0.5
     assert max(shares) <= 1 + 1e-9
     assert np.mean(shares) > 0.9
+
+
+def test_a_step_of_eclipse_carries_most_per_second_of_circuit_and_turn():
+    tables = [np.eye(4)[list(order)] for order in itertools.permutations(range(4))]
+    for seed in range(6):
+        demand, delay = uniform(4, seed), 0.08
+        (matching, *_), (alpha, *_) = windowed(problem_of(demand, **network(delay_s=delay)), 2.0, 24)
+        densities = [
+            (np.minimum(demand, one) * table).sum() / (one + delay) for one in demand[demand > 0] for table in tables
+        ]
+        assert (np.minimum(demand, alpha) * matching).sum() / (alpha + delay) == pytest.approx(max(densities))
 
 
 def test_more_durations_to_choose_from_serve_eclipse():
