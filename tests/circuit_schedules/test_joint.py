@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.ending import end_s
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe
-from mfabric_jax.circuit_schedules.joint import STARTS, _traded, joint
+from mfabric_jax.circuit_schedules.joint import STARTS, _searched, _traded, joint
 from mfabric_jax.circuit_schedules.placing import problem_of
 from tests.circuit_schedules.schedulers import network
 
@@ -42,6 +42,21 @@ def test_durations_that_no_start_finds():
     configurations, seconds, _ = joint(demand, **network(packet_Bps=0.25, delay_s=1.0))
     np.testing.assert_array_equal(configurations, np.eye(3)[[1, 2, 0]][None])
     np.testing.assert_allclose(seconds, [3])
+
+
+def test_a_search_drops_and_trades():
+    # Two configurations of 5 s, each of which holds four circuits, two long and two short. Traded: 5 s and 1 s.
+    here, there = np.zeros((2, 4, 4)), np.zeros((2, 4, 4))
+    here[0, [0, 1], [2, 3]] = here[1, [0, 1], [3, 2]] = there[0, [2, 3], [0, 1]] = there[1, [2, 3], [1, 0]] = 1
+    problem = problem_of(5 * here[0] + there[0] + here[1] + 5 * there[1], **network(delay_s=3.0))
+    start = (here + there).astype(int), np.array([5.0, 5.0]), np.zeros(2, int)
+    assert end_s(problem, start) == 16
+    assert end_s(problem, _searched(problem, start, 30)) == pytest.approx(12)
+    # Both cycles with their best durations end at 4.8 s; the heavier alone at 4.
+    cycles = np.eye(3, dtype=int)[[[1, 2, 0], [2, 0, 1]]]
+    problem = problem_of(3 * cycles[0] + cycles[1], **network(packet_Bps=0.25, delay_s=1.0))
+    start = cycles, np.array([3.0, 1.0]), np.zeros(2, int)
+    assert end_s(problem, _searched(problem, start, 10)) == pytest.approx(4)
 
 
 def test_trades_keep_what_both_cover():
