@@ -7,7 +7,6 @@
 """
 
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -19,15 +18,12 @@ from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
 
 Scheduler = Callable[[Any, Region], Schedule]
-EVERY = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
+NAMES = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
 OF_ALL = ("circuit_Bps", "packet_Bps", "switches", "ports", "delay_s", "all_stop", "directed", "first_free")
 
 
 def _module(name: str) -> str:
     return f"{__package__}.{name.replace('-', '_')}"
-
-
-NAMES = tuple(name for name in EVERY if importlib.util.find_spec(_module(name)))
 
 
 def get(

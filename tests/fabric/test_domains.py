@@ -29,7 +29,9 @@ def sized(gpus, **more):
 def test_an_nvl72_by_counts():
     # 18 ports of 50 GB/s a GPU, one at each of 18 chips of 72 ports.
     said = {"network.scale-up.gpus": 72, "network.scale-up.ports": 18, "network.scale-up.port_gigabytes_per_s": 50.0}
-    domain = get("scale-up").domain(said.__getitem__)
+    domain_of = get("scale-up").domain
+    assert domain_of is not None
+    domain = domain_of(said.__getitem__)
     assert domain == Domain(72, 900e9, 18)
     assert domain_links(domain) == 1296
     one = resolve(small(SCALE_UP))

@@ -189,6 +189,7 @@ def test_a_port_of_the_switch_for_each_port_of_a_nic():
     assert cluster_cost("photonic-rails", 16, 400) == pytest.approx(16 * want)
     one = resolve(small(job(pp=4, dp=2)))
     form = one.fabric.form(one.settings, one.job)
+    assert one.fabric.optical_regions is not None
     assert one.fabric.optical_regions(form, one.job) == (2 * 32, 8)  # 32 servers, 8 rails
     (parts,) = one.fabric.parts(form)
     assert parts.attachment.counts == {"nic": 1, "transceiver": 1, "fibre": 1, "ocs_port": 2}

@@ -1,0 +1,84 @@
+"""Eclipse: most bytes in a window, by steps of the most bytes per second of circuit and turn.
+
+Repeat until the window is spent: of all durations alpha (a grid of the entries left) and matchings, the one that
+carries most of what is left per second of alpha and turn; a heaviest matching of min(left, alpha) finds it. For a given
+window one switch carries at least half of what is possible (submodular; stated for all values of alpha, not a grid).
+
+The window is ours: the shortest found by doubling and bisection for which packet NICs finish by its end; several
+switches or ports share its time. Without packet NICs: the best of a few windows, then whole-pair matchings. Source:
+SIGMETRICS 2016, with a grid where its search of alpha is binary.
+"""
+
+import itertools
+from typing import Unpack
+
+import numpy as np
+
+from mfabric_jax.checks import whole
+from mfabric_jax.circuit_schedules.matching import heaviest
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Problem, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.whole_pair import first_to_end
+
+BISECTIONS = 8
+WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs
+
+
+def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Schedule:
+    """`alphas`: how many durations each step compares."""
+    problem = problem_of(demand, **network)
+    whole("alphas", alphas)
+    if not problem.wanted.any():
+        return problem.place([], [])
+    if problem.packet:
+        return min(_searched(problem, alphas), key=problem.planned_s)
+    steps = (windowed(problem, times * problem.busiest_s, alphas) for times in WINDOWS)
+    return min((first_to_end(problem, *step) for step in steps), key=problem.planned_s)
+
+
+def _searched(problem: Problem, alphas: int) -> list[Schedule]:
+    """Schedules of all windows tried."""
+    tried, short, long = [], 0.0, problem.busiest_s
+    for _ in itertools.count():
+        tried.append(problem.place(*windowed(problem, long, alphas)))
+        if _fits(problem, tried[-1], long):
+            break
+        short, long = long, 2 * long
+    for _ in range(BISECTIONS):
+        window = (short + long) / 2
+        tried.append(problem.place(*windowed(problem, window, alphas)))
+        if _fits(problem, tried[-1], window):
+            long = window
+        else:
+            short = window
+    return tried
+
+
+def _fits(problem: Problem, schedule: Schedule, window: float) -> bool:
+    return problem.packet_s(problem.left(*schedule[:2])) <= window * (1 + ROUNDING)
+
+
+def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndarray], list[float]]:
+    """The steps of one window [s] of all switches and ports."""
+    left, matchings, seconds = problem.wanted.copy(), [], []
+    least = ROUNDING * busiest(left)
+    room = problem.lanes * (window + problem.delay_s * problem.first_free)
+    while room - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
+        score, alpha, matching = max(
+            _steps(problem, left, least, room - problem.delay_s, alphas), key=lambda step: step[0]
+        )
+        if score <= 0:
+            break
+        matchings.append(matching)
+        seconds.append(alpha)
+        left = np.maximum(left - alpha * matching, 0)
+        room -= alpha + problem.delay_s
+    return matchings, seconds
+
+
+def _steps(problem: Problem, left: np.ndarray, least: float, longest: float, alphas: int):
+    values = np.unique(left[left > least])
+    chosen = np.unique(np.linspace(0, len(values) - 1, alphas).round().astype(int))
+    for alpha in np.unique(np.minimum(values[chosen], longest)).tolist():
+        carried = np.minimum(left, alpha)
+        matching = heaviest(carried, problem.directed)
+        yield (carried * matching).sum() / (alpha + problem.delay_s), alpha, matching

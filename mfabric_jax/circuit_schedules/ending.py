@@ -1,0 +1,65 @@
+"""When an all-to-all ends under a schedule: the last byte of circuits or of packet NICs."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.placing import Problem, Schedule
+from mfabric_jax.flows import star_completion
+
+
+class Span(NamedTuple):
+    """Circuits [S S] that carry from a start for some seconds."""
+
+    start_s: float
+    seconds: float
+    circuits: np.ndarray
+
+
+def end_s(problem: Problem, schedule: Schedule) -> float:
+    """Circuits carry a pair's bytes from time 0 on while they are up. What all of them leave shares the packet NICs
+    max-min fairly from time 0; infinite where there are none."""
+    spans = list(_spans(problem, schedule))
+    room = sum((span.seconds * span.circuits for span in spans), np.zeros(problem.need.shape))
+    left = problem.without_rounding(problem.need - room, len(spans))
+    return max(_circuits_s(problem.need, spans), _packets_s(problem, left))
+
+
+def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
+    """When circuits carry their last byte."""
+    times = np.unique([0.0, *(at for span in spans for at in (span.start_s, span.start_s + span.seconds))])
+    count = np.zeros((len(times) - 1, *need.shape), np.int64)
+    for span in spans:
+        first, last = np.searchsorted(times, (span.start_s, span.start_s + span.seconds))
+        count[first:last] += span.circuits
+    carried = np.zeros((len(times), *need.shape))
+    np.cumsum(count * np.diff(times)[:, None, None], axis=0, out=carried[1:])
+    row, column = np.nonzero(np.minimum(need, carried[-1]))
+    target, carried, count = np.minimum(need, carried[-1])[row, column], carried[:, row, column], count[:, row, column]
+    rounding = 8 * np.finfo(float).eps * times[-1] * count.max(initial=0)
+    before = np.maximum((carried < target - rounding).sum(0) - 1, 0)
+    pair = np.arange(len(row))
+    last = times[before] + (target - carried[before, pair]) / np.maximum(count[before, pair], 1)
+    return float(last.max(initial=0.0))
+
+
+def _packets_s(problem: Problem, left: np.ndarray) -> float:
+    if not (problem.packet and left.any()):
+        return problem.packet_s(left)
+    rate = np.full(len(left), problem.packet)
+    return float(np.max(star_completion(left / problem.busiest_s, rate, rate))) * problem.busiest_s
+
+
+def _spans(problem: Problem, schedule: Schedule) -> Iterator[Span]:
+    """Everything that carries bytes, switch by switch."""
+    configurations, seconds, switch = schedule
+    for lane in range(problem.switches):
+        clock, before = 0.0, None
+        for one in np.flatnonzero(switch == lane):
+            turn = 0.0 if before is None and problem.first_free else problem.delay_s
+            if before is not None and not problem.all_stop:
+                yield Span(clock, turn, np.minimum(configurations[before], configurations[one]))
+            yield Span(clock + turn, float(seconds[one]), configurations[one])
+            clock += turn + float(seconds[one])
+            before = one

@@ -1,0 +1,89 @@
+"""Demands to compare schedulers on, `family(servers, seed) -> [S S]`; the busiest line adds up to 1 (bytes, say).
+
+`standard`: the matrix that Solstice, Eclipse and Spectra are published on: a few heavy and many light permutations with
+a little noise. Its parameters are as commonly cited, not read in a source. `moe`: hot and cold servers send to hot and
+cold experts. Zipf exponents of real all-to-alls: 0.4 to 0.8 (FAST, arXiv 2505.09764).
+"""
+
+import numpy as np
+
+
+def standard(
+    servers: int, seed: int, *, heavy: int = 4, light: int = 12, share: float = 0.7, noise: float = 0.003
+) -> np.ndarray:
+    """`heavy` permutations of `share` / `heavy` and `light` of the rest; entries vary by `noise`; all lines equal."""
+    random = np.random.default_rng(seed)
+    weights = [share / heavy] * heavy + [(1 - share) / light] * light
+    matrix = np.sum([weight * _permutation(servers, random) for weight in weights], axis=0)
+    return _levelled(matrix * (1 + noise * random.standard_normal(matrix.shape)))
+
+
+def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = None, shape: float = 4.0) -> np.ndarray:
+    """Outer product of Zipf shares of senders and receivers, times gamma noise of this `shape` and mean 1.
+
+    `skew`: of receivers, and of senders where `senders` is None; `senders=0`: all servers have as many tokens.
+    """
+    random = np.random.default_rng(seed)
+    sent = _shares(servers, skew if senders is None else senders, random)
+    matrix = np.outer(sent, _shares(servers, skew, random))
+    return _scaled(matrix * random.gamma(shape, 1 / shape, matrix.shape))
+
+
+def uniform(servers: int, seed: int) -> np.ndarray:
+    """Every pair between 0 and 1."""
+    return _scaled(np.random.default_rng(seed).random((servers, servers)))
+
+
+def zipf(servers: int, seed: int, *, skew: float = 0.8) -> np.ndarray:
+    """Zipf over pairs: the r-th largest pair has r^-skew of the largest."""
+    random = np.random.default_rng(seed)
+    return _scaled(_shares(servers * servers, skew, random).reshape(servers, servers))
+
+
+def permutation(servers: int, seed: int) -> np.ndarray:
+    """Every server sends to one other."""
+    return _permutation(servers, np.random.default_rng(seed))
+
+
+def one_hot(servers: int, seed: int) -> np.ndarray:
+    """Every server sends to one same receiver, who sends to all."""
+    matrix = np.zeros((servers, servers))
+    hot = int(np.random.default_rng(seed).integers(servers))
+    matrix[:, hot] = matrix[hot, :] = 1
+    return _scaled(matrix)
+
+
+FAMILIES = {
+    "standard": standard,
+    "moe": moe,
+    "uniform": uniform,
+    "zipf": zipf,
+    "permutation": permutation,
+    "one-hot": one_hot,
+}
+
+
+def _shares(count: int, skew: float, random: np.random.Generator) -> np.ndarray:
+    shares = np.arange(1.0, count + 1) ** -skew
+    return random.permutation(shares / shares.sum())
+
+
+def _permutation(servers: int, random: np.random.Generator) -> np.ndarray:
+    """A random permutation [S S] in which nobody sends to itself."""
+    while True:
+        targets = random.permutation(servers)
+        if (targets != np.arange(servers)).all():
+            return np.eye(servers)[targets]
+
+
+def _scaled(matrix: np.ndarray) -> np.ndarray:
+    matrix = matrix * (1 - np.eye(len(matrix)))
+    return matrix / max(matrix.sum(0).max(), matrix.sum(1).max())
+
+
+def _levelled(matrix: np.ndarray) -> np.ndarray:
+    """All lines scaled to 1 in turn (Sinkhorn)."""
+    for _ in range(200):
+        matrix = matrix / matrix.sum(1, keepdims=True)
+        matrix = matrix / matrix.sum(0)
+    return _scaled(matrix)

@@ -1,0 +1,68 @@
+"""Matchings of servers, and what schedulers do to matrices with them.
+
+A matching is a 0/1 matrix [S S]: a permutation where circuits are directed, whose diagonal means an idle port; else
+symmetric with a zero diagonal. Heaviest matchings: SciPy's assignment (directed), the blossom algorithm of networkx.
+"""
+
+import numpy as np
+
+from mfabric_jax.extras import extra
+
+
+def heaviest(weight: np.ndarray, directed: bool) -> np.ndarray:
+    """A matching of the largest total weight; `weight` [S S] is not negative (and symmetric if not directed)."""
+    return _assigned(weight) if directed else _paired(weight, most_pairs=False)
+
+
+def largest(allowed: np.ndarray, directed: bool) -> np.ndarray:
+    """A matching of the most allowed cells [S S]; the rest of a permutation may lie on others."""
+    return _assigned(allowed.astype(float)) if directed else _paired(allowed.astype(float), most_pairs=True)
+
+
+def _assigned(weight: np.ndarray) -> np.ndarray:
+    with extra("exact", "a schedule of circuits"):
+        from scipy.optimize import linear_sum_assignment
+    matching = np.zeros(weight.shape, np.int64)
+    matching[linear_sum_assignment(weight, maximize=True)] = 1
+    return matching
+
+
+def _paired(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
+    with extra("plot", "a schedule of circuits that carry both directions"):
+        import networkx
+    graph = networkx.Graph()
+    first, second = np.nonzero(np.triu(weight, 1))
+    graph.add_weighted_edges_from(zip(first.tolist(), second.tolist(), weight[first, second].tolist(), strict=True))
+    matching = np.zeros(weight.shape, np.int64)
+    for i, j in networkx.max_weight_matching(graph, maxcardinality=most_pairs):
+        matching[i, j] = matching[j, i] = 1
+    return matching
+
+
+def stuffed(matrix: np.ndarray) -> np.ndarray:
+    """The matrix [S S] with every row and column filled up to the busiest: positive entries first, then the others.
+
+    The diagonal may be filled: an idle port. Source: QuickStuff of Solstice (CoNEXT 2015).
+    """
+    full = matrix.astype(float)
+    rows, columns = full.sum(1), full.sum(0)
+    most = max(rows.max(), columns.max())
+    for cells in (np.argwhere(matrix > 0), np.argwhere(matrix <= 0)):
+        for i, j in cells:
+            more = most - max(rows[i], columns[j])
+            if more > 0:
+                full[i, j] += more
+                rows[i] += more
+                columns[j] += more
+    return full
+
+
+def refined(wanted: np.ndarray, matchings: list[np.ndarray], seconds: list[float]) -> np.ndarray:
+    """Seconds [K], raised in order to what is left on the cells of each matching. Source: step 2 of Spectra."""
+    raised = np.array(seconds, float)
+    left = wanted - sum((m * t for m, t in zip(matchings, raised, strict=True)), np.zeros(wanted.shape))
+    for position, matching in enumerate(matchings):
+        more = max(float((left * matching).max()), 0.0)
+        raised[position] += more
+        left = left - more * matching
+    return raised

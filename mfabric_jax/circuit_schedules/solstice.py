@@ -1,0 +1,65 @@
+"""Solstice: slices of power-of-two thresholds for one circuit switch beside a packet switch.
+
+1. Fill every line up to the busiest (QuickStuff); the threshold is the largest power of two below the largest entry.
+2. While a line of what is left exceeds what packet NICs carry by the end of the circuits: a permutation of entries of
+   the threshold or more (BigSlice) is subtracted, as long as its smallest; where there is none, the threshold halves.
+3. What is left of the real demand uses the packet NICs, all along.
+
+Powers of two of a circuit's seconds. Deviations, where the source does not apply: without packet NICs slices stop at
+thresholds below a turn, and whole-pair matchings finish. So too for circuits of both directions: nothing is filled, a
+slice is a largest matching that leaves no server with an entry at or above the threshold out. Several switches or
+ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
+"""
+
+import math
+from typing import Unpack
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.matching import largest, stuffed
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Problem, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.whole_pair import first_to_end
+
+
+def solstice(demand, **network: Unpack[Network]) -> Schedule:
+    """Slices of halving thresholds, the rest on packet NICs; arguments as of `registry`."""
+    problem = problem_of(demand, **network)
+    if not problem.wanted.any():
+        return problem.place([], [])
+    matchings, seconds = sliced(problem)
+    return problem.place(matchings, seconds) if _as_published(problem) else first_to_end(problem, matchings, seconds)
+
+
+def _as_published(problem: Problem) -> bool:
+    return problem.directed and problem.packet > 0
+
+
+def sliced(problem: Problem) -> tuple[list[np.ndarray], list[float]]:
+    """Slices of falling thresholds, in order."""
+    left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()
+    least = ROUNDING * busiest(left)
+    if not _as_published(problem):
+        least = max(least, problem.delay_s)
+    threshold = 2.0 ** (math.ceil(math.log2(left.max())) - 1)
+    matchings, seconds = [], []
+    while threshold >= least and not _packets_finish(problem, left, matchings, seconds):
+        matching = largest(left >= threshold, problem.directed)
+        cells = matching > 0
+        if not _slices(left >= threshold, cells, problem.directed):
+            threshold /= 2
+            continue
+        seconds.append(float(left[cells].min()))
+        matchings.append(matching)
+        left = np.where(cells, left - seconds[-1], left)
+    return matchings, seconds
+
+
+def _packets_finish(problem: Problem, left: np.ndarray, matchings: list, seconds: list) -> bool:
+    _, longest, switch = problem.place(matchings, seconds)
+    return busiest(left) <= problem.packet * problem.clocks(longest, switch).max()
+
+
+def _slices(allowed: np.ndarray, cells: np.ndarray, directed: bool) -> bool:
+    if directed:
+        return bool(allowed[cells].all())
+    return bool(cells.any() and (cells.any(1) | ~allowed.any(1)).all())

@@ -1,0 +1,69 @@
+"""Spectra: as many permutations as the busiest line has partners, levelled over parallel switches.
+
+1. Decompose: in every round the heaviest permutation of what is left that covers each line with as many uncovered
+   partners as rounds left by one of them; as long as its smallest positive entry.
+2. Refine: raise the durations in order until everything is carried.
+3. Schedule: the longest first, on the least loaded switch.
+4. Equalise: move a part of the longest permutation of the fullest switch to the emptiest, while that pays a turn.
+
+Packet NICs are not used. Circuits of both directions may need more matchings than partners (a triangle needs three):
+rounds go on until every pair is covered. Source: arXiv 2603.07373, algorithms as read in its code.
+"""
+
+from typing import Unpack
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.matching import heaviest, refined
+from mfabric_jax.circuit_schedules.placing import Network, Problem, Schedule, problem_of
+
+
+def spectra(demand, **network: Unpack[Network]) -> Schedule:
+    """As many permutations as the busiest line has partners, evened out over switches; arguments as of `registry`."""
+    problem = problem_of(demand, **network)
+    matchings, seconds = decomposed(problem.wanted, problem.directed)
+    return equalised(problem, problem.place(matchings, refined(problem.wanted, matchings, seconds)))
+
+
+def partners(wanted: np.ndarray) -> int:
+    """The most entries of a row or column."""
+    positive = wanted > 0
+    return int(max(positive.sum(0).max(), positive.sum(1).max()))
+
+
+def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], list[float]]:
+    """Matchings that cover every positive entry of `wanted` [S S], and how long each may be in full use."""
+    left, uncovered = wanted.copy(), wanted > 0
+    matchings, seconds = [], []
+    while uncovered.any():
+        rounds = partners(uncovered)
+        critical = (uncovered.sum(1) == rounds)[:, None] + (uncovered.sum(0) == rounds)[None, :].astype(int)
+        covers = uncovered * critical * (2 * len(left))  # one line more outweighs every entry
+        matching = heaviest(left / max(float(left.max()), np.finfo(float).tiny) + covers, directed)
+        sent = left[(matching > 0) & (left > 0)]
+        matchings.append(matching)
+        seconds.append(float(sent.min()) if len(sent) else 0.0)
+        left = np.maximum(left - seconds[-1] * matching, 0)
+        uncovered = uncovered & (matching == 0)
+    return matchings, seconds
+
+
+ROUNDING = 1e-12  # of the load: below it levelling moves errors of rounding
+
+
+def equalised(problem: Problem, schedule: Schedule) -> Schedule:
+    shape = schedule[0].shape
+    configurations, seconds, switch = (list(part) for part in schedule)
+    while seconds:
+        load = problem.clocks(np.array(seconds), np.array(switch))
+        full, empty = int(load.argmax()), int(load.argmin())
+        turn = 0.0 if problem.first_free and empty not in switch else problem.delay_s
+        move = (load[full] - load[empty] - turn) / 2
+        longest = max((i for i, one in enumerate(switch) if one == full), key=lambda i: seconds[i])
+        if move <= ROUNDING * load[full] or seconds[longest] <= move:
+            break
+        seconds[longest] -= move
+        configurations.append(configurations[longest])
+        seconds.append(move)
+        switch.append(empty)
+    return np.array(configurations, np.int64).reshape(-1, *shape[1:]), np.array(seconds), np.array(switch, np.int64)

@@ -1,0 +1,204 @@
+"""SWOT: a collective in steps over parallel optical switches, some of which turn while others send.
+
+Step i has `step_bytes` [N] a node and its configuration [N]; it begins when the step before has ended. Its bytes are
+split over the switches that show its configuration. A switch does one thing at a time, turns whenever it is idle, and
+the others send meanwhile. `overlapped` finds the split that ends first, as a mixed-integer linear programme (HiGHS):
+
+- x[i, j] seconds of sending, u[i, j] whether switch j serves step i, which adds `step_s`; sum_j x = bytes / rate;
+- a[j, h, i]: step i is the next that switch j serves after step h, a turn later if their configurations differ.
+
+The arcs a are its memory. Deviation: the published programme compares a step with the step before, so that a switch
+that sits a step out turns again to what it still holds. Source: arXiv 2510.19322 and its code (overlap4ocs).
+"""
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit, not_negative, positive, whole
+from mfabric_jax.extras import extra
+
+GAP = 1e-7  # relative gap at which HiGHS calls a solution optimal
+
+
+class Steps(NamedTuple):
+    step_bytes: np.ndarray  # [N] that a node sends
+    configuration: np.ndarray  # [N]
+
+
+class Switches(NamedTuple):
+    count: int
+    circuit_Bps: float
+    delay_s: float  # of a turn
+    step_s: float = 0.0  # latency of a step
+    first_free: bool = False  # every switch holds the configuration that it serves first
+
+
+class Overlap(NamedTuple):
+    seconds: float
+    bound_s: float  # proven lower bound
+    sending_s: np.ndarray  # [N switches]
+    start_s: np.ndarray  # [N switches] of sending
+
+
+def reduce_scatter(nodes: int, buffer_bytes: float) -> Steps:
+    """Recursive halving: half of what is left goes to the partner at half of the distance."""
+    rounds = _rounds(nodes)
+    return Steps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
+
+
+def all_reduce(nodes: int, buffer_bytes: float) -> Steps:
+    """Halving, then doubling by the same partners in reverse."""
+    half = reduce_scatter(nodes, buffer_bytes)
+    return Steps(*(np.concatenate([part, part[::-1]]) for part in half))
+
+
+def pairwise(nodes: int, buffer_bytes: float) -> Steps:
+    """An all-to-all in as many shift steps as there are others."""
+    others = whole("nodes", nodes, at_least=2) - 1
+    return Steps(np.full(others, buffer_bytes / others), np.arange(others))
+
+
+def bruck(nodes: int, buffer_bytes: float) -> Steps:
+    """Bruck's all-to-all as the source counts it: the whole buffer in every step."""
+    rounds = _rounds(nodes)
+    return Steps(np.full(rounds, float(buffer_bytes)), np.arange(rounds))
+
+
+def _rounds(nodes: int) -> int:
+    if whole("nodes", nodes, at_least=2) & (nodes - 1):
+        raise InputError(f"nodes must be a power of two, got {nodes}.")
+    return nodes.bit_length() - 1
+
+
+def without_turns(steps: Steps, switches: Switches) -> float:
+    """Seconds if no switch had to turn: all send in every step."""
+    _check(steps, switches)
+    return _sending(steps, switches).sum() / switches.count + len(steps.step_bytes) * switches.step_s
+
+
+def strawman(steps: Steps, switches: Switches) -> float:
+    """Seconds if all switches turn together before every step of another configuration."""
+    turns = int((np.diff(steps.configuration) != 0).sum()) + (not switches.first_free)
+    return without_turns(steps, switches) + turns * switches.delay_s
+
+
+def one_shot(steps: Steps, switches: Switches) -> float:
+    """Seconds if every configuration has its switches for good, all equally many: one turn at the start.
+
+    `Misfit` where there are more configurations than switches. Deviation: the source rounds their switches up.
+    """
+    _check(steps, switches)
+    each = switches.count // len(np.unique(steps.configuration))
+    if not each:
+        raise Misfit("one-shot needs a switch for every configuration: use more switches or fewer steps.")
+    sending = _sending(steps, switches).sum() / each + len(steps.step_bytes) * switches.step_s
+    return sending + (0.0 if switches.first_free else switches.delay_s)
+
+
+def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overlap:
+    """The best split found in `limit_s` seconds, and the bound that is proven by then."""
+    _check(steps, switches)
+    unit = without_turns(steps, switches)
+    if not unit:
+        nothing = np.zeros((len(steps.step_bytes), switches.count))
+        return Overlap(0.0, 0.0, nothing, nothing)
+    programme = _Programme(steps, switches, unit)
+    done = programme.solved(positive("limit_s", limit_s))
+    if done.x is None:
+        raise Misfit("no schedule was found in limit_s: give it more seconds or fewer steps.")
+    return Overlap(
+        done.fun * unit,
+        done.mip_dual_bound * unit,
+        done.x[programme.sending] * unit,
+        done.x[programme.start] * unit,
+    )
+
+
+def _sending(steps: Steps, switches: Switches) -> np.ndarray:
+    return np.asarray(steps.step_bytes, float) / switches.circuit_Bps
+
+
+def _check(steps: Steps, switches: Switches) -> None:
+    not_negative("step_bytes", np.asarray(steps.step_bytes, float))
+    whole("switches", switches.count)
+    positive("circuit_Bps", switches.circuit_Bps)
+    not_negative("delay_s", switches.delay_s)
+    not_negative("step_s", switches.step_s)
+    if len(steps.step_bytes) != len(steps.configuration) or not len(steps.step_bytes):
+        raise InputError("steps need at least one step, and a configuration for each of step_bytes.")
+
+
+class _Programme:
+    """Seconds in units of `unit`; rows are low <= sum of coefficient * variable."""
+
+    def __init__(self, steps: Steps, switches: Switches, unit: float):
+        count, lanes = len(steps.step_bytes), switches.count
+        self.need = _sending(steps, switches) / unit
+        self.turn, self.latency = switches.delay_s / unit, switches.step_s / unit
+        self.latest = strawman(steps, switches) / unit
+        self.steps, self.first = steps, 0.0 if switches.first_free else self.turn
+        grid = np.arange(count * lanes).reshape(count, lanes)
+        self.sending, self.start, self.used = grid, grid + grid.size, grid + 2 * grid.size
+        self.end = 3 * grid.size + np.arange(count)
+        self.variables = 3 * grid.size + count
+        self.rows: list[tuple[list[tuple[int, float]], float, float]] = []
+        for step in range(count):
+            self._step(step, lanes)
+        for lane in range(lanes):
+            self._switch(lane, count)
+
+    def row(self, terms: list[tuple[int, float]], low: float, high: float = np.inf) -> None:
+        self.rows.append((terms, low, high))
+
+    def _step(self, step: int, lanes: int) -> None:
+        before = [(self.end[step - 1], -1.0)] if step else []
+        self.row([(x, 1.0) for x in self.sending[step]], self.need[step], self.need[step])
+        self.row([(self.end[step], 1.0), *before], self.need[step] / lanes + self.latency * (self.need[step] > 0))
+        for x, start, used in zip(self.sending[step], self.start[step], self.used[step], strict=True):
+            self.row([(used, float(self.need[step])), (x, -1.0)], 0)
+            self.row([(start, 1.0), *before], 0)
+            self.row([(self.end[step], 1.0), (start, -1.0), (x, -1.0), (used, -self.latency)], 0)
+
+    def _switch(self, lane: int, count: int) -> None:
+        """A chain of arcs over the steps that a switch serves."""
+        arcs = {pair: self.variables + n for n, pair in enumerate(itertools.combinations(range(-1, count), 2))}
+        self.variables += len(arcs)
+        for step in range(count):
+            into = [(arc, 1.0) for (_, to), arc in arcs.items() if to == step]
+            self.row([*into, (self.used[step, lane], -1.0)], 0, 0)
+        for step in range(-1, count - 1):
+            out = [(arc, -1.0) for (since, _), arc in arcs.items() if since == step]
+            self.row([*out, (self.used[step, lane], 1.0)] if step >= 0 else out, 0 if step >= 0 else -1)
+        for (since, step), arc in arcs.items():
+            late = [(self.start[step, lane], 1.0), (arc, -self.latest)]
+            if since < 0:
+                self.row(late, self.first - self.latest)
+                continue
+            other = self.steps.configuration[since] != self.steps.configuration[step]
+            busy = [(self.start[since, lane], -1.0), (self.sending[since, lane], -1.0)]
+            self.row([*late, *busy], self.latency + self.turn * other - self.latest)
+
+    def solved(self, limit_s: float) -> Any:
+        with extra("exact", "overlapping turns with sending"):
+            from scipy.optimize import Bounds, LinearConstraint, milp
+            from scipy.sparse import csr_array
+        entries = [(at, variable, value) for at, (terms, _, _) in enumerate(self.rows) for variable, value in terms]
+        at, variable, value = zip(*entries, strict=True)
+        matrix = csr_array((value, (at, variable)), shape=(len(self.rows), self.variables))
+        whole_numbers = np.ones(self.variables)
+        whole_numbers[self.sending] = whole_numbers[self.start] = 0
+        whole_numbers[self.end] = 0
+        low: Any = np.array([low for _, low, _ in self.rows])
+        high: Any = np.array([high for _, _, high in self.rows])
+        most: Any = np.where(whole_numbers > 0, 1, self.latest)
+        cost = np.zeros(self.variables)
+        cost[self.end[-1]] = 1
+        return milp(
+            cost,
+            constraints=LinearConstraint(matrix, low, high),
+            integrality=whole_numbers,
+            bounds=Bounds(0, most),
+            options={"time_limit": limit_s, "mip_rel_gap": GAP},
+        )
