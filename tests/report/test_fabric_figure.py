@@ -257,3 +257,12 @@ def test_servers_joined_directly_are_a_graph_at_their_places():
     first = [tuple(place) for place in torus.mesh.places]
     steps = [nodes[str(first.index((1, *rest)))] - nodes[str(first.index((0, *rest)))] for rest in ((0, 0), (2, 1))]
     np.testing.assert_allclose(steps[0], steps[1], atol=1e-9)  # one step along an axis looks alike everywhere
+
+
+def test_parts_of_domains_are_not_called_domains():
+    """A domain of 384 holds several parts of a job, which a picture shows one by one."""
+    from mfabric_jax.report.figures.clusters import noun
+
+    assert noun(cluster("cloudmatrix384", 2, 400, gpus_per_server=128)) == "domain part"
+    assert noun(cluster("nvl72", 2, 400)) == "domain"
+    assert noun(cluster("fat-tree", 2, 400)) == "server"

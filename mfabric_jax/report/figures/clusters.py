@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.networks import (
@@ -329,4 +330,7 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
+    """What a node with an NVSwitch is called; a domain that says its own size may hold several parts of a job."""
+    if cluster.name in NAMES and get(cluster.name).domain is not None:
+        return "domain part"
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"
