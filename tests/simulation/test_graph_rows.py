@@ -3,6 +3,8 @@ definition. Elsewhere they differ: rings of gradients on a dragonfly are counted
 rings on a graph; a torus of servers takes one dimension after the other, a graph all shortest paths; rail-only sends
 over the NVSwitch of the source alone, a graph of whole planes over that of either end."""
 
+import math
+
 import jax
 import pytest
 
@@ -63,3 +65,21 @@ def test_all_to_alls_of_a_dragonfly_are_those_of_the_fabric(rows):
     assert one["ep_comm_s"] == pytest.approx(other["ep_comm_s"], rel=1e-9)
     for column in COSTS:
         assert one[column] == pytest.approx(other[column], rel=0.01), column
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "named"),
+    [
+        ("twisted-torus", (2, 4, 4), {"network.twisted-torus.shape": "2x4x4"}),
+        ("full-mesh", (4, 4), {"network.full-mesh.shape": "4x4", "network.nics": 6}),
+    ],
+)
+def test_all_to_alls_of_meshes_of_gpus_are_those_of_the_fabric(rows, kind, shape, named):
+    """GPUs are the servers, a link is a NIC. Gradients go around a ring on a graph, and between all pairs there; a
+    twisted torus closes its rings through optical switches, which a graph has not."""
+    alone = {"job.parallel.pp": 1, "gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}
+    one, other = rows(kind, {"network.fabric": kind} | named, alone, gpus=math.prod(shape), shape=shape)
+    for column in ("ep_comm_s", "flow_p50_s", "flow_p99_s"):
+        assert one[column] == pytest.approx(other[column], rel=1e-9), column
+    if kind == "full-mesh":
+        assert one["network_cost_usd"] == pytest.approx(other["network_cost_usd"], rel=0.01)
