@@ -13,22 +13,25 @@ NO_SPARE = "a graph has no spare server"
 NO_SWITCH = "it has no switch behind its NICs"
 NO_LINK = "no other link leads on from there"
 NO_NVSWITCH = "it has no nvswitch"
+NO_NAMES = "a graph does not say which of its switches are a plane"
 FOUND = ("electrical-nic", "electrical-nics", "link", "switch")
 
 
 def lacking(asked: GraphFile, gpu: int = 0) -> dict[str, str]:
     """Failures at a GPU that a graph cannot have: {kind: reason}."""
-    lacks = dict.fromkeys(("gpu", "server"), NO_SPARE) | dict.fromkeys(PLANES, ONE_PLANE)
+    lacks = dict.fromkeys(("gpu", "server"), NO_SPARE)
+    lacks |= dict.fromkeys(PLANES, ONE_PLANE) if asked.split == 1 else {"plane": NO_NAMES}
     lacks |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
     lacks |= {} if own_graph(asked).per_server > 1 else {"nvswitch": NO_NVSWITCH}
-    for kind in FOUND:
+    for kind in (*FOUND, *(("plane-link",) if asked.split > 1 else ())):
         why = _refusal(asked, kind, gpu)
         lacks |= {} if why is None else {kind: why}
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
 
 def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
-    """Links that fail, in both directions: of a GPU's NIC (`electrical-nic`) or all NICs of its server; the first that
+    """Links that fail, in both directions: of a GPU's NIC (`electrical-nic`), one of several that it is split over
+    (`plane-link`), or all NICs of its server; the first that
     leads on from the switch behind it, or without switches the first to another GPU (`link`); all of that `switch`, or
     where it would cut GPUs off, of the first switch behind it from which it does not. Empty: there is no such thing."""
     graph = own_graph(asked)
@@ -38,6 +41,8 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
     widest = mine[np.argsort(-graph.network.capacity[mine], kind="stable")]
     if kind == "electrical-nic":
         return _both(graph.network, widest[: asked.split])
+    if kind == "plane-link":
+        return _both(graph.network, widest[:1])
     if kind == "electrical-nics":
         server = gpu // graph.per_server * graph.per_server
         nodes = graph.nodes[server : server + graph.per_server]
@@ -64,7 +69,12 @@ def graph_devices(asked: GraphFile, nvswitches: int) -> dict[str, int]:
     between = _usable(network) & inner[network.tail] & inner[network.head]
     links = between if between.any() else outside
     nics, servers = round(graph.nics * len(graph.nodes) / graph.per_server), len(graph.nodes) // graph.per_server
-    found = {"electrical-nic": nics, "electrical-nics": servers, "link": int(links.sum()) // 2}
+    found = {
+        "plane-link": nics * asked.split,
+        "electrical-nic": nics,
+        "electrical-nics": servers,
+        "link": int(links.sum()) // 2,
+    }
     return found | {"switch": int(inner.sum()), "nvswitch": servers * nvswitches}
 
 

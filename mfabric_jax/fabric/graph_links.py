@@ -39,6 +39,11 @@ class GraphLinks(eqx.Module, LinkRates):
     def joined(self) -> bool:
         return self.ring_nics is not None
 
+    @property
+    def planes(self) -> int:
+        """Links that a NIC is split over."""
+        return self.of.split
+
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: {kind: reason}."""
         from mfabric_jax.fabric.graph_failures import lacking

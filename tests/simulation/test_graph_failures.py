@@ -50,7 +50,23 @@ def test_which_links_break(drawn):
     }
     assert len(broken_links(asked, "electrical-nics", 5)) == 8
     of_servers = {"electrical-nic": 16, "electrical-nics": 4, "nvswitch": 24}
-    assert graph_devices(asked, 6) == of_servers | {"link": 16, "switch": 8}
+    assert graph_devices(asked, 6) == of_servers | {"link": 16, "switch": 8, "plane-link": 16}
+
+
+def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
+    """16 GPUs of one NIC on four planes; each server of 4 at its own leaf: 12 bytes leave each GPU, 3 on each plane."""
+    whole, case = drawn("planes", planes=4, split=True)
+    assert lacking(whole)["plane-link"] == "its NICs are on one plane"
+    case = case.with_({"network.nic_gbps": 400.0})
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved.settings, resolved.job, 400.0, ("own",))
+    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
+    left = degraded(group, "plane-link", server=1, gpu=4).group
+    assert len(left.of.failed) == 2
+    after = ways_on_graph(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
+        left, np.ones((1, 16, 16))
+    )
+    assert after[0] == pytest.approx(12 / 3 * 4 / group.nic_Bps, rel=1e-9)  # three links of a quarter NIC each
 
 
 @pytest.mark.parametrize(("kind", "load"), [("electrical-nic", 12 + 12 / 3), ("link", 48 / 3), ("switch", 48 / 3)])
