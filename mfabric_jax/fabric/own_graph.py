@@ -203,15 +203,18 @@ def _check_rate(asked: GraphFile, nic_gbps: float) -> None:
 
 
 def said_of_graph(settings: Asked) -> list[str]:
-    """Sentences on what counts of a graph: whether GPUs forward, and which NVLinks."""
-    graph = own_graph(GraphFile.of(settings))
-    said = [f"{graph.file}: {graph.relays.words}."]
+    """Sentences on what counts of a graph: its NICs, where ranks are, whether GPUs forward, and which NVLinks."""
+    asked = GraphFile.of(settings)
+    graph = own_graph(asked)
+    placed = "in the order of its GPUs" if asked.ranks is None else f"placed by {asked.ranks}"
+    nics = f"{graph.nics:g} NICs of {units.to_gbps(graph.nic_Bps):g} Gbps a server"
+    said = [f"{graph.file}: {nics}, ranks {placed}.", f"{graph.file}: {graph.relays.words}."]
     inside, own_Bps = graph.inside_Bps, settings.server.nvlink
     if inside is not None and not np.isclose(inside, own_Bps, rtol=CLOSE):
         each = [f"{units.to_gigabytes(rate):g} GB/s" for rate in (own_Bps, inside)]
         said.append(
-            f"{graph.file}: inside servers {each[0]} a GPU count, of gpu.nvlink_gigabytes_per_s; of its NVLinks, "
-            f"{each[1]}, flows between servers see what they cross."
+            f"{graph.file}: inside a server a GPU has {each[0]} (gpu.nvlink_gigabytes_per_s); only bytes on their way "
+            f"between servers cross the NVLinks of the file, {each[1]} a GPU."
         )
     return said
 

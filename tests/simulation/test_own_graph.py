@@ -106,7 +106,8 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
     (row,) = simulate(case).rows()
     assert row["iteration_s"] > 0
     assert said_of_graph(resolve(case).settings) == [
-        f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way."
+        f"{graph}: 4 NICs of 400 Gbps a server, ranks in the order of its GPUs.",
+        f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way.",
     ]
     no = case.with_({"network.on-graph.relay": "no"})
     assert "no path leads from gpu" in refused(lambda one: simulate(one).rows(), no)
@@ -122,9 +123,10 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
 def test_which_nvlinks_count_is_said(on_graph):
     case = on_graph("leaf-spine", gpus=16, nvlink_gbps=800.0)
     told = said_of_graph(resolve(case).settings)
-    assert "GPUs do not forward for others" in told[0]
-    assert "inside servers 450 GB/s a GPU count, of gpu.nvlink_gigabytes_per_s; of its NVLinks, 100 GB/s," in told[1]
-    assert len(said_of_graph(resolve(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0)).settings)) == 1
+    assert "GPUs do not forward for others" in told[1]
+    assert "inside a server a GPU has 450 GB/s (gpu.nvlink_gigabytes_per_s); only bytes" in told[2]
+    assert told[2].endswith("cross the NVLinks of the file, 100 GB/s a GPU.")
+    assert len(said_of_graph(resolve(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0)).settings)) == 2
 
 
 def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
