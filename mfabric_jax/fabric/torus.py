@@ -1,9 +1,10 @@
 """A 3-D torus of direct links between servers, with wrap-around through optical switches set once, as in TPU pods.
 
-An expert-parallel group is one x-y plane; groups follow each other along z, replicas of a stage first, then stages. A
-server has `nics` / 6 NICs per direction. Bytes follow the shortest path in dimension order x, y, z; at equal distance
-even coordinates go up and odd ones down. Gradients use z in both directions; sends to the next stage cross the replicas
-of their own. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
+An expert-parallel group is one x-y plane (a stage, where groups are single servers); planes follow each other along z,
+replicas of a stage first, then stages. A server has `nics` / 6 NICs per direction. Bytes follow the shortest path in
+dimension order x, y, z; at equal distance even coordinates go up and odd ones down. Gradients use z in both directions;
+sends to the next stage cross the replicas of their own. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is
+a server, not a chip.
 """
 
 from __future__ import annotations
@@ -82,15 +83,20 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
     each = per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
-    replicas = max(1, job.servers // job.pp // job.servers_per_region)
-    rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / replicas}
+    planes = max(1, job.servers // job.pp // math.prod(_plane(job)))  # of a stage, one after the other
+    rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
     from mfabric_jax.fabric.direct_links import DirectLinks
 
     return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
 
 
+def _plane(job: ClusterShape) -> Shape:
+    """x and y: those of a group, or of a stage where a group is one server and sends nothing."""
+    return near_square(job.servers_per_region if job.servers_per_region > 1 else max(1, job.servers // job.pp))
+
+
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    plane = near_square(job.servers_per_region)
+    plane = _plane(job)
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 
 

@@ -65,6 +65,17 @@ def test_a_ring_of_four_by_hand():
     assert float(fixed_time(group, beside, 1)) == pytest.approx(3.0)
 
 
+def test_groups_of_one_server_lay_stages_out_in_planes():
+    """Two stages of 16 servers of 8 GPUs, whose groups are single servers: 4 x 4 x 2, a NIC for each send."""
+    degrees = {"tp": 1, "ep": 8, "pp": 2, "dp": 16}
+    degrees = {f"job.parallel.{name}": degree for name, degree in degrees.items()}
+    found = resolve(small({"network.fabric": "torus"} | degrees))
+    torus = get("torus")
+    assert torus.form(found.settings, found.job).shape == (4, 4, 2)
+    (group,) = torus.groups(found.settings, found.job, 400.0, ("pooled",))
+    assert (group.servers, group.ring_nics, group.stage_nics) == (1, 2, 1)
+
+
 def test_flows_of_a_cluster_take_the_way_of_their_group():
     made = cluster("torus", 24, 100.0, shape=(4, 3, 2), link_delay_s=0.0)
     network, gpus = links_of(made), made.gpus_per_server
