@@ -110,13 +110,11 @@ def own_graph(config: Config, path: Path) -> str:
 
 def slowed(network: Network) -> Network:
     """With some links at half rate, both ways: every so many-th NIC, and link between switches."""
-    capacity, both = network.capacity.copy(), network.links
-    first = 0
-    for kind, count in both:
+    capacity = network.capacity.copy()
+    for kind, _ in network.links:
         every = SLOW_NICS if kind.startswith("nic") else 0 if kind.startswith("nvswitch") else SLOW_LINKS
         if every:
-            capacity[first + every - 1 : first + count : every] /= 2
-        first += count
+            capacity[network.run(kind)][every - 1 :: every] /= 2
     return dataclasses.replace(network, capacity=capacity)
 
 

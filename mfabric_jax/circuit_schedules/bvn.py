@@ -12,11 +12,11 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.circuit_schedules.matching import largest, stuffed
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 
-def bvn(demand, **network: Unpack[Network]) -> Schedule:
+def bvn(demand, **network: Unpack[Network]) -> Placed:
     """Matchings of the stuffed demand whose seconds sum to its busiest line; arguments as of `registry`."""
     problem = problem_of(demand, **network)
     left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()

@@ -16,14 +16,14 @@ import numpy as np
 
 from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.matching import heaviest
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Problem, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 BISECTIONS = 8
 WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs
 
 
-def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Schedule:
+def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Placed:
     """`alphas`: how many durations each step compares."""
     problem = problem_of(demand, **network)
     whole("alphas", alphas)
@@ -35,7 +35,7 @@ def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Schedule
     return min((first_to_end(problem, *step) for step in steps), key=problem.planned_s)
 
 
-def _searched(problem: Problem, alphas: int) -> list[Schedule]:
+def _searched(problem: Problem, alphas: int) -> list[Placed]:
     """Schedules of all windows tried."""
     tried, short, long = [], 0.0, problem.busiest_s
     for _ in itertools.count():
@@ -53,7 +53,7 @@ def _searched(problem: Problem, alphas: int) -> list[Schedule]:
     return tried
 
 
-def _fits(problem: Problem, schedule: Schedule, window: float) -> bool:
+def _fits(problem: Problem, schedule: Placed, window: float) -> bool:
     return problem.packet_s(problem.left(*schedule[:2])) <= window * (1 + ROUNDING)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.placing import Problem, Schedule
+from mfabric_jax.circuit_schedules.placing import Placed, Problem
 from mfabric_jax.flows import star_completion
 
 
@@ -17,7 +17,7 @@ class Span(NamedTuple):
     circuits: np.ndarray
 
 
-def end_s(problem: Problem, schedule: Schedule) -> float:
+def end_s(problem: Problem, schedule: Placed) -> float:
     """Circuits carry a pair's bytes from time 0 on while they are up. What all of them leave shares the packet NICs
     max-min fairly from time 0; infinite where there are none."""
     spans = list(_spans(problem, schedule))
@@ -51,7 +51,7 @@ def _packets_s(problem: Problem, left: np.ndarray) -> float:
     return float(np.max(star_completion(left / problem.busiest_s, rate, rate))) * problem.busiest_s
 
 
-def _spans(problem: Problem, schedule: Schedule) -> Iterator[Span]:
+def _spans(problem: Problem, schedule: Placed) -> Iterator[Span]:
     """Everything that carries bytes, switch by switch."""
     configurations, seconds, switch = schedule
     for lane in range(problem.switches):

@@ -27,7 +27,7 @@ from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.eclipse import eclipse
 from mfabric_jax.circuit_schedules.ending import end_s
 from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import Network, Problem, Schedule, problem_of
+from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
 from mfabric_jax.circuit_schedules.solstice import solstice
 from mfabric_jax.circuit_schedules.spectra import spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
@@ -49,14 +49,14 @@ class Move(NamedTuple):
 
 
 class Durations(NamedTuple):
-    schedule: Schedule
+    schedule: Placed
     pace: float
     end_s: float
     price: np.ndarray  # [S S] of a second of circuit
     carried: np.ndarray  # [S S] what circuits carry
 
 
-def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Schedule:
+def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Placed:
     """`programmes`: how many linear programmes the search may solve from each start, at the most."""
     problem = problem_of(demand, **network)
     whole("programmes", programmes)
@@ -67,7 +67,7 @@ def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Sched
     return min([*starts, *searched], key=lambda schedule: end_s(problem, schedule))
 
 
-def _searched(problem: Problem, start: Schedule, programmes: int) -> Schedule:
+def _searched(problem: Problem, start: Placed, programmes: int) -> Placed:
     best = _durations(problem, Move(start[0], start[2]))
     moves = _moves(problem, best)
     for _ in range(programmes):

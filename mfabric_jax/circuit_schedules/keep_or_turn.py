@@ -16,7 +16,7 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive, whole
-from mfabric_jax.circuit_schedules.placing import Network, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import Network, Placed, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import whole_pairs
 
 
@@ -61,7 +61,7 @@ def shifts(servers: int, pair_bytes: float, circuit_Bps: float, circuits: int = 
     return hops * hop_s
 
 
-def keep_or_turn(demand, **network: Unpack[Network]) -> Schedule:
+def keep_or_turn(demand, **network: Unpack[Network]) -> Placed:
     """Whole-pair matchings, of which a turn is paid where it ends sooner; arguments as of `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = whole_pairs(problem.wanted, problem.directed)

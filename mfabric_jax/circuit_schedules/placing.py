@@ -18,7 +18,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive, whole
 
-Schedule = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], seconds [K], switch [K]
+Placed = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], seconds [K], switch [K]
 
 
 class Network(TypedDict):
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
         """Least time of any schedule: a server's bytes over all that it has."""
         return busiest(self.need) / (self.lanes + self.packet)
 
-    def place(self, matchings, seconds) -> Schedule:
+    def place(self, matchings, seconds) -> Placed:
         """Matchings [K S S] on switches: the longest first, each on the switch that is free first.
 
         A switch of p ports shows p matchings at a time, which turn together: as long as the longest needs. Source:
@@ -100,7 +100,7 @@ class Problem(NamedTuple):
             return busiest(left) / self.packet
         return math.inf if left.any() else 0.0
 
-    def planned_s(self, schedule: Schedule) -> float:
+    def planned_s(self, schedule: Placed) -> float:
         """The end that schedulers plan with: of the last configuration, and of packet NICs that are paced to end
         together. `ending.end_s` is what comes of it: circuits may be done sooner, shared packet NICs later."""
         configurations, seconds, switch = schedule

@@ -1,9 +1,8 @@
 """Schedulers by name. Each is a function NAME of plain arrays in the module NAME beside this one:
 
-    NAME(demand [S S], *, circuit_Bps, packet_Bps, switches, ports, delay_s, all_stop, directed, first_free, **settings)
-        -> (configurations [K S S], seconds [K], switch [K])
+    NAME(demand [S S], *, settings, **network) -> (configurations [K S S], seconds [K], switch [K])
 
-`ports`: those of one server on one switch; `packet_Bps`: of all packet NICs of a server. It runs on the host.
+with the fields of `placing.Network`. It runs on the host.
 """
 
 import importlib
@@ -19,7 +18,6 @@ from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
 
 Scheduler = Callable[[Any, Region], Schedule]
 NAMES = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
-OF_ALL = ("circuit_Bps", "packet_Bps", "switches", "ports", "delay_s", "all_stop", "directed", "first_free")
 
 
 def _module(name: str) -> str:
@@ -62,7 +60,7 @@ def get(
 def settings_of(name: str) -> list[str]:
     """Names of a scheduler's arguments beyond those that every scheduler has."""
     every = inspect.signature(_function(name)).parameters.values()
-    return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name not in ("demand", *OF_ALL)]
+    return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name != "demand"]
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -1,48 +1,42 @@
 """Round robin, whatever the demand is: switches that show the same matchings again and again."""
 
 import math
+from typing import Unpack
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mfabric_jax.checks import Misfit, positive
+from mfabric_jax.circuit_schedules.placing import Network, Placed
 from mfabric_jax.fabric.region import round_robin
 
 MOST_SHOWN = 2**16
 ROUNDING = 1e-12  # of a cycle
 
 
-def rotor(
-    demand: Float[np.ndarray, "S S"],
-    *,
-    circuit_Bps: float,
-    packet_Bps: float,
-    switches: int,
-    ports: int,
-    delay_s: float,
-    all_stop: bool,
-    directed: bool,
-    first_free: bool,
-    slot_s: float | None = None,
-) -> tuple[Int[np.ndarray, "K S S"], Float[np.ndarray, "K"], Int[np.ndarray, "K"]]:
+def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **network: Unpack[Network]) -> Placed:
     """Every pair has one circuit for `slot_s` seconds a cycle; as many cycles as the largest pair needs.
 
     The matchings of a cycle (shifts by 1 to S - 1; those of a tournament where circuits join both ways) are dealt to
     the switches, a switch shows as many at once as it has ports. `slot_s` None: one cycle. Direct, as RotorNet (SIGCOMM
     2017) without its second hop. `Misfit` for slots so short that the cycles do not fit.
     """
-    largest = demand.max(initial=0) / circuit_Bps
+    largest, ports = demand.max(initial=0) / network["circuit_Bps"], network["ports"]
     if not largest or not ports:
         return np.zeros((0, *demand.shape), int), np.zeros(0), np.zeros(0, int)
     slot = largest if slot_s is None else float(positive("slot_s", slot_s))
-    matchings = shifts(len(demand)) if directed else round_robin(len(demand))
+    matchings = shifts(len(demand)) if network["directed"] else round_robin(len(demand))
     cycle = np.stack([matchings[first : first + ports].sum(0) for first in range(0, len(matchings), ports)])
     cycles = math.ceil(largest / slot * (1 - ROUNDING))
     if cycles * len(cycle) > MOST_SHOWN:
         need = f"{cycles:,} cycles of {len(cycle)} configurations"
         raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, at most {MOST_SHOWN:,} are shown.")
     configurations = np.tile(cycle, (cycles, 1, 1))
-    return configurations, np.full(len(configurations), slot), np.tile(np.arange(len(cycle)) % switches, cycles)
+    return (
+        configurations,
+        np.full(len(configurations), slot),
+        np.tile(np.arange(len(cycle)) % network["switches"], cycles),
+    )
 
 
 def shifts(servers: int) -> Int[np.ndarray, "S-1 S S"]:

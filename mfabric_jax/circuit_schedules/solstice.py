@@ -17,11 +17,11 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.circuit_schedules.matching import largest, stuffed
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Problem, Schedule, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 
-def solstice(demand, **network: Unpack[Network]) -> Schedule:
+def solstice(demand, **network: Unpack[Network]) -> Placed:
     """Slices of halving thresholds, the rest on packet NICs; arguments as of `registry`."""
     problem = problem_of(demand, **network)
     if not problem.wanted.any():

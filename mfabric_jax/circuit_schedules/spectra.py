@@ -15,10 +15,10 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import Network, Problem, Schedule, problem_of
+from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
 
 
-def spectra(demand, **network: Unpack[Network]) -> Schedule:
+def spectra(demand, **network: Unpack[Network]) -> Placed:
     """As many permutations as the busiest line has partners, evened out over switches; arguments as of `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = decomposed(problem.wanted, problem.directed)
@@ -51,7 +51,7 @@ def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], li
 ROUNDING = 1e-12  # of the load: below it levelling moves errors of rounding
 
 
-def equalised(problem: Problem, schedule: Schedule) -> Schedule:
+def equalised(problem: Problem, schedule: Placed) -> Placed:
     shape = schedule[0].shape
     configurations, seconds, switch = (list(part) for part in schedule)
     while seconds:

@@ -10,10 +10,10 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Problem, Schedule, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, problem_of
 
 
-def whole_pair(demand, **network: Unpack[Network]) -> Schedule:
+def whole_pair(demand, **network: Unpack[Network]) -> Placed:
     """Matchings of most bytes, each as long as its slowest pair; arguments as of `registry`."""
     problem = problem_of(demand, **network)
     return first_to_end(problem, [], [])
@@ -30,7 +30,7 @@ def whole_pairs(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], l
     return matchings, seconds
 
 
-def first_to_end(problem: Problem, matchings: list, seconds: list) -> Schedule:
+def first_to_end(problem: Problem, matchings: list, seconds: list) -> Placed:
     """The given matchings, and as many whole pairs of what they leave as make the schedule end first.
 
     Without packet NICs all, and everything is carried.

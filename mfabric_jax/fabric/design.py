@@ -163,7 +163,7 @@ class Fabric:
     - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
-    - `fills(servers, own)`: values of the fabric's own settings that are left open, by name.
+    - `fills(servers, own)`: values of the fabric's own settings that are left open, by name; None: there are none.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
     - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
@@ -194,7 +194,7 @@ class Fabric:
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[Asked], int] = tree_links
-    fills: Callable[[int, Any], Mapping[str, Any]] = lambda servers, own: {}
+    fills: Callable[[int, Any], Mapping[str, Any]] | None = None
     domain_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None
     per_gpu: tuple[str, str] | None = None

@@ -8,8 +8,7 @@ Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -111,15 +110,6 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
     return np.stack([every.real, every.imag], axis=1)
 
 
-def _groups(
-    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
-) -> list[DirectLinks]:
-    nics = nics_of(settings, job)
-    from mfabric_jax.fabric.direct_links import DirectLinks
-
-    return [DirectLinks.of_cluster(dragonfly_mesh(job.servers, nics, valiant), job, nic_gbps, nics)]
-
-
 def _form(settings: Asked, job: ClusterShape) -> Form:
     return Form(nics=nics_of(settings, job), servers=job.servers)
 
@@ -129,20 +119,45 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return router_parts(nics, form.servers, dragonfly_shape(form.servers, nics).links)
 
 
-def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
+def of_routers(
+    name: str,
+    summary: str,
+    look: tuple[str, str, str],
+    links: int,
+    *,
+    valiant: bool,
+    mesh: Callable[[int, Form], Mesh],
+    parts: Callable[[Form], tuple[PartGroup, ...]],
+    form: Callable[[Asked, ClusterShape], Form],
+) -> Fabric:
+    """A fabric of servers behind routers in groups; `links`: on the longest way, the rest as of `Fabric`."""
+
+    def groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+        from mfabric_jax.fabric.direct_links import DirectLinks
+
+        asked = form(settings, job)
+        return [DirectLinks.of_cluster(mesh(job.servers, asked), job, nic_gbps, asked.nics)]
+
     return Fabric(
         name=name,
         summary=summary,
         look=look,
-        groups=partial(_groups, valiant=valiant),
-        mesh=lambda servers, form: dragonfly_mesh(servers, form.nics, valiant),
-        parts=_parts,
-        form=_form,
+        groups=groups,
+        mesh=mesh,
+        parts=parts,
+        form=form,
         path_links=lambda settings: links,
         routing="Valiant" if valiant else "minimal",
         single_paths=lambda settings: False,
         uses="pooled",
     )
+
+
+def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
+    def mesh(servers: int, form: Form) -> Mesh:
+        return dragonfly_mesh(servers, form.nics, valiant)
+
+    return of_routers(name, summary, look, links, valiant=valiant, mesh=mesh, parts=_parts, form=_form)
 
 
 MINIMAL = _dragonfly(

@@ -9,8 +9,6 @@ Dragonfly+, HiPINEB 2017 (from memory, unverified).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,11 +16,10 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
-from mfabric_jax.fabric.dragonfly import between_groups, router_parts
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.dragonfly import between_groups, of_routers, router_parts
 
 if TYPE_CHECKING:
-    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.direct_links import Mesh
 
 
 class Shape(NamedTuple):
@@ -120,16 +117,6 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
     )
 
 
-def _groups(
-    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], valiant: bool
-) -> list[DirectLinks]:
-    nics = nics_of(settings, job)
-    mesh = plus_mesh(job.servers, nics, settings.radix, valiant)
-    from mfabric_jax.fabric.direct_links import DirectLinks
-
-    return [DirectLinks.of_cluster(mesh, job, nic_gbps, nics)]
-
-
 def _form(settings: Asked, job: ClusterShape) -> Form:
     return Form(nics=nics_of(settings, job), servers=job.servers, radix=settings.radix)
 
@@ -140,19 +127,10 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 def _dragonfly_plus(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
-    return Fabric(
-        name=name,
-        summary=summary,
-        look=look,
-        groups=partial(_groups, valiant=valiant),
-        mesh=lambda servers, form: plus_mesh(servers, form.nics, form.radix, valiant),
-        parts=_parts,
-        form=_form,
-        path_links=lambda settings: links,
-        routing="Valiant" if valiant else "minimal",
-        single_paths=lambda settings: False,
-        uses="pooled",
-    )
+    def mesh(servers: int, form: Form) -> Mesh:
+        return plus_mesh(servers, form.nics, form.radix, valiant)
+
+    return of_routers(name, summary, look, links, valiant=valiant, mesh=mesh, parts=_parts, form=_form)
 
 
 MINIMAL = _dragonfly_plus(

@@ -47,7 +47,7 @@ class Transport:
         if not isinstance(self.store_and_forward, bool):
             raise InputError(f"store_and_forward must be true or false, got {self.store_and_forward!r}.")
         if self.measured_bytes is not None:
-            _range("measured_bytes", self.measured_bytes)
+            _check_range("measured_bytes", self.measured_bytes)
 
     def beyond(self, size: float) -> bool:
         """Whether an all-to-all of these bytes over a NIC is outside of what was measured."""
@@ -90,13 +90,10 @@ class Transport:
         return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
 
 
-def _range(field: str, given: Any) -> tuple[float, float]:
-    if not isinstance(given, (list, tuple)) or len(given) != 2:
+def _check_range(field: str, given: Any) -> None:
+    pair = isinstance(given, tuple) and len(given) == 2
+    if not pair or not_negative(field, number(field, given[0])) > not_negative(field, number(field, given[1])):
         raise InputError(f"{field} must be two numbers, the least and the most, got {given!r:.80}.")
-    low, high = (float(not_negative(field, number(field, end))) for end in given)
-    if low > high:
-        raise InputError(f"{field} must be two numbers, the least and the most, got {given!r:.80}.")
-    return low, high
 
 
 CHECKS = {
@@ -138,8 +135,8 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")
         named: dict[str, Any] = {"name": Path(transport).stem}
-        if given.get("measured_bytes") is not None:
-            given["measured_bytes"] = _range("measured_bytes", given["measured_bytes"])
+        if isinstance(ends := given.get("measured_bytes"), list):
+            given["measured_bytes"] = tuple(ends)
         return Transport(**named | given)
     except InputError as mistake:
         raise InputError(f"{str(transport)!r}: {mistake}") from None

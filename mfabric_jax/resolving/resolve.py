@@ -20,7 +20,7 @@ from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
-from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of
+from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
@@ -529,9 +529,9 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 # ------------------------------------------------------------------------------------------------------------- network
 def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
     """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
-    own = getattr(found.case.network, on.name.replace("-", "_"), None)
-    for name, value in on.fills(servers, own).items():
-        found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers")
+    if on.fills is not None:
+        for name, value in on.fills(servers, own_settings(found.case, on.name)).items():
+            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers")
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")

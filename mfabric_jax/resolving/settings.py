@@ -67,6 +67,11 @@ CALIBRATED = {name: _read(name) for name in ASSUMED}
 HALF = 0.5  # of the peak, for a model without published times
 
 
+def own_settings(case: Case, fabric: str) -> Any:
+    """Settings of a fabric alone; None if it has none."""
+    return getattr(case.network, fabric.replace("-", "_"), None)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
     """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server."""
@@ -95,7 +100,7 @@ class Hardware:
 
     def own(self, fabric: str) -> Any:
         """Settings of a fabric alone; None if it has none."""
-        return getattr(self.case.network, fabric.replace("-", "_"), None)
+        return own_settings(self.case, fabric)
 
     @property
     def gpu_tbps(self) -> float:

@@ -140,10 +140,15 @@ def ends_on_circuits(
             *(np.divide(load, port, out=np.zeros_like(port), where=load > 0) for load in (rest.sum(1), rest.sum(0))),
         ]
     )
-    servers = range(len(demand))
-    names = [f"circuits of server {i} to server {j}" for i in servers for j in servers]
-    names += [f"electrical NICs of server {at}, {way}" for way in WAYS for at in servers]
-    return Ends.of(end[some], alone, names.__getitem__)
+    return Ends.of(end[some], alone, functools.partial(_name_in_region, len(demand)))
+
+
+def _name_in_region(servers: int, link: int) -> str:
+    """Of circuits from server to server, then of electrical NICs, out and in."""
+    if link < servers**2:
+        return "circuits of server {} to server {}".format(*divmod(link, servers))
+    way, server = divmod(link - servers**2, servers)
+    return f"electrical NICs of server {server}, {WAYS[way]}"
 
 
 def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:

@@ -4,6 +4,7 @@ It is the dispatch of the middle MoE block for the first micro-batch, in the ite
 the last) of the first replica; seconds are those of its bytes, without latency.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ class Slot(NamedTuple):
     at: tuple[int, int, int, int]
 
 
+@functools.lru_cache(maxsize=64)
 def slot_of(job: Workload) -> Slot | None:
     """None for a job without all-to-alls."""
     where = places(job)

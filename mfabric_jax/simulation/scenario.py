@@ -104,7 +104,7 @@ class Scenario:
     def mean_demand(self) -> jax.Array:
         return mean_demand(self.workload, *self.every_replica)
 
-    @property
+    @functools.cached_property
     def path_links(self) -> float:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
         return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
@@ -140,7 +140,8 @@ class Scenario:
         settings = self.settings
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        paths = single, settings.own(self.fabric.name)
+        wired = settings.own(self.fabric.name) if self.fabric.circuits is not None else None  # others are in the group
+        paths = single, wired
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 

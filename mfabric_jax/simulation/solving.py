@@ -131,7 +131,8 @@ class Program(eqx.Module):
         return None if self.tile is None else busy_of_blocks(self.workload, tokens, self.tile)
 
 
-def program_of(one: Scenario) -> Program:
+def program_of(one: Scenario, carry: Any = None) -> Program:
+    """`carry`: that of the scenario (`carried`), if it is known already."""
     settings, changes = one.settings, one.group.reconfigures
     case: Any = settings.case
     experts, turn = case.compute.experts, case.circuits.turn
@@ -150,7 +151,7 @@ def program_of(one: Scenario) -> Program:
         acks=settings.carried_by.acks_back,
         always=turn.name == "always" and changes,
         policy=policy,
-        carry=carried(one),
+        carry=carried(one) if carry is None else carry,
         run=planned_on(one) if span == "run" else None,
         run_key=jax.random.key(settings.case.run.seed) if span == "run" else None,
     )
@@ -231,7 +232,7 @@ def solve_between(one: Scenario, carry: Any = None) -> Exchanges:
             return solved_between(one, carried(one) if carry is None else carry, None)
         spans = one.each_replica if one.circuits_for in LONG else []
         return solved_between(one, None, np.concatenate([planned_on(each) for each in spans]) if spans else None)
-    given = program_of(one), group_numbers(one.group, settings.case.run.dtype), given_of(one)
+    given = program_of(one, carry), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
         solved = programs.run(_solve_weighed, *given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:

@@ -195,6 +195,13 @@ def test_fabrics_without_circuits_share_all_to_alls_whatever_the_policy():
     assert tree.between_key == other.between_key
 
 
+def test_rails_share_all_to_alls():
+    """Groups that are alike, whatever settings of its own a fabric has."""
+    rails = {"network.fabric": "rail-optimized", "network.rail-optimized.pxn": True}
+    one, other = (scenario(small(change)) for change in (rails, {"network.fabric": "rail-only"}))
+    assert one.between_key == other.between_key
+
+
 NARROW = {"network.nics": 6, "network.mfabric.optical_degree": 4}
 AXES = {  # of more rows than are timed one by one
     "above the peak": (TREE, {"compute.efficiency": (0.5, 1.0, 1.5)}),

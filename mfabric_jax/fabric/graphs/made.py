@@ -96,15 +96,13 @@ def planes(numbers: Numbers) -> Network:
         raise InputError(f"planes must divide the {each} GPUs of a server, got {several}; or split the NICs.")
     if not split and several > 1 and not numbers.nvlink_gbps:
         raise InputError("nvlink_gbps must be above 0 where planes meet in NVSwitches alone, got 0; or split the NICs.")
-    if not split and numbers.gpus % each:
-        raise InputError(f"gpus_per_server must divide the {numbers.gpus} GPUs, got {each}.")
     gpu = np.arange(numbers.gpus)
     if split:
         host = np.concatenate([plane * numbers.gpus + gpu for plane in range(several)])
         gpu, width = np.tile(gpu, several), 1 / several
     else:
         server, nic = np.divmod(gpu, each)
-        host = nic % several * (numbers.gpus // several) + server * (each // several) + nic // several
+        host = nic % several * (numbers.servers * each // several) + server * (each // several) + nic // several
         width = 1.0
     tree = Tree(len(host), numbers.radix, 2, numbers.oversubscription, parts=several)
     return _on_tree(numbers, tree, gpu, host, width)
