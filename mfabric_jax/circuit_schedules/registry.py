@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, one_of, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
 
 Scheduler = Callable[[Any, Region], Schedule]
-NAMES = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
 
 
 def _module(name: str) -> str:
@@ -49,7 +49,7 @@ def get(
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
     def scheduler(demand: Any, region: Region) -> Schedule:
-        used, facts = _facts(demand, region, switches)
+        used, facts = facts_of(demand, region, switches)
         delay = float(region.delay_s) if delay_s is None else float(delay_s)
         found = function(used, **facts, **how, delay_s=delay, **settings)
         return Schedule(*found, **how, delay_s=delay_s).checked(region)
@@ -68,7 +68,7 @@ def _function(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(_module(name)), name.replace("-", "_"))
 
 
-def _facts(demand: Any, region: Region, switches: int) -> tuple[np.ndarray, dict[str, Any]]:
+def facts_of(demand: Any, region: Region, switches: int) -> tuple[np.ndarray, dict[str, Any]]:
     """The demand without its diagonal in float64, and what a scheduler has to know about the region."""
     if not all(map(concrete, (demand, region.nic_gbps, region.optical_degree, region.electrical_nics))):
         raise InputError("schedulers run on the host: demand and region must be numbers, got traced ones.")

@@ -103,7 +103,7 @@ def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, A
     configurations, seconds, switch, degree = values
     xp = array_module(*values)
     ports = xp.asarray(degree // switches).astype(configurations.dtype)
-    out, into = (configurations.sum(axis) for axis in (2, 1))
+    out, into = (configurations.sum(axis, dtype=configurations.dtype) for axis in (2, 1))
     server = np.arange(configurations.shape[-1])
     reverse = xp.swapaxes(configurations, 1, 2)
     rules = {
