@@ -3,9 +3,11 @@ definition. Elsewhere they differ: rings of gradients on a dragonfly are counted
 rings on a graph; a torus of servers takes one dimension after the other, a graph all shortest paths; rail-only sends
 over the NVSwitch of the source alone, a graph of whole planes over that of either end."""
 
+import dataclasses
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from mfabric_jax.case import Case
