@@ -99,7 +99,7 @@ def _network(file: str, _: tuple[int, int]) -> Network:
 @functools.lru_cache(maxsize=32)
 def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int, int]) -> OwnGraph:
     network = _network(file, read)
-    nodes, kinds = endpoints(network), _kinds(network)
+    nodes, kinds = endpoints(network), kinds_of(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
     per_server = _per_server(file, network, nodes)
@@ -135,7 +135,8 @@ def _attachment(outside: float, direct: float, between: float) -> Attachment:
     return Attachment(switch_ports=(outside + 2 * between) / nics, transceivers=2 * links / nics, fibres=links / nics)
 
 
-def _kinds(network: Network) -> np.ndarray:
+def kinds_of(network: Network) -> np.ndarray:
+    """Kind of every node [N]."""
     return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
 
 
@@ -145,7 +146,7 @@ def _link_kinds(network: Network) -> np.ndarray:
 
 def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
     """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
-    kinds = _kinds(network)
+    kinds = kinds_of(network)
     up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
     if not up.any():
         return 1
@@ -166,7 +167,7 @@ def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
 
 def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
     """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
-    up = np.isin(network.tail, nodes) & (_kinds(network)[network.head] == "nvswitch")
+    up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
     switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
     apart = np.argwhere(switch != switch[:, :1])
     if len(apart):
@@ -254,9 +255,7 @@ def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarr
         hops[network.head[fresh]] = hops.max() + 1
 
 
-def _delay_s(
-    network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray
-) -> float | None:
+def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
     """The most delay on a way of fewest links between GPUs of two servers, for each of the `longest` links; None
     where no link has a delay."""
     usable = np.flatnonzero(network.capacity > 0)
