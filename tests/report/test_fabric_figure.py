@@ -216,7 +216,7 @@ BOXES = {  # of graphs too large to be drawn whole, by hand: {box: {(other box, 
         | {"32 spine": {"edge 64"}},
     ),
     "planes": (
-        {"gpus": 2048, "planes": 4, "split": True},
+        {"gpus": 2048, "planes": 4, "split": True, "radix": 16},
         {"2,048 gpu": {"nvswitch 1", "edge 4"}, "256 nvswitch": {"gpu 8"}, "256 edge": {"gpu 32", "spine 32"}}
         | {"128 spine": {"edge 64"}},
     ),

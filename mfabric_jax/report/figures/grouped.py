@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.report.figures.pairs import Pair, joined_pairs, kinds_of_links
+from mfabric_jax.report.figures.pairs import Pair, kinds_of_links
 
 MOST_BOXES, MOST_AROUND = 24, 40
 

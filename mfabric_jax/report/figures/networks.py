@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.report import style
