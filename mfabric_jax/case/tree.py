@@ -586,7 +586,9 @@ class Network(Group, frozen=True):
     oversubscribed_at: Annotated[
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
     ] = "edge"
-    link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = units.us(1.0)
+    link_delay_s: Annotated[
+        Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)
+    ] = units.us(1.0)
     alpha_s: Annotated[
         Least0, doc("Of every all-to-all, step of a ring and send beside its bytes and its links [s].", traced=True)
     ] = 0.0

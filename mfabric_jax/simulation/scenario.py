@@ -120,16 +120,30 @@ class Scenario:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
         return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
 
+    @functools.cached_property
+    def own_delay_s(self) -> float | None:
+        """Of a link, where the fabric has delays of its own in the place of `network.link_delay_s`."""
+        return self.fabric.link_delay_s(self.settings)
+
+    @property
+    def late(self) -> bool:
+        """Whether messages have a latency beside `network.link_delay_s`."""
+        network = self.settings.case.network
+        return network.alpha_s > 0 or (self.own_delay_s or 0.0) > network.link_delay_s
+
     def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
         """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`, or `PROMPT`."""
         settings, case, on = self.settings, self.settings.case, self.fabric
-        alpha_s, links = (0.0, "usual") if links == PROMPT else (case.network.alpha_s, links)
+        alpha_s, link_delay_s = case.network.alpha_s, case.network.link_delay_s
+        own_s = link_delay_s if self.own_delay_s is None else self.own_delay_s
+        if links == PROMPT:
+            alpha_s, own_s, links = 0.0, min(own_s, link_delay_s), "usual"
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
             settings.carried_by,
             self.path_links,
             goodput=settings.goodput,
-            link_delay_s=case.network.link_delay_s,
+            link_delay_s=own_s,
             nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
             memory_Bps=settings.memory_Bps,
             shares=settings.shares(self.workload, links),

@@ -302,7 +302,7 @@ def _ways(one: Scenario) -> dict[str, tuple[BlockSeconds, str]]:
     if settings.case.compute.rate.name == "kernels" and not one.drawn_again:
         ways |= {column: (settings.of_kernels(job, how), "usual") for how, column in OF_KERNELS.items()}
         ways |= {column: (usual, how) for how, column in OF_LINKS.items()}
-    return ways | ({PROMPT: (usual, PROMPT)} if settings.case.network.alpha_s > 0 else {})
+    return ways | ({PROMPT: (usual, PROMPT)} if one.late else {})
 
 
 def simulate_each(

@@ -16,6 +16,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
+from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
 from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
@@ -23,7 +24,7 @@ from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
 from mfabric_jax.workload import Workload
 
-Carry = SinglePaths | Callable | None
+Carry = SinglePaths | GraphWays | Callable | None
 
 
 def exchanges(
@@ -107,7 +108,7 @@ def exchanges_between(
     demand = dispatched_bytes(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
-        paths = carry.time if isinstance(carry, SinglePaths) else None
+        paths = carry.time if isinstance(carry, SinglePaths | GraphWays) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
         found = steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
         return in_phases(workload, found) if unit.phases else found

@@ -101,6 +101,10 @@ CASES = [  # settings that do not go together, or that nothing has
     (PASSES | {"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
     (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
     (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
+    *[
+        (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone beside job.overlap passes")
+        for policy in ("random", "previous", "threshold")
+    ],
     (
         {"job.recompute": "block", "circuits.turn": "pays"},
         "job.recompute must be none or light or attention or parts",
