@@ -12,7 +12,7 @@ NAMES = (
     *("greedy", "greedy-released", "greedy-next", "uniform", "random", "static", "previous", "topoopt", "matching"),
     *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "exact", "topologies"),
 )
-SCHEDULERS = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
+SCHEDULERS = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint")
 NO_SCHEDULE = "none"
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # of files that `mfabric train` writes

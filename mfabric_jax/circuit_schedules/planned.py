@@ -10,7 +10,7 @@ from mfabric_jax.case.policies import is_function
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.ending import part_ends_s
 from mfabric_jax.circuit_schedules.placing import problem_of
-from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
+from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get, used_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.policies.own import load_function
@@ -28,7 +28,7 @@ def planner(name: str, region: Region, *, switches: int = 1, all_stop: bool = Tr
     """
     region = jax.tree.map(np.asarray, region)
     uniform = TRIED * (1.0 - np.eye(region.servers))
-    facts_of(uniform, region, switches)
+    facts_of(region, switches)
     if is_function(name):
         scheduler: Any = load_function(name, "scheduler")
         _try_out(name, scheduler, uniform, region)
@@ -75,7 +75,7 @@ def _columns(rows: list[tuple]) -> tuple[np.ndarray, ...]:
 
 def part_times_now(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[float, float]:
     """`schedule_part_times` on the host in float64; the same ports at all servers."""
-    used, facts = facts_of(demand, region, schedule.switches)
+    used, facts = used_of(demand, region), facts_of(region, schedule.switches)
     delay: Any = region.delay_s if schedule.delay_s is None else schedule.delay_s
     how = {name: getattr(schedule, name) for name in ("switches", "all_stop", "directed", "first_free")}
     problem = problem_of(used, **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
