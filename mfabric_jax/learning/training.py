@@ -32,7 +32,9 @@ from mfabric_jax.learning.judging import over_bound, takes_sigma
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.exact import ROUTINGS
-from mfabric_jax.policies.learned import KINDS, Index, PolicyNetwork, Trained, save
+from mfabric_jax.policies.index_rule import Index
+from mfabric_jax.policies.learned import KINDS, Trained, save
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalised, samples_of
 from mfabric_jax.routing.potentials import Potentials, descended

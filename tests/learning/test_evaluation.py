@@ -15,7 +15,8 @@ from mfabric_jax.learning import Evaluation, Scoreboard, Training, evaluate_poli
 from mfabric_jax.learning.demands import held_out, learned_from, pool
 from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
 from mfabric_jax.learning.training import lessons
-from mfabric_jax.policies.learned import Index, load, save
+from mfabric_jax.policies.index_rule import Index
+from mfabric_jax.policies.learned import load, save
 from mfabric_jax.traffic import Recording, save_tokens
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
