@@ -83,8 +83,8 @@ class Training:
     depth: int = 2
     """Layers of the network."""
     trace: str | None = None
-    """Recorded routing to learn from too (16 ranks); the last fifth of its records is held out, for mfabric
-    evaluate --records."""
+    """Recorded routing to learn from too (16 ranks): its first four fifths; the next tenth chooses the step, the last
+    one is held out, for mfabric evaluate --records."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24
@@ -278,7 +278,7 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     """
     folder, record = Path(folder), record_of(config)
     run, step, lines = resumed(config, record, folder)
-    pools, others = _pools(config, held_out=False), _pools(config, held_out=True)
+    pools, others = _pools(config, "train"), _pools(config, "validation")
     if not lines:
         run, held_out = _judged(run, config, others)
         lines.append({"step": 0} | held_out)
@@ -310,9 +310,9 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     return lines
 
 
-def _pools(config: Training, *, held_out: bool) -> dict[int, jax.Array]:
+def _pools(config: Training, split: str) -> dict[int, jax.Array]:
     return {
-        servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records, held_out=held_out))
+        servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records, split=split))
         for servers in config.sizes
     }
 
