@@ -54,6 +54,18 @@ def pool(
     return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
 
 
+def windows(
+    trace: str, records: tuple[int, int] | None, split: str, servers: int, steps: int
+) -> Float[np.ndarray, "N T S S"]:
+    """All runs of `steps` records of a recording's split, for every layer and micro-batch."""
+    every = gate_trace(trace, records).count
+    count = every[split_records(len(every), split)]
+    demands = folded(count, servers).reshape(len(count), -1, servers, servers)
+    starts = range(len(count) - steps + 1)
+    found = [demands[start : start + steps].swapaxes(0, 1) for start in starts]
+    return np.concatenate(found) if found else np.zeros((0, steps, servers, servers), np.float32)
+
+
 def seed_of(seed: int, split: str) -> int:
     """The seed of NumPy's draws."""
     return seed + OTHER_SEEDS * SPLITS.index(split)

@@ -93,6 +93,7 @@ def learned(
     key: PRNGKeyArray | None = None,
     sigma: float | Float[Array, ""] = 0.0,
     share_steps: int = SHARE_STEPS,
+    hidden_s: float | Float[Array, ""] = 0.0,
 ) -> Plan:
     """Circuits by the network of the package, and relay shares for the expected demand.
 
@@ -100,9 +101,13 @@ def learned(
     - `sigma`: standard deviation of the logarithm of the forecast's errors. `share_steps`: gradient steps of the
       shares.
 
-    Trained for relay routing at 8 and 16 servers with sigma up to 1. `previous` and `key` are not used.
+    - `previous`: its circuits are kept unless others save more than `region.delay_s` less `hidden_s`, which computation
+      hides.
+
+    Trained for relay routing at 8 and 16 servers with sigma up to 1. `key` is not used.
     """
-    return _shipped_network()(demand, region, sigma=sigma, share_steps=share_steps)
+    given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    return _shipped_network()(demand, region, previous=previous, **given)
 
 
 @functools.cache
