@@ -10,12 +10,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
-from mfabric_jax.policies.learned import Trained, index, learned, load
+from mfabric_jax.policies.index_rule import index
+from mfabric_jax.policies.learned import Trained, learned, load
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.own import check_legal, load_function, try_out
 from mfabric_jax.policies.relaxed import relaxed
+from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.sample_average import joint, sample_average
 from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
 from mfabric_jax.policies.topologies import topologies
@@ -162,4 +164,5 @@ __all__ = [
     "greedy",
     "joint",
     "load",
+    "rounded",
 ]
