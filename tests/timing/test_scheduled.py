@@ -9,6 +9,8 @@ import pytest
 
 from mfabric_jax import InputError, simulate
 from mfabric_jax.circuit_schedules import Schedule, get, planned
+from mfabric_jax.cluster.whole_cluster import chosen_circuits
+from mfabric_jax.failures.iterations import failures_of
 from mfabric_jax.policies import Plan, uniform
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.on_host import covers
@@ -247,3 +249,10 @@ def test_bandwidths_and_delays_have_schedules_of_their_own():
     np.testing.assert_allclose(found, alone, rtol=1e-12)
     assert len(set(found)) == len(found)
     assert covers(scenario_at(resolve(every[0]), (100.0,)))
+
+
+def test_what_lays_out_flows_one_by_one_has_no_schedules():
+    case = small({"circuits.schedule": "spectra"})
+    for work in (lambda: chosen_circuits(case, np.ones((1, 4, 4)), 6, "float64"), lambda: failures_of(case)):
+        with pytest.raises(InputError, match=r"circuits\.schedule must be none beside"):
+            work()
