@@ -658,6 +658,16 @@ class CircuitSettings(Group, frozen=True):
     routing: Annotated[
         Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")
     ] = "unsplit"
+    schedule: Annotated[
+        str,
+        doc(
+            f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION. No"
+            " policy is asked then."
+        ),
+    ] = policies.NO_SCHEDULE
+    switches: Annotated[Count, doc("Parallel switches of a schedule; each has as many ports of a server.")] = 1
+    all_stop: Annotated[bool, doc("No circuit of a schedule's switch carries while it turns.")] = True
+    directed: Annotated[bool, doc("The fibres of a NIC may lead to two servers, in a schedule.")] = True
     turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf, doc("When the switch turns.")] = OnDemand()
     partial: Annotated[bool, doc("Circuits that stay carry while others turn.")] = False
     decision_s: Annotated[

@@ -10,12 +10,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
-from mfabric_jax.policies.learned import Trained, index, learned, load
+from mfabric_jax.policies.index_rule import index
+from mfabric_jax.policies.learned import Trained, learned, load
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.own import check_legal, load_function, try_out
 from mfabric_jax.policies.relaxed import relaxed
+from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.sample_average import joint, sample_average
 from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
 from mfabric_jax.policies.topologies import topologies
@@ -133,6 +135,13 @@ def takes_many(policy: Policy) -> bool:
     return "weights" in inspect.signature(policy).parameters
 
 
+def of_package(policy: Policy) -> bool:
+    """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
+    while hasattr(policy, "func"):
+        policy = policy.func
+    return isinstance(policy, Trained) or any(policy is one for one in REGISTRY.values())
+
+
 def is_own(policy: str | Policy) -> bool:
     return not isinstance(policy, str) or is_function(policy)
 
@@ -155,4 +164,5 @@ __all__ = [
     "greedy",
     "joint",
     "load",
+    "rounded",
 ]

@@ -175,6 +175,8 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
     settings, dtype = one.settings, one.settings.case.run.dtype
+    if one.group.reconfigures and settings.scheduled:
+        raise InputError("circuits.schedule is planned on the host; a function of numbers that JAX traces has none.")
     peak_s = settings.block_seconds(one.workload, 1.0)
     function = IterationOf(
         on=one.fabric,

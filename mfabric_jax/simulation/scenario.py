@@ -35,17 +35,18 @@ from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.policies import Policy, topoopt, uniform
+from mfabric_jax.policies import Policy, is_own, topoopt, uniform
 from mfabric_jax.policies.static import matchings
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved
-from mfabric_jax.resolving.settings import Settings, knobs_of
+from mfabric_jax.resolving.settings import SCHEDULE, Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.graphs import rated
 from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.scheduled import carries_schedule
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
 from mfabric_jax.traffic.placement_files import read_placement
@@ -98,7 +99,17 @@ class Scenario:
     @property
     def weighs(self) -> bool:
         """Whether circuits also depend on bandwidth and computation."""
-        return self.settings.first == "pays" and self.group.reconfigures
+        return self.group.reconfigures and (self.settings.first in ("pays", SCHEDULE) or self.plans_schedules)
+
+    @functools.cached_property
+    def plans_schedules(self) -> bool:
+        """Whether the user's policy answers with schedules."""
+        if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
+            return False
+        dtype = self.settings.case.run.dtype
+        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
+        key = jax.random.key(self.settings.case.run.seed)
+        return carries_schedule(self.settings.circuits_policy(), group_numbers(self.group, dtype), demand, key)
 
     @property
     def mean_demand(self) -> jax.Array:

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import Policy, greedy, uniform
+from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.region import as_demand
 
@@ -341,9 +341,8 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Legal circuits from any scores: `greedy` (rule "next") on scores clipped to 0..1, NaN as 0."""
-    scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)
-    return greedy(scores, region, rule="next").circuits.count
+    """Circuits of an action: `policies.rounded` for scores clipped to 0..1."""
+    return rounded(jnp.clip(as_demand(scores), 0, 1), region)
 
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")

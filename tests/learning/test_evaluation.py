@@ -15,7 +15,8 @@ from mfabric_jax.learning import Evaluation, Scoreboard, Training, evaluate_poli
 from mfabric_jax.learning.demands import held_out, learned_from, pool
 from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
 from mfabric_jax.learning.training import lessons
-from mfabric_jax.policies.learned import Index, load, save
+from mfabric_jax.policies.index_rule import Index
+from mfabric_jax.policies.learned import load, save
 from mfabric_jax.traffic import Recording, save_tokens
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
@@ -109,13 +110,14 @@ def test_what_training_held_out_may_judge_and_what_it_saw_may_not(trained, tmp_p
     _, trace, seen = trained
     assert load(seen).configuration["learned_from"] | {"digests": None} == {
         "records": [100, 170],
-        "held_out": [180, 190],
+        "validation": [180, 180],
+        "held_out": [190, 190],
         "digests": None,
     }
     judge = functools.partial(Evaluation, policies=(seen,), trace=str(trace))
-    judge(records=(180, 190))
+    judge(records=(190, 190))
     for records, got in ((None, "100-190"), ((170, 190), "170-190"), ((100, 100), "100-100")):
-        check_refused(f"none of those that .* was trained on, got {got}; allowed: 180-190", judge, records=records)
+        check_refused(f"none of those that .* was trained on, got {got}; allowed: 190-190", judge, records=records)
     old = str(save(tmp_path / "old.policy", Index(), {"trace": "run.npz", "records": [10, 20]}))
     check_refused("must say which records they were trained on", Evaluation, policies=(old,), trace="other.npz")
 
@@ -131,7 +133,7 @@ def test_routing_that_was_trained_on_is_known_in_a_copy_and_in_other_formats(tra
             Evaluation(policies=(seen,), trace=str(tmp_path / name))
     np.save(tmp_path / "other.npy", np.roll(count, 1, axis=-1))
     Evaluation(policies=(seen,), trace=str(tmp_path / "other.npy"))
-    Scoreboard(policies=(seen,), workloads=("recorded",), trace=str(tmp_path / "array.npy"), records=(8, 9))
+    Scoreboard(policies=(seen,), workloads=("recorded",), trace=str(tmp_path / "array.npy"), records=(9, 9))
 
 
 def test_a_network_brings_its_own_shares():

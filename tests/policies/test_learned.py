@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import get, greedy, policy_file
-from mfabric_jax.policies.learned import Index, PolicyNetwork, index, learned, load, save, shipped
+from mfabric_jax.policies.index_rule import Index, index, shipped
+from mfabric_jax.policies.learned import learned, load, save
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.samples import normalised
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.relay import checked_shares
