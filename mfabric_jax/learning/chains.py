@@ -5,7 +5,6 @@ popularity of its receivers. `chain_time` is what training lowers, through the w
 with whole circuits takes.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -173,13 +172,6 @@ def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Tra
 
     keys = jax.random.split(key, len(chain.demand))
     return lax.scan(step, uniform_circuits(region.degrees), (chain.demand, chain.forecast, keys))[1]
-
-
-@functools.partial(jax.jit, static_argnames=("policy", "steps"))
-def served_each(policy: Policy, chains: Chain, steps: int) -> Trajectory:
-    """`served` for chains [B ...], and a policy that is hashable."""
-    keys = jax.random.split(jax.random.key(0), len(chains.demand))
-    return jax.vmap(lambda chain, key: served(policy, chain, key, steps))(chains, keys)
 
 
 def relative(chains: Chain, found: Trajectory) -> Float[Array, "B"]:

@@ -70,13 +70,15 @@ def _noise(key, servers: int) -> Float[Array, "S S"]:
 def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
     """Its gradient is that of the logarithm of the probability of the noise that was drawn."""
 
-    def one(forecast, key, before):
+    def one(given):
+        forecast, key, before = given
         seen, spread = expected(forecast, chain.sigma)
         delay = relative_delay(chain.region, seen, chain.hidden_s)
         logits = model.logits(normalised(seen, chain.region), chain.region.degrees, spread, before, delay)
         return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # a pair's noise stands there twice
 
-    return jax.vmap(one)(chain.forecast, jax.random.split(key, len(chain.demand)), before).sum()
+    keys = jax.random.split(key, len(chain.demand))
+    return lax.map(one, (chain.forecast, keys, before)).sum()  # under two `vmap`, XLA for CPUs fails on the products
 
 
 def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:

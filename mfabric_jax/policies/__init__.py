@@ -11,7 +11,7 @@ from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
 from mfabric_jax.policies.index_rule import index
-from mfabric_jax.policies.learned import Trained, learned, load
+from mfabric_jax.policies.learned import Trained, learned, load, save
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
@@ -165,4 +165,5 @@ __all__ = [
     "joint",
     "load",
     "rounded",
+    "save",
 ]
