@@ -15,7 +15,7 @@ KINDS = {
     "electrical-nic": "one NIC of a server on the electrical fabric; its others carry the load",
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
     "optical-nic": "one NIC of a server on the optical switch, or its port there; circuits are chosen without it",
-    "link": "one link from an edge switch up or between servers; others carry (to the optical switch of a rail: its NIC)",
+    "link": "one link from an edge switch up or between servers; others carry (to a rail's optical switch: its NIC)",
     "gpu": "one GPU; its work moves to a spare server, over the electrical fabric (own ports: over one NIC)",
     "server": "a server; a spare takes over, with its electrical NICs alone",
     "optical-switch": "that of a region, whose traffic takes electrical NICs; of a rail: other rails carry its bytes",
