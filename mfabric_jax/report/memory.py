@@ -25,7 +25,8 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
     there = style.Look("What its GPU has", style.INK, "D", hollow=True)
     curves = [Curve(there, points, joined=False)] if points else []
     shown = {"bars": bars, "names": [str(row[name]) for row in rows], "totals": totals, "curves": curves}
-    key = [*style.MEMORY.values(), *([there] if points else [])]
+    parts = {bar.look for bar in bars}
+    key = [*(look for look in style.MEMORY.values() if look in parts), *([there] if points else [])]
     return Chart("Memory of a GPU", NOTE, key, [Panel("", "memory of a GPU [GB]", **shown)])
 
 
