@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mfabric_jax.flows.flows import COLUMNS, USUAL, Flows, flows_of
-from mfabric_jax.replay.turns import SHOWN, TURN, Phases, busy
+from mfabric_jax.replay.turns import SHOWN, TURN, Phases, at_work
 
 if TYPE_CHECKING:
     from mfabric_jax.circuit_schedules.carrying import Carried
@@ -54,7 +54,7 @@ def planned(phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, k
     before: dict[tuple[int, bytes], Carried] = {}
     found: list[list[Part]] = []
     for demand in phases.demand:
-        parts, servers = [], np.flatnonzero(busy(demand))
+        parts, servers = [], np.flatnonzero(at_work(demand))
         for region in np.unique(servers // size):
             mine = servers[servers // size == region]
             own, count = demand[np.ix_(mine, mine)], len(mine)

@@ -8,7 +8,8 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
-from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.case.paths import flat
+from mfabric_jax.case.policies import NO_SCHEDULE, is_function
 from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import PlainServers, chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
@@ -20,7 +21,7 @@ from mfabric_jax.flows.flows import Flows, Latency
 from mfabric_jax.replay.on_schedules import CarriedOf, on_schedules, planned
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
-from mfabric_jax.resolving.limits import refuse
+from mfabric_jax.resolving.limits import ITS_SWITCHES, refuse
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.shortest import Routes, stacked
@@ -237,7 +238,10 @@ def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, betwe
             "schedule is that of one all-to-all."
         )
     if hardware.carried_by != NONE:
-        refuse("network.transport", ("none",), "circuits.schedule in a replay", case.network.transport)
+        refuse("network.payload", ("goodput",), "circuits.schedule in a replay", case.network.payload.name)
+    for path, usual in ITS_SWITCHES if is_function(schedule) else ():
+        if flat(case)[path] != usual:
+            refuse(path, (usual,), "a scheduler of your own, which says it", flat(case)[path])
     phases = _phases(graph, between, case.network.nic_gbps, shape.servers_per_region)
     degrees: list[int] = []
 
