@@ -174,11 +174,12 @@ class _Laid:
         moves = self.flows.transfers[members] & (self.flows.size[members] > 0) & (src != dst)
         here = moves & (place[src] >= 0) & (place[dst] >= 0)
         for flow, i, j in zip(members[here].tolist(), place[src[here]], place[dst[here]], strict=True):
-            share = part.plan.part[:, i, j]
+            share, left = part.plan.part[:, i, j], float(part.plan.left[i, j])
+            some: list[tuple[int | None, float, int]] = [(None, left, 0)] if left else []
+            for one in np.flatnonzero(share).tolist():
+                some.append((begins[one], float(share[one]), self._wired(part, one)))
             if share.any():
-                some = [(begins[one], share[one], self._wired(part, one)) for one in np.flatnonzero(share).tolist()]
-                left = part.plan.left[i, j]
-                self._cut(flow, [*some, (None, left, 0)] if left else some)
+                self._cut(flow, some)
 
     def _wired(self, part: Part, one: int) -> int:
         span = part.plan.spans[one]
