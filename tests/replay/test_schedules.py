@@ -84,7 +84,7 @@ def test_all_to_alls_in_sequence(compute_s):
     # ahead: the first turn goes beside the computation before; packet NICs do not wait for it
     first, second = (parts_s("spectra", demand) for demand in demands)
     begins = np.array([[DELAY_S, 0.0], [max(DELAY_S, compute_s), compute_s]])
-    end = (begins + [first, second]).max(axis=1).sum() + compute_s
+    end = (begins + np.array([first, second])).max(axis=1).sum() + compute_s
     assert one(graph, fabric("spectra"), **settings, first="ahead").makespan_s == pytest.approx(end, **NEAR)
     held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
     assert sum(held.values()) == pytest.approx(done.makespan_s, **NEAR)
