@@ -5,7 +5,8 @@
 
 `quick` plans all in one call. Beside it a loop of the published algorithms by SciPy's assignment: Spectra alone, and
 the three of which `quick` is the best. Half of the demands are MoE, half standard; a turn takes 0.01 of L / B.
-"over the bound": mean time over `lower_bound`. Times: under `vmap`, 50 at once, compilation apart, beside a loop of calls.
+"over the bound": mean time over `lower_bound`. Times: under
+`vmap`, 50 at once, compilation apart, beside a loop of calls.
 """
 
 import argparse

@@ -189,10 +189,11 @@ def _programme(problem: Problem, move: Move) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _largest_alike(shown: np.ndarray, need: np.ndarray) -> np.ndarray:
-    """Of pairs with the same circuits in all configurations (`shown` [pairs K]), the one that needs most."""
-    key = shown @ np.random.default_rng(0).random(shown.shape[1])
-    order = np.lexsort((need, key))
-    return order[np.append(np.diff(key[order]) > 0, True)] if len(order) else order
+    """Of pairs with the same circuits in all configurations (`shown` [pairs K]), those that need most."""
+    _, alike = np.unique(shown @ np.random.default_rng(0).random(shown.shape[1]), return_inverse=True)
+    most = np.zeros(len(need))
+    np.maximum.at(most, alike, need)
+    return np.flatnonzero(need >= most[alike])
 
 
 def _rows(problem: Problem, shown: np.ndarray, switch: np.ndarray, pair: tuple[np.ndarray, np.ndarray], packet: float):
