@@ -29,6 +29,7 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.relaxed import demand_logits, soft_circuits
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import between_servers
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.demand_families import record_digests
 from mfabric_jax.traffic.scenarios import expected
@@ -206,7 +207,7 @@ class PolicyNetwork(eqx.Module):
         share_steps: int = SHARE_STEPS,
     ) -> Plan:
         """Circuits and relay shares; arguments as for `learned`."""
-        seen, spread = expected(demand, not_negative("sigma", sigma))
+        seen, spread = expected(between_servers(region, demand), not_negative("sigma", sigma))
         circuits = Circuits(self.circuits(normalised(seen, region), region.degrees, spread))
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 
