@@ -36,7 +36,7 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.exact import ROUTINGS
 from mfabric_jax.policies.index_rule import Index
-from mfabric_jax.policies.learned import KINDS, Trained, save
+from mfabric_jax.policies.learned import KINDS, Trained, load, save
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalised, samples_of
@@ -77,6 +77,8 @@ class Training:
     changed, which costs the delay."""
     method: str = "gradient"
     """gradient through real-valued circuits; reinforce, evolution: trials with whole circuits."""
+    start: str | None = None
+    """Trained network to begin with, of this width and depth; none: weights of the seed."""
     chain: int = 4
     """All-to-alls of a chain, with the objective iteration."""
     routing: str = "relay"
@@ -117,6 +119,8 @@ class Training:
         one_of("method", self.method, METHODS)
         if self.kind == "index" and (self.objective != OBJECTIVES[0] or self.method != METHODS[0]):
             raise InputError("objective and method are those of a network; an index has its own, got kind 'index'.")
+        if self.start is not None:
+            _started(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
         for field in ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every"):
@@ -228,8 +232,22 @@ class NetworkState(NamedTuple):
 
 def first_network(config: Training) -> NetworkState:
     weighs = config.objective != "all-to-all"
-    model = PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
+    model = _started(config) or PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
+
+
+def _started(config: Training) -> PolicyNetwork | None:
+    if config.start is None:
+        return None
+    model = load(config.start).model
+    if config.kind != "network" or not isinstance(model, PolicyNetwork):
+        raise InputError(f"start must be a trained network, for kind network, got {config.start!r}.")
+    if (model.width, model.depth) != (config.width, config.depth):
+        allowed = f"{config.width} and depth {config.depth}"
+        raise InputError(f"start must have width {allowed}, got {model.width} and {model.depth}.")
+    if model.weighs and config.objective == "all-to-all":
+        raise InputError(f"start {config.start!r} weighs circuits; objective must be forecast or iteration for it.")
+    return model if config.objective == "all-to-all" else model.weighing()
 
 
 @eqx.filter_jit
