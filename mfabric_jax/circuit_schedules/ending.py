@@ -18,12 +18,17 @@ class Span(NamedTuple):
 
 
 def end_s(problem: Problem, schedule: Placed) -> float:
-    """Circuits carry a pair's bytes from time 0 on while they are up. What all of them leave shares the packet NICs
-    max-min fairly from time 0; infinite where there are none."""
+    """The later of `part_ends_s`."""
+    return max(part_ends_s(problem, schedule))
+
+
+def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
+    """Of circuits and of packet NICs. Circuits carry a pair's bytes from time 0 on while they are up. What all of them
+    leave shares the packet NICs max-min fairly from time 0; infinite where there are none."""
     spans = list(_spans(problem, schedule))
     room = sum((span.seconds * span.circuits for span in spans), np.zeros(problem.need.shape))
     left = problem.without_rounding(problem.need - room, len(spans))
-    return max(_circuits_s(problem.need, spans), _packets_s(problem, left))
+    return _circuits_s(problem.need, spans), _packets_s(problem, left)
 
 
 def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:

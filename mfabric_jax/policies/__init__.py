@@ -135,6 +135,13 @@ def takes_many(policy: Policy) -> bool:
     return "weights" in inspect.signature(policy).parameters
 
 
+def of_package(policy: Policy) -> bool:
+    """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
+    while hasattr(policy, "func"):
+        policy = policy.func
+    return isinstance(policy, Trained) or any(policy is one for one in REGISTRY.values())
+
+
 def is_own(policy: str | Policy) -> bool:
     return not isinstance(policy, str) or is_function(policy)
 

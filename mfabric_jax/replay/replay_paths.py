@@ -61,7 +61,7 @@ DTYPE = "float64"  # long sums of times
 class Prepared(NamedTuple):
     """Flows of a graph on the L links of a fabric, with scaled computations and with latency in front of messages.
     `routed`: the flows and the links of transfers. `cluster`, `nic_gbps`: None on a user's graph. `gpu` [R]: of every
-    rank. `paths`: how flows use equal paths.
+    rank. `paths`: how flows use equal paths. `file`: of a user's graph.
     """
 
     graph: TaskGraph
@@ -72,6 +72,7 @@ class Prepared(NamedTuple):
     gpu: np.ndarray
     paths: str
     relays: str | None = None
+    file: str | None = None
 
     @property
     def flows(self) -> Flows:
@@ -112,7 +113,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
     routed = Routed(flows, Routes(hops[row], share[row]))
     nic_gbps = None if placed.cluster is None else case.network.nic_gbps
-    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays)
+    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays, config.graph)
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:

@@ -249,6 +249,7 @@ def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
     flows = prepared.flows
     return {
         "fabric": prepared.fabric,
+        **({} if prepared.file is None else {"graph": prepared.file}),
         "nic_gbps": prepared.nic_gbps,
         "ranks": prepared.graph.ranks,
         "servers": None if prepared.cluster is None else prepared.cluster.servers,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.case.paths import Case
-from mfabric_jax.case.policies import name_of
+from mfabric_jax.case.policies import NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
@@ -27,9 +27,12 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
+    from mfabric_jax.fabric import Region
     from mfabric_jax.policies import Policy
     from mfabric_jax.timing import Rules
+    from mfabric_jax.timing.scheduled import Planner
 
+SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -136,9 +139,16 @@ class Settings(Hardware):
     recipe: str = "none"
 
     @property
+    def scheduled(self) -> bool:
+        """Whether circuits turn while an all-to-all runs."""
+        return self.case.circuits.schedule != NO_SCHEDULE
+
+    @property
     def first(self) -> str:
-        """Name of the rule in `timing.First`."""
+        """Name of the rule in `timing.First`, or `SCHEDULE`."""
         turn: Any = self.case.circuits.turn
+        if self.scheduled:
+            return SCHEDULE
         if turn.name == "predict" and turn.predictor == "random":
             return "random"
         return "block" if turn.name in ("on-demand", "always", "span") else turn.name
@@ -259,6 +269,14 @@ class Settings(Hardware):
     @property
     def policy_name(self) -> str:
         return name_of(self.case.circuits.policy)
+
+    def planner(self, region: Region) -> Planner:
+        """The scheduler of the case, for all-to-alls of a region; `InputError` where it does not work there."""
+        from mfabric_jax.circuit_schedules.planned import planner
+
+        circuits = self.case.circuits
+        how = {"switches": circuits.switches, "all_stop": circuits.all_stop, "directed": circuits.directed}
+        return planner(circuits.schedule, region, **how)  # type: ignore[arg-type]
 
     def circuits_policy(self, mean=None) -> Policy:
         """The policy with its settings; `mean`: demand for "static"."""

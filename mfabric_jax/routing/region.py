@@ -37,9 +37,19 @@ def all_to_all_time(
 
     Flows on the EPS share ports max-min fairly, except under split, where each is paced to end at the common time
     (max-min sharing would end later, see `port_bound`). Infinity where bytes have no path. Works under `vmap`;
-    differentiable in demand, bandwidth, real-valued circuits and shares.
+    differentiable in demand, bandwidth, real-valued circuits and shares. A plan with a schedule takes its
+    `schedule_time`, whatever the routing.
     """
+    if (seconds := _scheduled(region, plan, demand)) is not None:
+        return seconds
     return jnp.maximum(*part_times(region, plan, demand, routing=routing))
+
+
+def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
+    from mfabric_jax.routing.schedule import schedule_time  # it builds on this module
+
+    schedule = plan.schedule if isinstance(plan, Plan) else None
+    return None if schedule is None else schedule_time(region, schedule, demand)
 
 
 def part_times(
@@ -133,9 +143,12 @@ def fluid_lower_bound(
 ) -> Float[Array, ""]:
     """Completion time of one all-to-all whose flows are paced to end together [s]: the busiest circuit or EPS port.
 
-    A cheap lower bound of `all_to_all_time` (equal under split), with the same arguments; use it to optimise circuits.
+    A cheap lower bound of `all_to_all_time` (equal under split and for a schedule), with the same arguments; use it to
+    optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
+    if (seconds := _scheduled(region, plan, demand)) is not None:
+        return seconds
     circuits = plan.circuits if isinstance(plan, Plan) else plan
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))

@@ -1,5 +1,7 @@
 """Your own Equinox modules in files: they come back as they were, by name, and what cannot come back is refused."""
 
+import importlib
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -94,3 +96,12 @@ def test_a_file_that_lacks_what_builds_is_refused(tmp_path, field):
     path = policies.save(tmp_path / "own.policy", Weighted(key=jax.random.key(0)))
     path.write_bytes(path.read_bytes().replace(f'"{field}"'.encode(), b'"other"', 1))
     assert "lacks what a policy of kind 'module' needs" in refused(policies.load, path)
+
+
+def test_the_class_of_a_file_builds_what_was_imported_from_it(tmp_path, monkeypatch):
+    (tmp_path / "tables.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = importlib.import_module("tables").Table(DEMAND)
+    build = f"{tmp_path / 'tables.py'}:blank"
+    path = policies.save(tmp_path / "own.policy", policy, build=build, settings={"servers": 4})
+    np.testing.assert_array_equal(policies.load(path).model.scores, DEMAND)
