@@ -255,7 +255,7 @@ def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam on `mean_time`, returned as "time"."""
-    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    strength = _strength(step, config)
     held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
@@ -268,7 +268,7 @@ def chain_step(
     state: NetworkState, batch: Chain, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam on the mean time of chains, by the configuration's method."""
-    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    strength = _strength(step, config)
     if config.method == "gradient":
 
         def mean(model):
@@ -282,6 +282,13 @@ def chain_step(
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
     return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
+
+
+def _strength(step: Int[Array, ""], config: Training) -> Float[Array, ""]:
+    """How whole the circuits are that are timed; a network that was trained before knows whole ones."""
+    if config.start is not None:
+        return jnp.ones((), jnp.float32)
+    return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
 
 
 def _adam(config: Training) -> optax.GradientTransformation:
@@ -464,7 +471,7 @@ def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Li
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
         usual = dataclasses.replace(config, batch=HELD_OUT, varied=0.0)
-        if config.objective == "all-to-all":
+        if config.objective == "all-to-all" or isinstance(model, Index):
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
         else:
             times = _chain_times(model, chains_of(key, *pooled, usual, servers))
