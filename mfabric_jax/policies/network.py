@@ -106,7 +106,8 @@ class PolicyNetwork(eqx.Module):
         """Circuits and relay shares; arguments as for `learned`."""
         before = None if previous is None else previous.circuits.count
         given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
-        circuits = Circuits(self.chosen(between_servers(region, demand), region, before, **given))
+        demand = between_servers(region, demand)
+        circuits = Circuits(self.chosen(demand, region, before, **given))
         seen, _ = expected(demand, sigma)
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 
