@@ -58,6 +58,11 @@ def schedulers(
     return both.__getitem__
 
 
+def scheduler_named(name: str) -> Scheduler:
+    """By name on one switch, its first turn paid, or the function of FILE.py:FUNCTION."""
+    return load_function(name, "scheduler") if is_function(name) else get(name)
+
+
 def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planner:
     """`scheduler`: demand is known before -> scheduler."""
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.circuit_schedules.registry import get
 from mfabric_jax.fabric.region import Region
@@ -29,7 +29,7 @@ class Stage(NamedTuple):
     """What switches show, and the bytes [S S] that their circuits carry meanwhile, one hop each."""
 
     schedule: Schedule
-    demand: Float[Array, "S S"]
+    demand: Float[ArrayLike, "S S"]
 
 
 def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | None = None, **how: Any) -> list[Stage]:
@@ -52,7 +52,7 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
     """Completion time of stages that wait for each other [s]: the sum of their `schedule_time`. A stage turns to its
     first configuration unless that is free to it."""
-    times = [schedule_time(region, *stage) for stage in stages]
+    times = [schedule_time(region, stage.schedule, jax.numpy.asarray(stage.demand)) for stage in stages]
     return jax.numpy.stack(times).sum() if times else jax.numpy.zeros(())
 
 

@@ -8,6 +8,7 @@ Both judge what deployed policies do: whole circuits, kept or changed, and chang
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,7 +30,7 @@ METHODS = ("gradient", "reinforce", "evolution")
 OF_LOGITS = 0.3  # standard deviation of the noise of logits
 OF_WEIGHTS = 0.05  # of the noise of weights
 PAIRS = 8  # of opposite weights that a step of evolution tries
-Slopes = tuple[Float[Array, ""], PolicyNetwork]
+Slopes = tuple[Float[Array, ""], Any]
 
 
 def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
@@ -70,13 +71,15 @@ def _noise(key, servers: int) -> Float[Array, "S S"]:
 def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
     """Its gradient is that of the logarithm of the probability of the noise that was drawn."""
 
-    def one(forecast, key, before):
+    def one(given):
+        forecast, key, before = given
         seen, spread = expected(forecast, chain.sigma)
         delay = relative_delay(chain.region, seen, chain.hidden_s)
         logits = model.logits(normalised(seen, chain.region), chain.region.degrees, spread, before, delay)
         return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # a pair's noise stands there twice
 
-    return jax.vmap(one)(chain.forecast, jax.random.split(key, len(chain.demand)), before).sum()
+    keys = jax.random.split(key, len(chain.demand))
+    return lax.map(one, (chain.forecast, keys, before)).sum()  # under two `vmap`, XLA for CPUs fails on the products
 
 
 def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:

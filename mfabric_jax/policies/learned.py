@@ -18,35 +18,59 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
 from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
+from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.routing import Plan
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.demand_families import record_digests
 
-KINDS = ("network", "index")
+KINDS = ("network", "index")  # of `mfabric train`
+OWN = "module"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
     """A trained policy, callable as any other, and its training `configuration`; equal only to itself."""
 
-    model: PolicyNetwork | Index
+    model: Any
     configuration: Mapping[str, Any]
 
     def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None, **settings: Any) -> Plan:
         return self.model(demand, region, previous=previous, key=key, **settings)
 
 
-def save(path: str | os.PathLike, model: PolicyNetwork | Index, configuration: Mapping[str, Any]) -> Path:
-    """Write a policy to one file. `configuration` must fit in JSON."""
-    kind = KINDS[isinstance(model, Index)]
-    header = {"kind": kind, "settings": model.settings(), "configuration": dict(configuration)}
-    return policy_file.write(path, header, model if isinstance(model, PolicyNetwork) else ())
+def save(
+    path: str | os.PathLike,
+    policy: Any,
+    configuration: Mapping[str, Any] | None = None,
+    *,
+    build: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a policy to one file, NAME.policy, for `load`, `get` and every `--policy`.
+
+    - `policy`: a network or index of `mfabric train`, or your own Equinox module, called as
+      `policy(demand, region, *, previous=None, key=None) -> Plan`.
+    - `configuration`: how it was trained; must fit in JSON.
+    - `build`, `settings`: of your own module. FILE.py:FUNCTION or MODULE:NAME of what makes a module of the same shapes
+      from the settings (a `key`, where it takes one, is given); None: the module's class. They are called again by
+      `load`, so load only files that you trust.
+
+    `InputError` for what could not be built again.
+    """
+    header: dict[str, Any]
+    if isinstance(policy, PolicyNetwork | Index):
+        header = {"kind": KINDS[isinstance(policy, Index)], "settings": policy.settings()}
+    else:
+        header = {"kind": OWN} | recipe(policy, build, settings)
+    return policy_file.write(
+        path, header | {"configuration": dict(configuration or {})}, () if isinstance(policy, Index) else policy
+    )
 
 
 def load(path: str | os.PathLike) -> Trained:
     """The policy in a file written by `save`; the same object until the file changes.
 
-    `InputError` for a missing or damaged file, or one that holds no policy.
+    `InputError` for a missing or damaged file, one that holds no policy, or one whose module cannot be built.
     """
     path = os.fspath(path)
     return _loaded(path, *stamp(path))
@@ -107,20 +131,44 @@ def learned(
     Trained for relay routing at 8 and 16 servers with sigma up to 1. `key` is not used.
     """
     given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
-    return _shipped_network()(demand, region, previous=previous, **given)
+    return shipped_network()(demand, region, previous=previous, **given)
+
+
+def untrained(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    sigma: float | Float[Array, ""] = 0.0,
+    share_steps: int = SHARE_STEPS,
+    hidden_s: float | Float[Array, ""] = 0.0,
+) -> Plan:
+    """`learned` before its training: circuits follow the expected demand, kept or changed as there. What training adds
+    is the difference of the two."""
+    given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    return first_network()(demand, region, previous=previous, **given)
 
 
 @functools.cache
-def _shipped_network() -> Trained:
+def first_network() -> PolicyNetwork:
+    with jax.ensure_compile_time_eval():
+        return PolicyNetwork(weighs=True, key=jax.random.key(0))
+
+
+@functools.cache
+def shipped_network() -> Trained:
     return _trained(policy_file.read(DATA / "network.policy"))
 
 
 def _trained(stored: policy_file.Stored) -> Trained:
     header = stored.header
-    kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), KINDS)
+    kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), (*KINDS, OWN))
     try:
         if kind == "index":
             model = Index(**header["settings"])
+        elif kind == OWN:
+            model = stored.leaves(skeleton(header["build"], header["settings"]))
         else:
             with jax.ensure_compile_time_eval():  # the first use may be inside jit
                 shape = eqx.filter_eval_shape(PolicyNetwork, **header["settings"], key=jax.random.key(0))

@@ -304,7 +304,7 @@ class Settings(Hardware):
             return jax.tree_util.Partial(policies.static, mean=mean)
         policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and name in policies.SETTLE_TIES else policy
+        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

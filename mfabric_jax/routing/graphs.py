@@ -89,7 +89,7 @@ def _rates(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> dict[str, f
         step = max(1, PAIRS_AT_ONCE // shape.server)
         parts = [slice(first, first + step) for first in range(0, len(src), step)]
         ends = ([_gpus_of(shape.server, server[some]) for server in (src, dst)] for some in parts)
-        load = sum(_load(graph, *both, np.full(len(both[0]), part), paths, seed) for both in ends)
+        load = sum(_load(graph, src, dst, np.full(len(src), part), paths, seed) for src, dst in ends)
         return 1 / _over(graph, np.asarray(load))
 
     onward = np.arange(servers - stage)

@@ -51,7 +51,11 @@ def rows(tmp_path):
             {"radix": 12, "oversubscription": 2},
         ),
         ("fat-tree", {"fabric": "fat-tree", "tiers": 3, "radix": 8}, {"radix": 8}),
-        ("planes", {"fabric": "multi-plane", "radix": 64, "multi-plane.planes": 4}, {"planes": 4, "split": True}),
+        (
+            "planes",
+            {"fabric": "multi-plane", "radix": 8, "multi-plane.planes": 4},
+            {"planes": 4, "split": True, "radix": 8},
+        ),
     ],
 )
 def test_trees_and_planes_are_those_of_the_fabric(rows, kind, named, numbers):

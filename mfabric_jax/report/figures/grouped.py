@@ -70,22 +70,31 @@ def in_classes(network: Any, pairs: list[Pair]) -> Shown:
     names = [f"{number:,} {name}" for number, name in zip(count.tolist(), kinds, strict=True)]
     some: dict[tuple[int, int, str, str], list[Pair]] = {}
     for pair in pairs:
-        ends = sorted(int(of[node]) for node in pair.ends)
-        some.setdefault((ends[0], ends[1], pair.kind, pair.label), []).append(pair)
+        one, other = (int(of[node]) for node in pair.ends)
+        if one > other:
+            one, other, pair = other, one, _turned(pair)
+        some.setdefault((one, other, pair.kind, pair.label), []).append(pair)
     between: dict[tuple[int, int], Pair] = {}
     own = []
     for (one, other, link, label), every in sorted(some.items()):
-        each = tuple(_each(of, every, end, int(count[end])) for end in (one, other))
+        each = [_each(of, every, end, int(count[end])) for end in (one, other)]
         if one == other:
             own.append(f"of the {names[one]}, each with {each[0]} others ({link}, {label} Gbps)")
             continue
-        there = between.setdefault((one, other), Pair((one, other), link, each=("", "")))
-        there.each = tuple(f"{old}, {new}" if old else new for old, new in zip(there.each or (), each, strict=True))
+        there = between.setdefault((one, other), Pair((one, other), link))
+        low, high = there.each or ("", "")
+        there.each = f"{low}, {each[0]}".lstrip(", "), f"{high}, {each[1]}".lstrip(", ")
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
-        there.ways |= {False, True} if any(pair.ways != every[0].ways for pair in every) else every[0].ways
+        there.ways.update(*(pair.ways for pair in every))
         there.links += [number for pair in every for number in pair.links]
     said = "a box: nodes that are joined alike; at its lines, with how many nodes of the other box each is joined"
     return Shown(kinds, names, list(between.values()), "; ".join([said, *own]))
+
+
+def _turned(pair: Pair) -> Pair:
+    """The pair from its other end."""
+    one, other = pair.ends
+    return Pair((other, one), pair.kind, pair.gbps[::-1], {not way for way in pair.ways}, pair.links)
 
 
 def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
