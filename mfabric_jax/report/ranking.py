@@ -81,7 +81,7 @@ def above_peak(row: Mapping[str, Any]) -> float | None:
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
     """By model ("" without one) the deciding column and possible designs, best first; equal choices are averaged."""
-    rows = [row for row in _complete(rows) if possible(row)]
+    rows = [row for row in grid.with_named_graphs(_complete(rows)) if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
     if not rows:
         return {}

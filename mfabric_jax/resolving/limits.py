@@ -35,7 +35,7 @@ def _sends_again(at: dict[str, Any]) -> bool:
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
-MORE_THAN_DEMAND = ("random", "previous", "threshold")  # policies that draw, or know the circuits in place
+MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or know circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
@@ -161,11 +161,20 @@ def _check_passes(at: dict[str, Any]) -> None:
         refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
     if at["circuits.partial"]:
         refuse("circuits.partial", (False,), "job.overlap passes", True)
-    if at["circuits.policy"] in MORE_THAN_DEMAND and at["circuits.turn"] != "span":
-        raise Misfit(
-            f"circuits.policy must choose by demand alone beside job.overlap passes (or circuits.span.length be "
-            f"iteration or run), got {at['circuits.policy']}, which also knows the circuits in place or draws them."
-        )
+    if at["circuits.policy"] in MORE_THAN_DEMAND and each_by_demand(at):
+        raise more_than_demand(at["circuits.policy"])
+
+
+def each_by_demand(at: dict[str, Any]) -> bool:
+    """Whether a policy must choose by demand alone."""
+    return PASSES(at) and at["circuits.turn"] != "span"
+
+
+def more_than_demand(name: str) -> Misfit:
+    return Misfit(
+        f"circuits.policy must choose by demand alone beside job.overlap passes (or circuits.span.length be "
+        f"iteration or run), got {name}, which also knows the circuits in place or draws them."
+    )
 
 
 def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
-from mfabric_jax.case.policies import NO_SCHEDULE, check_name
+from mfabric_jax.case.policies import NO_SCHEDULE, check_name, is_file, is_function
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
+from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.placement_files import check_given, read_placement
@@ -656,6 +656,21 @@ def _check_groups(resolved: Resolved) -> None:
         elif group.reconfigures:
             rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
+            _check_by_demand(case, settings.circuits_policy(), group)
+
+
+def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
+    """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
+    name = case.circuits.policy
+    if each_by_demand(flat(case)) and (is_file(name) or is_function(name)):
+        import jax
+
+        from mfabric_jax.policies import uniform
+        from mfabric_jax.timing.switching import remembers
+
+        start = uniform(None, group).circuits.count
+        if remembers(policy, group, 1.0 * start, start, jax.random.key(0)):
+            raise more_than_demand(name)
 
 
 def _check_measured(case: Case) -> None:

@@ -103,7 +103,7 @@ CASES = [  # settings that do not go together, or that nothing has
     (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
     *[
         (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone beside job.overlap passes")
-        for policy in ("random", "previous", "threshold")
+        for policy in ("random", "previous", "threshold", "local-search", "relaxed")
     ],
     (
         {"job.recompute": "block", "circuits.turn": "pays"},
