@@ -33,8 +33,8 @@ from .script import Found, Script, cells, check
 
 FAMILIES = {
     "standard": standard,
-    "MoE, Zipf 0.4": moe,
-    "MoE, Zipf 0.8": lambda servers, seed: moe(servers, seed, skew=0.8),
+    "MoE 0.4": moe,
+    "MoE 0.8": lambda servers, seed: moe(servers, seed, skew=0.8),
     "uniform": uniform,
 }
 SCHEDULERS = ("spectra", "whole-pair", "solstice", "keep-or-turn", "joint")
@@ -177,6 +177,6 @@ TREE = lines(X, ("over_tree", "fat-tree of the same price / schedule"), "{family
 build = then(once, beside(STAY, TREE))
 
 
-QUICK = {"families": ("MoE, Zipf 0.8",), "packets": (2,), "draws": 1}
+QUICK = {"families": ("MoE 0.8",), "packets": (2,), "draws": 1}
 SCRIPT = Script(Config, quick=QUICK, dtype="float64")
 SCRIPT.start(__name__)
