@@ -3,7 +3,7 @@
 A server has 8 NICs of 400 Gbps: some on optical switches of a port each, the others on packet switches. Four ways to
 carry an all-to-all, none of which relays:
 
-- schedule: the best of some schedulers, all turns paid; joint is asked for delays of a thousandth to ten times the
+- schedule: the best of some schedulers, all turns paid; joint is asked for delays of a hundredth to ten times the
   seconds of the bytes, and what it shows there is timed with the delay that there is;
 - one set: circuits chosen for the demand (the best of several policies), one turn paid, packets split;
 - static: circuits chosen once for the mean of all demands of the family, no turn, packets split;
@@ -38,10 +38,10 @@ FAMILIES = {
     "uniform": uniform,
 }
 SCHEDULERS = ("spectra", "whole-pair", "solstice", "keep-or-turn", "joint")
-PLANNED = 1e-3, 10.0  # delays that joint plans for, over seconds of the bytes
+PLANNED = 0.01, 10.0  # delays that joint plans for, over seconds of the bytes
 POLICIES = ("greedy", "uniform")
 NIC_GBPS, NICS = 400.0, 8
-PROGRAMMES = 60  # of joint, from each start
+PROGRAMMES = 30  # of joint, from each start
 SEEN = 8  # demands whose mean static circuits are for
 
 
@@ -54,7 +54,7 @@ class Config:
     gigabytes: tuple[float, ...] = (0.004, 0.04, 0.4, 4.0)  # Of the busiest server in one all-to-all.
     delays_s: tuple[float, ...] = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)  # Of a turn.
     servers: int = 16  # Of a region.
-    draws: int = 2  # Of every family.
+    draws: int = 1  # Of every family.
 
     def __post_init__(self):
         check(self, known={"families": FAMILIES}, positive="gigabytes", not_negative="delays_s", whole={1: "draws"})
