@@ -17,6 +17,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import Region, all_to_all_time, policies
@@ -97,7 +98,8 @@ def _nic_Bps() -> float:
 
 def _region(servers: int, packets: int, delay_s: float, nic_gbps: float = 8e-9 / NICS) -> Region:
     """Numbers as arrays: other ones are no other program. By default all NICs of a server carry 1 byte/s together."""
-    return Region(servers, np.asarray(nic_gbps), NICS - packets, np.asarray(float(packets)), np.asarray(delay_s))
+    nic, packet, delay = map(jnp.asarray, (nic_gbps, float(packets), delay_s))
+    return Region(servers, nic, NICS - packets, packet, delay)
 
 
 def _moving(demands: np.ndarray, packets: int, quotient: float) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _moving(demands: np.ndarray, packets: int, quotient: float) -> dict[str, Any
 def _planned(name: str, packets: int, quotient: float, demand: bytes, servers: int) -> Schedule:
     if name == "joint" and quotient != (near := float(np.clip(quotient, *PLANNED))):
         return _planned(name, packets, near, demand, servers)
-    settings = {"programmes": PROGRAMMES} if name == "joint" else {}
+    settings: dict[str, Any] = {"programmes": PROGRAMMES} if name == "joint" else {}
     scheduler = get(name, switches=NICS - packets, **settings)
     return scheduler(np.frombuffer(demand).reshape(servers, servers), _region(servers, packets, quotient))
 

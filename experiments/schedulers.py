@@ -8,7 +8,9 @@ standard deviation of 0.07.
 
 import dataclasses
 import time
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import Region
@@ -57,11 +59,13 @@ def run(config: Config) -> Found:
     for servers, family, packet, delay, seed in cells(config, *axes):
         demand = FAMILIES[family](servers, seed)
         # numbers as arrays: other ones are no other program
-        region = Region(servers, np.asarray(8e-9), 1, np.asarray(packet), np.asarray(delay))
+        nic, eps, turn = map(jnp.asarray, (8e-9, packet, delay))
+        region = Region(servers, nic, 1, eps, turn)
         bound = float(lower_bound(demand, region))
         get("quick")(demand, region)  # its loops are compiled once
         for name in config.schedulers:
-            scheduler = get(name, **({"programmes": config.programmes} if name == "joint" else {}))
+            settings: dict[str, Any] = {"programmes": config.programmes} if name == "joint" else {}
+            scheduler = get(name, **settings)
             began = time.process_time()
             schedule = scheduler(demand, region)
             planned_ms = 1000 * (time.process_time() - began)
