@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, one_of, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
 
 Scheduler = Callable[[Any, Region], Schedule]
-NAMES = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint")
 TRACED = "schedulers run on the host: demand and region must be numbers, got traced ones."
 
 
@@ -50,7 +50,7 @@ def get(
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
     def scheduler(demand: Any, region: Region) -> Schedule:
-        used, facts = _used(demand, region), facts_of(region, switches)
+        used, facts = used_of(demand, region), facts_of(region, switches)
         delay = float(region.delay_s) if delay_s is None else float(delay_s)
         found = function(used, **facts, **how, delay_s=delay, **settings)
         return Schedule(*found, **how, delay_s=delay_s).checked(region)
@@ -69,7 +69,7 @@ def _function(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(_module(name)), name.replace("-", "_"))
 
 
-def _used(demand: Any, region: Region) -> np.ndarray:
+def used_of(demand: Any, region: Region) -> np.ndarray:
     """The demand without its diagonal in float64."""
     if not concrete(demand):
         raise InputError(TRACED)

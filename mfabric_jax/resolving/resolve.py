@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
-from mfabric_jax.case.policies import check_name
+from mfabric_jax.case.policies import NO_SCHEDULE, check_name
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
@@ -621,6 +621,8 @@ def _settings(case: Case, gpu: Gpu, recipe: str) -> Settings:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
             axes_of(source.axes)
+    if case.circuits.schedule != NO_SCHEDULE:
+        check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
     return Settings(**_hardware(case, gpu), recipe=recipe)
@@ -649,7 +651,9 @@ def _check_groups(resolved: Resolved) -> None:
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
     resolved.fabric.check_ratio(case.network.oversubscription)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
-        if group.reconfigures:
+        if group.reconfigures and settings.scheduled:
+            settings.planner(group)
+        elif group.reconfigures:
             rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
 

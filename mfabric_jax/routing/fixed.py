@@ -26,6 +26,7 @@ from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.cluster import cluster_routes, links_of
+from mfabric_jax.routing.gradients import gradient_nics
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
@@ -146,10 +147,9 @@ def wired(fabric: DirectLinks, count=None) -> DirectLinks:
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
     rates, stage = {}, fabric.stage
     if fabric.ring_nics is None:
-        src, dst = (x.ravel() for x in np.mgrid[:stage, :stage])
-        away = src != dst
-        one = stage == 1
-        rates["ring_nics"] = fabric.nics if one else most_at_once(mesh, src[away], dst[away], 1 / (stage - 1))
+        of_mesh = functools.partial(most_at_once, mesh)
+        whole = mesh.servers // stage * stage
+        rates["ring_nics"] = fabric.nics if stage == 1 else gradient_nics(of_mesh, np.inf, whole, stage)
     if fabric.stage_nics is None:
         src = np.arange(mesh.servers - stage)
         rates["stage_nics"] = most_at_once(mesh, src, src + stage) if len(src) else fabric.nics

@@ -9,7 +9,7 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.html.panels import PAPER, _entry, contrast, hue, on_dark
+from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from tests.report import synthetic
 
 ONE = {"models": ("llama-moe",)}
@@ -154,4 +154,4 @@ def test_every_fabric_has_a_glyph_on_the_page():
     for name in (*NAMES, "graph"):
         label, colour, marker = get(name).look
         for hollow in (False, True):
-            assert label in _entry(style.Look(label, colour, marker, hollow=hollow), bars=False)
+            assert label in entry(style.Look(label, colour, marker, hollow=hollow), bars=False)
