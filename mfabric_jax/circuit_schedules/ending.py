@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.placing import Placed, Problem
+from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.registry import facts_of
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
 
 
@@ -34,6 +37,17 @@ def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
     room = sum((span.seconds * span.circuits for span in spans), np.zeros(problem.need.shape))
     left = problem.without_rounding(problem.need - room, len(spans))
     return _circuits_s(problem.need, spans), _packets_s(problem, left)
+
+
+def ended(region: Region, schedule: Schedule, demand: np.ndarray) -> float:
+    """`schedule_time` on the host, in float64, of equal servers: no program for each number of configurations."""
+    names = ("switches", "all_stop", "directed", "first_free")
+    how = {name: getattr(schedule, name) for name in names}
+    delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
+    problem = problem_of(demand, **facts_of(region, schedule.switches), **how, delay_s=float(delay))
+    shown = (np.asarray(part) for part in (schedule.configurations, schedule.seconds, schedule.switch))
+    configurations, seconds, switch = shown
+    return end_s(problem, (configurations, seconds.astype(float), switch))
 
 
 def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.circuit_schedules.registry import get
+from mfabric_jax.circuit_schedules.rotor import ROUNDING
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.schedule import schedule_time
@@ -73,6 +74,6 @@ def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, given: 
         slots = [stage.max() / circuit for stage in _spread(demand, threshold) if stage.any()]
         if slot_s is None:
             return sum(slot + delay for slot in slots)
-        return sum(math.ceil(slot / slot_s * (1 - 1e-12)) * (slot_s + delay) for slot in slots)
+        return sum(math.ceil(slot / slot_s * (1 - ROUNDING)) * (slot_s + delay) for slot in slots)
 
     return min(np.unique(np.append(demand, 0)).tolist()[::-1], key=seconds)
