@@ -10,7 +10,8 @@ from mfabric_jax.checks import InputError, one_of
 
 NAMES = (
     *("greedy", "greedy-released", "greedy-next", "uniform", "random", "static", "previous", "topoopt", "matching"),
-    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "exact", "topologies"),
+    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "untrained", "exact"),
+    "topologies",
 )
 SCHEDULERS = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint")
 NO_SCHEDULE = "none"

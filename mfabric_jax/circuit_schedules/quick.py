@@ -60,29 +60,20 @@ def several(need: np.ndarray, facts: Problem) -> Several:
     if not ports:
         nothing = np.zeros((many, 0))
         return Several(np.zeros((many, 0, 0, servers), np.int16), nothing, nothing.astype(int), np.zeros(many, int))
-    plan = Plan(
-        np.empty((most, servers), np.int64), *np.empty((1, most)), *_whole(2, most), np.empty(most), *_whole(1, most)
-    )
-    square = np.empty((3, servers, servers))
-    work = Work(
-        *square,
-        np.empty(servers),
-        *_whole(2, servers),
-        np.empty(2 * servers),
-        np.empty(4 * servers, np.int64),
-        np.empty(2 * servers),
-        np.empty(facts.switches),
-    )
+    column, rows = np.empty((most, servers), np.int64), np.empty((2, most))
+    order, shown_as, on = np.empty((3, most), np.int64)
+    plan = Plan(column, rows[0], order, shown_as, rows[1], on)
+    left, cost, uncovered = np.empty((3, servers, servers))
+    columns, of_rows = np.empty((2, servers), np.int64)
+    lines, spare = np.empty((2, 2 * servers))
+    index, free = np.empty(4 * servers, np.int64), np.empty(facts.switches)
+    work = Work(left, cost, uncovered, np.empty(servers), columns, of_rows, spare, index, lines, free)
     known = Facts(float(facts.packet), facts.switches, ports, float(facts.delay_s), bool(facts.first_free))
     partner = np.empty((many, most, ports, servers), np.int16)
     seconds, switch, count = np.zeros((many, most)), np.zeros((many, most), np.int16), np.empty(many, np.int64)
     _loops()(np.ascontiguousarray(need, float), known, plan, work, partner, seconds, switch, count)
     shown = int(count.max(initial=0))
     return Several(partner[:, :shown], seconds[:, :shown], switch[:, :shown], count)
-
-
-def _whole(rows: int, length: int) -> np.ndarray:
-    return np.empty((rows, length), np.int64)
 
 
 @made_once

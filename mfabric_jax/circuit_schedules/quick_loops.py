@@ -11,6 +11,7 @@ import numpy as np
 from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, matched_above
 
 ROUNDING = 1e-9  # of the busiest line, as in `placing`
+DIGIT = float(np.finfo(float).eps)
 LEVEL = 1e-12  # of the load, as in `spectra`
 
 
@@ -268,7 +269,7 @@ def packets(need, plan, count, found, work, facts):
                 left[i, plan.column[plan.order[one], i]] -= plan.length[k]
     for i in range(size):
         for j in range(size):
-            kept = left[i, j] > (count + 8) * 2.3e-16 * need[i, j] and i != j
+            kept = left[i, j] > (count + 8) * DIGIT * need[i, j] and i != j
             left[i, j] = left[i, j] if kept else 0.0
     return busiest(left, work.lines) / facts.packet
 

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.circuit_schedules.registry import get
+from mfabric_jax.circuit_schedules.rotor import ROUNDING
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.schedule import schedule_time
@@ -29,7 +30,7 @@ class Stage(NamedTuple):
     """What switches show, and the bytes [S S] that their circuits carry meanwhile, one hop each."""
 
     schedule: Schedule
-    demand: Float[Array, "S S"]
+    demand: Float[ArrayLike, "S S"]
 
 
 def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | None = None, **how: Any) -> list[Stage]:
@@ -52,7 +53,7 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
     """Completion time of stages that wait for each other [s]: the sum of their `schedule_time`. A stage turns to its
     first configuration unless that is free to it."""
-    times = [schedule_time(region, *stage) for stage in stages]
+    times = [schedule_time(region, stage.schedule, jax.numpy.asarray(stage.demand)) for stage in stages]
     return jax.numpy.stack(times).sum() if times else jax.numpy.zeros(())
 
 
@@ -73,6 +74,6 @@ def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, given: 
         slots = [stage.max() / circuit for stage in _spread(demand, threshold) if stage.any()]
         if slot_s is None:
             return sum(slot + delay for slot in slots)
-        return sum(math.ceil(slot / slot_s * (1 - 1e-12)) * (slot_s + delay) for slot in slots)
+        return sum(math.ceil(slot / slot_s * (1 - ROUNDING)) * (slot_s + delay) for slot in slots)
 
     return min(np.unique(np.append(demand, 0)).tolist()[::-1], key=seconds)

@@ -9,10 +9,11 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
+from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 
+ROUNDING = 1e-4  # of a server's degree, by which real-valued circuits may miss a rule
 NO_RELAY = "no circuit leads to a server that could relay"
 UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
 
@@ -28,8 +29,9 @@ class Region(eqx.Module):
     - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    Non-static fields may be traced. A server's GPUs reach all its NICs through the NVSwitch (delegation). Unequal
-    [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
+    Non-static fields may be traced; a batch of regions is one region under `jax.vmap`. A server's GPUs reach all its
+    NICs through the NVSwitch (delegation). Unequal [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25
+    ms): arXiv 2501.03905.
     """
 
     servers: int = eqx.field(static=True)
@@ -53,7 +55,10 @@ class Region(eqx.Module):
         not_negative("electrical_nics", self.electrical_nics)
         for field in ("optical_degree", "electrical_nics"):
             _per_server(field, getattr(self, field), self.servers)
+        _whole("optical_degree", self.optical_degree)
         not_negative("delay_s", self.delay_s)
+        for field in ("nic_gbps", "delay_s", "relay_efficiency"):
+            _of_all(field, getattr(self, field))
         part("relay_efficiency", self.relay_efficiency)
 
     @property
@@ -130,7 +135,22 @@ class Region(eqx.Module):
 def _per_server(field: str, value, servers: int) -> None:
     if not isinstance(value, Tracer) and np.shape(value) not in ((), (servers,)):
         shape = list(np.shape(value))
-        raise InputError(f"{field} must be a number or have the shape [S] = [{servers}], one per server, got {shape}.")
+        wanted = f"must be a number or have the shape [S] = [{servers}], one per server"
+        raise InputError(f"{field} {wanted}, got {shape}; {_vmap(field)}.")
+
+
+def _of_all(field: str, value) -> None:
+    if not isinstance(value, Tracer) and np.ndim(value):
+        raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
+
+
+def _vmap(field: str) -> str:
+    return f"a batch is one region under vmap: jax.vmap(lambda one: ... Region(..., {field}=one) ...)(all)"
+
+
+def _whole(field: str, value) -> None:
+    if concrete(value) and np.any(np.asarray(value) % 1 != 0):
+        raise InputError(f"{field} must be whole, got {np.asarray(value).tolist()}.")
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits
@@ -149,17 +169,31 @@ class Circuits(eqx.Module):
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
 
     def checked(self, degree: ArrayLike) -> "Circuits":
-        """Self, or a runtime error (also under jit) naming the broken rule; `degree` () or [S]: optical NICs per
-        server."""
-        used = self.count.sum(axis=1)
-        rules = {
-            "not symmetric": jnp.any(self.count != self.count.T),
-            "a server joined to itself": jnp.any(jnp.diagonal(self.count) != 0),
-            "a negative count": jnp.any(self.count < 0),
-            "more circuits at a server than its optical degree": jnp.any(used > jnp.asarray(degree, used.dtype)),
-        }
-        broken = jnp.stack([*rules.values()])
+        """Self, if legal for `degree` () or [S], optical NICs per server: `InputError` names a broken rule and a
+        server. Of traced values it is a runtime error that names the rule."""
+        if concrete(self.count) and concrete(degree):
+            count, most = np.asarray(self.count), np.asarray(degree)
+            for rule, wrong in _broken(count, most).items():
+                if wrong.any():
+                    server = int(np.argmax(wrong))
+                    here = f"server {server} has {count[server].tolist()}, its optical degree"
+                    raise InputError(f"circuits: {rule}; {here} is {np.broadcast_to(most, len(count))[server]}.")
+            return self
+        rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
+        broken = jnp.stack([wrong.any() for wrong in rules.values()])
         return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), [f"circuits: {rule}" for rule in rules])
+
+
+def _broken(count, degree) -> dict:
+    """Servers [S] that break each rule; real-valued circuits may miss by rounding."""
+    rounding = degree * ROUNDING if np.issubdtype(count.dtype, np.floating) else 0 * degree
+    used, server = count.sum(axis=1, dtype=count.dtype), np.arange(len(count))
+    return {
+        "not symmetric": (abs(count - count.T) > rounding.max()).any(axis=1),
+        "a server joined to itself": count[server, server] != 0,
+        "a negative count": (count < 0).any(axis=1),
+        "more circuits at a server than its optical degree": used > degree + rounding,
+    }
 
 
 def round_robin(servers: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
@@ -12,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.flows.problem import as_floats
 
 UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
 
@@ -57,7 +57,7 @@ class Schedule(eqx.Module):
         shape = self.configurations.shape
         if len(shape) != 3 or shape[1] != shape[2]:
             raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
-        self.seconds = _floats(seconds)
+        self.seconds = as_floats(seconds)
         self.switch = jnp.zeros(shape[0], jnp.int32) if switch is None else jnp.asarray(switch)
         for field, value in (("seconds", self.seconds), ("switch", self.switch)):
             if value.shape != shape[:1]:
@@ -91,11 +91,6 @@ class Schedule(eqx.Module):
         for rule, mask in _broken(values, self.switches, self.directed).items():
             if mask.any():
                 raise InputError(f"configurations[{int(np.argmax(mask))}] of the schedule has {rule}.")
-
-
-def _floats(value: ArrayLike) -> jax.Array:
-    value = jnp.asarray(value)
-    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.result_type(float))
 
 
 def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:

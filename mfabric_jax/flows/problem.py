@@ -47,11 +47,9 @@ class FlowProblem(eqx.Module):
     def __init__(
         self, capacity: ArrayLike, hops: ArrayLike, share: ArrayLike = 1, weight: ArrayLike = 1, cap: ArrayLike = np.inf
     ):
-        links = jnp.asarray(capacity)
-        if links.ndim != 1:
-            raise InputError(f"capacity must have the shape [L], got {list(links.shape)}.")
-        floating = jnp.issubdtype(links.dtype, jnp.floating)
-        self.capacity = links if floating else links.astype(jnp.result_type(float))
+        self.capacity = as_floats(capacity)
+        if self.capacity.ndim != 1:
+            raise InputError(f"capacity must have the shape [L], got {list(self.capacity.shape)}.")
         self.hops = jnp.asarray(hops)
         if self.hops.ndim != 2 or not jnp.issubdtype(self.hops.dtype, jnp.integer):
             raise InputError(f"hops must be integers [F H], got {self.hops.dtype} {list(self.hops.shape)}.")
@@ -62,6 +60,15 @@ class FlowProblem(eqx.Module):
         refuse_negative(capacity=capacity, weight=weight, cap=cap)
         if self.hops.size and not isinstance(hops, Tracer) and not isinstance(share, Tracer):
             _check_hops(np.asarray(hops), np.asarray(share), self.capacity.size)
+
+
+def as_floats(value: ArrayLike) -> Array:
+    """The array as floats of 32 or 64 bits: integers would truncate bandwidths, and the 8 bits of bfloat16 are too few
+    to add bytes up, so half precision becomes float32."""
+    array = jnp.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(jnp.result_type(float))
+    return array.astype(jnp.float32) if jnp.finfo(array.dtype).bits < 32 else array
 
 
 def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:

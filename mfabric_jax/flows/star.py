@@ -15,7 +15,7 @@ from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.device_events import Release, in_known_order
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
-from mfabric_jax.flows.problem import FlowProblem, once
+from mfabric_jax.flows.problem import FlowProblem, as_floats, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
 
 
@@ -57,9 +57,8 @@ def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 
 
 def _checked(size, up, down, group_up, group_down):
-    size = jnp.asarray(size)
-    dtype = size.dtype if jnp.issubdtype(size.dtype, jnp.floating) else jnp.result_type(float)
-    size, n = size.astype(dtype), size.shape[0] if size.ndim else 0
+    size = as_floats(size)
+    dtype, n = size.dtype, size.shape[0] if size.ndim else 0
     if (group_up is None) != (group_down is None):
         raise InputError("group_up and group_down go together: give both or neither.")
     groups = jnp.zeros((2, 0), dtype)

@@ -95,7 +95,7 @@ def drawn_chain(
         forecast, sigma = jnp.where(is_told, noisy, guess), jnp.where(is_told, sigma, error)
     bound = degree_bound(region, demands.mean(0))
     ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - AT_ONCE) / (1 - AT_ONCE))
-    delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros(())
+    delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
     region = _with_delay(region, delay_s)
     hidden = jnp.maximum(2 * part[5] - 1, 0) * delay_s  # none in half of the chains
     return Chain(region, demands, forecast, sigma, hidden.astype(jnp.float32))
@@ -110,8 +110,9 @@ def _with_delay(region: Region, delay_s: Float[Array, ""]) -> Region:
 def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], share_steps: int) -> Float[Array, ""]:
     """Softened time of the chain over its degree bounds, with real-valued circuits.
 
-    Whether circuits change is soft: the time is expected over both, and what stays is a mixture whose forward value is
-    the likelier one. A chain of one step always takes the proposal.
+    Whether circuits change is soft, by what the forecast says of both; a choice that knew the truth would train
+    proposals that are only good where they are lucky. The time is expected over both, and what stays is the likelier
+    one, with the slope of a mixture. A chain of one step always takes the proposal.
     """
     region, degrees, patience = chain.region, chain.region.degrees, jnp.exp(_patience(model))
     bound = jax.vmap(lambda one: degree_bound(region, one))(chain.demand)
@@ -129,7 +130,9 @@ def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], s
         if len(chain.demand) == 1:
             return fresh, turned
         kept = settled_time(true, before, share_steps)
-        part = jax.nn.sigmoid(((kept - turned) * patience - cost) / UNDECIDED)
+        likely = samples_of(seen[None], region)
+        saved = settled_time(likely, before, share_steps) - settled_time(likely, fresh, share_steps)
+        part = jax.nn.sigmoid((lax.stop_gradient(saved) * patience - cost) / UNDECIDED)
         hard = lax.stop_gradient((part > 0.5).astype(part.dtype) - part) + part
         return hard * fresh + (1 - hard) * before, part * (turned + cost) + (1 - part) * kept
 

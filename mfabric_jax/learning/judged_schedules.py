@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from mfabric_jax.array_module import Array
 from mfabric_jax.circuit_schedules.planned import part_times_now, scheduler_named
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
@@ -12,7 +13,7 @@ SCHEDULED = "scheduled"  # stands where other rows have their routing
 
 
 def schedules_over_bound(
-    name: str, region: Region, seen: Float[np.ndarray, "N S S"], true: Float[np.ndarray, "N S S"], turn: float
+    name: str, region: Region, seen: Float[Array, "N S S"], true: Float[Array, "N S S"], turn: float
 ) -> Float[np.ndarray, "N"]:
     """Times of schedules planned for `seen` over the degree bounds of the demands that they carry, `true`; 1 without
     demand. `turn`: seconds of a turn over that bound; the first is paid."""

@@ -8,6 +8,7 @@ Both judge what deployed policies do: whole circuits, kept or changed, and chang
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,7 +30,7 @@ METHODS = ("gradient", "reinforce", "evolution")
 OF_LOGITS = 0.3  # standard deviation of the noise of logits
 OF_WEIGHTS = 0.05  # of the noise of weights
 PAIRS = 8  # of opposite weights that a step of evolution tries
-Slopes = tuple[Float[Array, ""], PolicyNetwork]
+Slopes = tuple[Float[Array, ""], Any]
 
 
 def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:

@@ -36,7 +36,7 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.exact import ROUTINGS
 from mfabric_jax.policies.index_rule import Index
-from mfabric_jax.policies.learned import KINDS, Trained, save
+from mfabric_jax.policies.learned import KINDS, Trained, load, save
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalised, samples_of
@@ -77,6 +77,8 @@ class Training:
     changed, which costs the delay."""
     method: str = "gradient"
     """gradient through real-valued circuits; reinforce, evolution: trials with whole circuits."""
+    start: str | None = None
+    """Trained network to begin with, of this width and depth; none: weights of the seed."""
     chain: int = 4
     """All-to-alls of a chain, with the objective iteration."""
     routing: str = "relay"
@@ -117,6 +119,8 @@ class Training:
         one_of("method", self.method, METHODS)
         if self.kind == "index" and (self.objective != OBJECTIVES[0] or self.method != METHODS[0]):
             raise InputError("objective and method are those of a network; an index has its own, got kind 'index'.")
+        if self.start is not None:
+            _started(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
         for field in ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every"):
@@ -228,8 +232,22 @@ class NetworkState(NamedTuple):
 
 def first_network(config: Training) -> NetworkState:
     weighs = config.objective != "all-to-all"
-    model = PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
+    model = _started(config) or PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
+
+
+def _started(config: Training) -> PolicyNetwork | None:
+    if config.start is None:
+        return None
+    model = load(config.start).model
+    if config.kind != "network" or not isinstance(model, PolicyNetwork):
+        raise InputError(f"start must be a trained network, for kind network, got {config.start!r}.")
+    if (model.width, model.depth) != (config.width, config.depth):
+        allowed = f"{config.width} and depth {config.depth}"
+        raise InputError(f"start must have width {allowed}, got {model.width} and {model.depth}.")
+    if model.weighs and config.objective == "all-to-all":
+        raise InputError(f"start {config.start!r} weighs circuits; objective must be forecast or iteration for it.")
+    return model if config.objective == "all-to-all" else model.weighing()
 
 
 @eqx.filter_jit
@@ -237,7 +255,7 @@ def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam on `mean_time`, returned as "time"."""
-    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    strength = _strength(step, config)
     held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
@@ -250,7 +268,7 @@ def chain_step(
     state: NetworkState, batch: Chain, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam on the mean time of chains, by the configuration's method."""
-    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    strength = _strength(step, config)
     if config.method == "gradient":
 
         def mean(model):
@@ -264,6 +282,13 @@ def chain_step(
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
     return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
+
+
+def _strength(step: Int[Array, ""], config: Training) -> Float[Array, ""]:
+    """How whole the circuits are that are timed; a network that was trained before knows whole ones."""
+    if config.start is not None:
+        return jnp.ones((), jnp.float32)
+    return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
 
 
 def _adam(config: Training) -> optax.GradientTransformation:
@@ -446,7 +471,7 @@ def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Li
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
         usual = dataclasses.replace(config, batch=HELD_OUT, varied=0.0)
-        if config.objective == "all-to-all":
+        if config.objective == "all-to-all" or isinstance(model, Index):
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
         else:
             times = _chain_times(model, chains_of(key, *pooled, usual, servers))

@@ -11,7 +11,7 @@ from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
 from mfabric_jax.policies.index_rule import index
-from mfabric_jax.policies.learned import Trained, learned, load, save
+from mfabric_jax.policies.learned import Trained, learned, load, save, untrained
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
@@ -42,6 +42,7 @@ REGISTRY: dict[str, Policy] = {
     "sample-average": sample_average,
     "index": index,
     "learned": learned,
+    "untrained": untrained,
     "exact": exact,
     "topologies": topologies,
 }
@@ -54,6 +55,7 @@ OPTIMISES = {
     "sample-average": ROUTINGS,
 }
 SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
+WEIGH = ("learned", "untrained")  # the previous plan may stay
 OF_DEMAND_ALONE = (
     "greedy",
     "greedy-released",
@@ -118,6 +120,11 @@ def suitable(name: str, **settings: Any) -> dict[str, Any]:
     if name in OPTIMISES and routing is not None and routing not in OPTIMISES[name]:
         taken["routing"] = NEAREST.get(routing, routing)
     return taken
+
+
+def knows_place(name: str | Policy) -> bool:
+    """Whether a policy of the package may choose by the previous plan, and can do without."""
+    return name in (*SETTLE_TIES, *WEIGH) or (isinstance(name, str) and is_file(name))
 
 
 @functools.lru_cache(maxsize=64)

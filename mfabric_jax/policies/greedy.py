@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import as_demand
 
 RULES = ("printed", "released", "next")
 PLENTY = 2**30  # circuits: more than any server has
@@ -41,7 +41,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     stops at a pair without a free NIC, this one skips the pair; the paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
-    demand, servers = as_demand(demand), region.servers
+    demand, servers = as_floats(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
     return Plan(Circuits(_allocated(demand, region.degrees, rule)))

@@ -134,6 +134,28 @@ def learned(
     return shipped_network()(demand, region, previous=previous, **given)
 
 
+def untrained(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    sigma: float | Float[Array, ""] = 0.0,
+    share_steps: int = SHARE_STEPS,
+    hidden_s: float | Float[Array, ""] = 0.0,
+) -> Plan:
+    """`learned` before its training: circuits follow the expected demand, kept or changed as there. What training adds
+    is the difference of the two."""
+    given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    return first_network()(demand, region, previous=previous, **given)
+
+
+@functools.cache
+def first_network() -> PolicyNetwork:
+    with jax.ensure_compile_time_eval():
+        return PolicyNetwork(weighs=True, key=jax.random.key(0))
+
+
 @functools.cache
 def shipped_network() -> Trained:
     return _trained(policy_file.read(DATA / "network.policy"))

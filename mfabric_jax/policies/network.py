@@ -79,6 +79,16 @@ class PolicyNetwork(eqx.Module):
         self.score = eqx.tree_at(lambda linear: linear.weight, score, FIRST_SCORE * score.weight)
         self.layers = tuple(Layer(width, key=layer_key) for layer_key in keys[2:])
 
+    def weighing(self) -> "PolicyNetwork":
+        """The network as one that weighs, with the same logits: weights of what it did not see are 0."""
+        if self.weighs:
+            return self
+        wide = PolicyNetwork(self.width, self.depth, True, key=jax.random.key(0))
+        unseen = jnp.zeros((self.width, WEIGHED_FEATURES), jnp.float32)
+        lift = jnp.concatenate([self.lift.weight, unseen], axis=1)
+        given = lift, self.lift.bias, self.layers, self.score
+        return eqx.tree_at(lambda one: (one.lift.weight, one.lift.bias, one.layers, one.score), wide, given)
+
     def settings(self) -> dict[str, int]:
         return {"width": self.width, "depth": self.depth} | ({"weighs": True} if self.weighs else {})
 
@@ -96,7 +106,8 @@ class PolicyNetwork(eqx.Module):
         """Circuits and relay shares; arguments as for `learned`."""
         before = None if previous is None else previous.circuits.count
         given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
-        circuits = Circuits(self.chosen(between_servers(region, demand), region, before, **given))
+        demand = between_servers(region, demand)
+        circuits = Circuits(self.chosen(demand, region, before, **given))
         seen, _ = expected(demand, sigma)
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 

@@ -5,10 +5,10 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
+from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.index_rule import allocated, shipped
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
-from mfabric_jax.routing.region import as_demand
 
 FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 
@@ -27,7 +27,7 @@ def rounded(
     Not differentiable: train through `relaxed.soft_circuits`, or by `mfabric train --method evolution`. Works under
     `jit` and `vmap`. `InputError` for scores of another shape.
     """
-    scores, servers = as_demand(scores), region.servers
+    scores, servers = as_floats(scores), region.servers
     if scores.shape != (servers, servers):
         raise InputError(f"scores must be [S S] with S = {servers} servers, got {list(scores.shape)}.")
     largest = jnp.finfo(scores.dtype).max / (4 * servers)  # sums of two stay finite

@@ -1,6 +1,5 @@
 """Policies whose circuits ignore the demand of the moment: uniform, previous, static, random, TopoOpt."""
 
-import dataclasses
 import math
 
 import jax
@@ -70,12 +69,43 @@ def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """The uniform circuits with the servers in random order; `key` is required."""
+    """Random circuits from free NIC to free NIC, as many as the degrees allow; `key` is required.
+
+    Circuits are drawn one after the other: of all pairs of free NICs at two servers, each is as likely (the
+    configuration model without loops). As soon as one server has as many free NICs as all others together, all further
+    circuits are its own, so that none of its NICs stays idle that could be used.
+    """
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
-    place = jax.random.permutation(key, region.servers)
-    allocated = dataclasses.replace(region, optical_degree=region.degrees[jnp.argsort(place)])
-    return Plan(Circuits(uniform(demand, allocated).circuits.count[place][:, place]))
+    return Plan(Circuits(_drawn(key, region.degrees)))
+
+
+@jax.jit
+def _drawn(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+    servers = len(degree)
+
+    def joinable(free):
+        """Logarithms of how likely each pair is, upper triangle; minus infinity where it may not be next."""
+        total = free.sum(dtype=free.dtype)
+        must = 2 * free >= total - 1  # at most two servers have half, or all but one, of what is free
+        own = jnp.where(free > 0, jnp.log(jnp.maximum(free, 1).astype(jnp.float32)), -jnp.inf)
+        ends = must[:, None].astype(jnp.int32) + must[None, :].astype(jnp.int32)
+        pairs = jnp.where(np.triu(np.ones((servers, servers), bool), 1), own[:, None] + own[None, :], -jnp.inf)
+        most = jnp.where(pairs > -jnp.inf, ends, 0).max(initial=0)
+        return jnp.where(ends >= most, pairs, -jnp.inf)
+
+    def more(state):
+        return (state[2] > -jnp.inf).any()
+
+    def join(state):
+        count, free, pairs, key = state
+        key, now = jax.random.split(key)
+        i, j = jnp.divmod(jnp.argmax(pairs + jax.random.gumbel(now, pairs.shape, pairs.dtype)), servers)
+        free = free.at[i].add(-1).at[j].add(-1)
+        return count.at[i, j].add(1).at[j, i].add(1), free, joinable(free), key
+
+    nothing = jnp.zeros((servers, servers), jnp.int32)
+    return lax.while_loop(more, join, (nothing, degree, joinable(degree), key))[0]  # ends: free NICs run out
 
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:

@@ -15,7 +15,7 @@ from mfabric_jax.routing.potentials import descended
 from mfabric_jax.traffic.scenarios import likely_demands
 
 SCENARIOS = 2  # demands for which candidates are timed, of opposite noise
-DESCENT = 12  # gradient steps towards the relay shares of each
+DESCENT = 24  # gradient steps towards the relay shares of each
 RESTING = 0.002  # degree bounds that other circuits must save beyond the delay
 DOUBT = 0.1  # of the variance of errors: further degree bounds that a proposal must save over even circuits
 MOST_DOUBT = 0.02  # degree bounds
@@ -59,7 +59,7 @@ def weighed(
     if previous is not None:
         before, cost = previous.astype(proposal.dtype), jnp.asarray(delay, jnp.float32) + RESTING
         changed = jnp.any(stacked != before[None], axis=(1, 2))
-        fits = (before.sum(1) <= degrees).all()
+        fits = (before.sum(1, dtype=jnp.int32) <= degrees).all()
         extra = jnp.concatenate([jnp.where(fits, 0.0, jnp.inf)[None], extra + jnp.where(changed, cost, 0)])
         stacked = jnp.concatenate([before[None], stacked])
     late = jax.vmap(lambda count: relay_times(samples, count, DESCENT))(stacked).mean(1)

@@ -27,6 +27,11 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from mfabric_jax.circuit_schedules.carrying import Carried
     from mfabric_jax.fabric import Region
     from mfabric_jax.policies import Policy
     from mfabric_jax.timing import Rules
@@ -129,6 +134,23 @@ class Hardware:
     def optical_switch(self) -> Ocs | None:
         ocs = self.case.circuits.ocs
         return None if ocs is None else get_ocs(ocs, self.case.network.prices)
+
+    def planner(self, region: Region) -> Planner:
+        """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
+        from mfabric_jax.circuit_schedules.planned import planner
+
+        return planner(self.case.circuits.schedule, region, **self._switches)
+
+    def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
+        """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
+        from mfabric_jax.circuit_schedules.planned import carrier
+
+        return carrier(self.case.circuits.schedule, region, **self._switches)
+
+    @property
+    def _switches(self) -> dict[str, Any]:
+        circuits = self.case.circuits
+        return {"switches": circuits.switches, "all_stop": circuits.all_stop, "directed": circuits.directed}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,14 +292,6 @@ class Settings(Hardware):
     def policy_name(self) -> str:
         return name_of(self.case.circuits.policy)
 
-    def planner(self, region: Region) -> Planner:
-        """The scheduler of the case, for all-to-alls of a region; `InputError` where it does not work there."""
-        from mfabric_jax.circuit_schedules.planned import planner
-
-        circuits = self.case.circuits
-        how = {"switches": circuits.switches, "all_stop": circuits.all_stop, "directed": circuits.directed}
-        return planner(circuits.schedule, region, **how)  # type: ignore[arg-type]
-
     def circuits_policy(self, mean=None) -> Policy:
         """The policy with its settings; `mean`: demand for "static"."""
         import jax
@@ -290,7 +304,7 @@ class Settings(Hardware):
             return jax.tree_util.Partial(policies.static, mean=mean)
         policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and name in policies.SETTLE_TIES else policy
+        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

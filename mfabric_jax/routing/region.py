@@ -19,6 +19,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -35,14 +36,25 @@ def all_to_all_time(
       its bytes so that both end together (`split_seconds`); "relay": bytes follow `plan.shares` over the EPS, direct
       circuits and circuits through a third server (`relay_finish`).
 
+    `InputError` for circuits that are not legal in this region; where traced, a runtime error that names the rule
+    (`Circuits.checked`). Inside of a loop that is sure of its circuits, `part_times` does not check them.
+
     Flows on the EPS share ports max-min fairly, except under split, where each is paced to end at the common time
     (max-min sharing would end later, see `port_bound`). Infinity where bytes have no path. Works under `vmap`;
-    differentiable in demand, bandwidth, real-valued circuits and shares. A plan with a schedule takes its
-    `schedule_time`, whatever the routing.
+    differentiable in demand, bandwidth, real-valued circuits and shares. The time is the latest pair's alone, so the
+    derivative is 0 for nearly every other pair under "unsplit" and "best-path"; under "split" and "relay" it reaches
+    all pairs of the busiest ports and links. A plan with a schedule takes its `schedule_time`, whatever the routing.
+    The result has the wider dtype of demand and the region's arrays, at
+    least float32.
     """
+    one_of("routing", routing, ROUTINGS)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    return jnp.maximum(*part_times(region, plan, demand, routing=routing))
+    circuits = _circuits(plan)
+    if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
+        circuits = circuits.checked(region.optical_degree)
+    legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
+    return jnp.maximum(*part_times(region, legal, demand, routing=routing))
 
 
 def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
@@ -58,8 +70,8 @@ def part_times(
     """Completion times of the circuits and of the EPS for their parts of one all-to-all [s]. Under relay, the times of
     the last pair that uses any circuit and of the last pair that uses the EPS."""
     one_of("routing", routing, ROUTINGS)
-    circuits = plan.circuits if isinstance(plan, Plan) else plan
-    demand = between_servers(region, demand)
+    circuits = _circuits(plan)
+    demand = _widened(region, between_servers(region, demand))
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
     shares = _shares(region, plan) if routing == "relay" else None
@@ -149,12 +161,12 @@ def fluid_lower_bound(
     one_of("routing", routing, ROUTINGS)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    circuits = plan.circuits if isinstance(plan, Plan) else plan
+    circuits, demand = _circuits(plan), _widened(region, between_servers(region, demand))
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))
     if routing == "relay":
         return relay_bound(region, Plan(circuits, _shares(region, plan)), demand)
-    return _paced(region, circuits, between_servers(region, demand), routing)
+    return _paced(region, circuits, demand, routing)
 
 
 @functools.partial(jax.jit, static_argnames="routing")
@@ -173,7 +185,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
     Infinity where a server without NICs has bytes.
     """
-    demand = between_servers(region, demand)
+    demand = _widened(region, between_servers(region, demand))
     nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
@@ -200,17 +212,23 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 
 # ------------------------------------------------------------------------------------------ what a region is made of
 def between_servers(region: Region | DirectLinks, demand) -> Float[Array, "S S"]:
-    """The demand as floats with zero diagonal."""
-    demand, servers = as_demand(demand), region.servers
+    """The demand as floats (`as_floats`) with zero diagonal."""
+    demand, servers = as_floats(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
 
-def as_demand(demand) -> Float[Array, "S S"]:
-    """Demand as floats: integers would truncate bandwidths."""
-    demand = jnp.asarray(demand)
-    return demand if jnp.issubdtype(demand.dtype, jnp.floating) else demand.astype(jnp.result_type(float))
+def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """The demand in the wider dtype of its own and of the region's arrays; Python's numbers have none."""
+    with jax.numpy_dtype_promotion("standard"):
+        numbers = region.nic_gbps, region.electrical_nics, region.relay_efficiency
+        floats = (number for number in numbers if jnp.issubdtype(jnp.result_type(number), jnp.floating))
+        return demand.astype(jnp.result_type(demand, *floats))
+
+
+def _circuits(plan: Plan | Circuits) -> Circuits:
+    return plan.circuits if isinstance(plan, Plan) else plan
 
 
 def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:

@@ -55,20 +55,35 @@ def circuit_part(
     region: Region, schedule: Schedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, "S S"], Float[Array, "S S"]]:
     """When circuits carry every pair's last byte of theirs [s], 0 without one; and the bytes that they leave [S S]."""
-    delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     if not len(schedule.seconds):
         return jnp.zeros_like(demand), demand
-    values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay, region.nic_Bps
-    arrays = (jnp.asarray(value).astype(demand.dtype) for value in values)
-    return _circuit_part(demand, schedule.switch, *arrays, switches=schedule.switches, all_stop=schedule.all_stop)
+    arrays, nic = _numbers(region, schedule, demand.dtype), jnp.asarray(region.nic_Bps).astype(demand.dtype)
+    return _circuit_part(demand, schedule.switch, *arrays, nic, switches=schedule.switches, all_stop=schedule.all_stop)
+
+
+def spans(region: Region, schedule: Schedule, dtype) -> "Shown":
+    """When circuits carry: one span for each configuration, in the order listed, then what turns leave."""
+    numbers = _numbers(region, schedule, dtype)
+    return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
+
+
+def _numbers(region: Region, schedule: Schedule, dtype) -> list[Array]:
+    """Configurations, their seconds, the first turn and the other turns [s]."""
+    delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
+    values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay
+    return [jnp.asarray(value).astype(dtype) for value in values]
+
+
+def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, all_stop: bool) -> "Shown":
+    here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
+    number = _own(here, jnp.cumsum(here, axis=0))
+    turn = jnp.where(number == 1, first_turn, delay)
+    return _shown(configurations, seconds, turn, here, all_stop)
 
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop"))
 def _circuit_part(demand, switch, configurations, seconds, first_turn, delay, nic, *, switches: int, all_stop: bool):
-    here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
-    number = _own(here, jnp.cumsum(here, axis=0))
-    turn = jnp.where(number == 1, first_turn, delay)
-    shown = _shown(configurations, seconds, turn, here, all_stop)
+    shown = _in_time(switch, configurations, seconds, first_turn, delay, switches, all_stop)
     room = nic * (shown.count * shown.length[:, None, None]).sum(0)
     rounding = (len(seconds) + 8) * float(jnp.finfo(demand.dtype).eps)
     left = jnp.where(demand - room <= rounding * demand, 0, demand - room)

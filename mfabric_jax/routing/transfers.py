@@ -80,7 +80,7 @@ class Routed(NamedTuple):
     flows: Flows
     routes: Routes
 
-    def problem(self, capacity: np.ndarray, dtype: Any = "float32") -> FlowProblem:
+    def problem(self, capacity: np.ndarray, dtype: Any = None) -> FlowProblem:
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
@@ -91,7 +91,7 @@ class Routed(NamedTuple):
         return completion_times(problem, size, start, after=flows.after, lag=lag)
 
 
-def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = "float32", **terms: Any) -> FlowProblem:
+def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = None, **terms: Any) -> FlowProblem:
     """The max-min problem of flows on their routes; `terms`: `weight`, `cap` [F]."""
     share = np.where(routes.hops >= 0, routes.share, 1)
     terms = {name: jnp.asarray(value, dtype) for name, value in terms.items()}
@@ -104,7 +104,7 @@ def latency(network: Network, routes: Routes) -> np.ndarray:
     return delay_s.sum(axis=1)
 
 
-def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype="float32") -> Transfers:
+def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype: Any = None) -> Transfers:
     """Move `size` [F] bytes along the routes from `start` [F] s on, by exact max-min fluid completion.
 
     Links that can never limit a flow are left out (`binding`), which changes no result. Raises `InputError` if a flow

@@ -14,8 +14,8 @@ from mfabric_jax import policies, units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import all_to_all_time, degree_bound, relay_shares
-from mfabric_jax.routing.region import ROUTINGS
+from mfabric_jax.routing import degree_bound, relay_shares
+from mfabric_jax.routing.region import ROUTINGS, part_times
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.sweep.axes import Setting
@@ -50,7 +50,7 @@ class AllToAllOf(eqx.Module):
         plan = self.policy(seen, region, previous=None, key=keys[2])
         if self.routing == "relay":
             plan = Plan(plan.circuits, relay_shares(region, plan.circuits, demand, steps=RELAY_STEPS))
-        seconds = all_to_all_time(region, plan, demand, routing=self.routing)
+        seconds = jnp.maximum(*part_times(region, plan, demand, routing=self.routing))
         bound = degree_bound(region, demand)
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
 

@@ -150,16 +150,17 @@ def sampler(
     for a recording that has no records of the split.
     """
     one_of("split", split, SPLITS)
-    settings = {"skew": not_negative("skew", skew), "pairs": not_negative("pairs", pairs)}
-    settings["memory"] = 0.0 if memory == 0 else part("memory", memory)
+    not_negative("skew", skew)
+    not_negative("pairs", pairs)
+    memory = 0.0 if memory == 0 else part("memory", memory)
     if family in SAMPLED:
         if records is not None:
             raise InputError(f"records is for a recording; family {family!r} is drawn, got {list(records)}.")
-        return Sampler(family, split, **settings)
+        return Sampler(family, split, skew, pairs, memory)
     if not any(mark in family for mark in "./"):
         one_of("family", family, SAMPLED)
     count = gate_trace(family, records).count
     chosen = count[split_records(len(count), split)]
     if not len(chosen):
         raise InputError(f"split {split!r} of {family!r} is empty: it has {len(count)} records in all.")
-    return Sampler(family, split, **settings, count=chosen)
+    return Sampler(family, split, count=chosen)

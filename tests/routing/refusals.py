@@ -19,6 +19,7 @@ from tests.routing.regions import DIRECT, EPS, SERVERS, all_over, region
 from tests.routing.test_shortest import leaf_spine
 
 NONE = np.zeros((SERVERS, SERVERS))
+RING = np.roll(np.eye(SERVERS, dtype=int), 1, 0) + np.roll(np.eye(SERVERS, dtype=int), -1, 0)
 ODD = np.zeros((3, 3))
 HOSTS = (("node", 2),), (("link", 2),)
 
@@ -37,10 +38,14 @@ def made(**changes):
 
 def relayed(shares):
     def call():
-        plan = Plan(Circuits(1 - np.eye(SERVERS)), shares)
+        plan = Plan(Circuits(RING), shares)
         return all_to_all_time(region(), plan, 1 - np.eye(SERVERS), routing="relay")
 
     return call
+
+
+def timed_with(count):
+    return lambda: all_to_all_time(region(), Circuits(count), NONE)
 
 
 def shares_of(parts):
@@ -92,6 +97,14 @@ REFUSED = [
     (lambda: all_to_all_time(region(), Circuits(ODD), NONE), "circuits must be [S S] with S = 8 servers, got [3, 3]"),
     (lambda: relayed_part_times(region(), Circuits(NONE), ODD, server=0), "demand must be [S S] with S = 8 servers"),
     (lambda: Region(4, 8e-9, optical_degree=np.ones((4, 1), int)), "optical_degree must be a number or", "[4, 1]"),
+    (lambda: Region(8, 8e-9, optical_degree=np.arange(6)), "optical_degree must be a number", "jax.vmap(lambda one: "),
+    (lambda: Region(8, np.arange(1.0, 4.0)), "nic_gbps must be one number, got the shape [3]", "under vmap"),
+    (lambda: Region(8, 8e-9, delay_s=np.ones(2)), "delay_s must be one number, got the shape [2]", "under vmap"),
+    (lambda: Region(8, 8e-9, optical_degree=2.5), "optical_degree must be whole, got 2.5"),
+    (timed_with(np.full((SERVERS, SERVERS), 1)), "circuits: a server joined to itself; server 0 has [1, 1, "),
+    (timed_with(np.eye(SERVERS, k=1, dtype=int)), "circuits: not symmetric"),
+    (timed_with(-2 * RING), "circuits: a negative count"),
+    (timed_with(4 * RING), "more circuits at a server than its optical degree", "its optical degree is 6.0."),
     (lambda: Region(4, 8e-9, electrical_nics=np.array([6, 6, -1, 6])), "electrical_nics must be finite"),
     (lambda: Region(3, 8e-9, relay_efficiency=1.5), "relay_efficiency"),
     (relayed(None), "needs a plan with shares"),

@@ -199,6 +199,54 @@ def test_single_precision_keeps_its_digits_at_any_range():
             np.testing.assert_allclose(got, seconds(region(nic_gbps=400), count, demand), rtol=1e-5)
 
 
+def test_results_have_the_wider_dtype_and_no_less_than_single_precision():
+    demand, count, _ = draw(2, ports=2)
+    want = float(all_to_all_time(region(), Circuits(count), demand))
+    half = jnp.asarray(demand, jnp.bfloat16)  # 8 bits of a sum of bytes would be no time at all
+    exact = float(all_to_all_time(region(), Circuits(count), np.asarray(half, float)))
+    plain = Region(SERVERS, 8e-9, 6, 2.0)
+    for given, where, dtype, right in (
+        (demand, plain, jnp.float64, want),
+        (demand.astype(np.float32), plain, jnp.float32, want),
+        (demand.astype(np.float32), region(), jnp.float64, want),
+        (half, plain, jnp.float32, exact),
+        (demand.tolist(), plain, jnp.float64, want),
+    ):
+        for timer in (all_to_all_time, fluid_lower_bound, lambda where, _, given: degree_bound(where, given)):
+            assert timer(where, Circuits(count), given).dtype == dtype
+        np.testing.assert_allclose(all_to_all_time(where, Circuits(count), given), right, rtol=1e-6)
+
+
+def test_illegal_circuits_are_an_error_where_they_are_traced():
+    demand, count, _ = draw(2, ports=2)
+    for wrong, rule in ((count + 9 * circuits({(0, 1): 1}), "more circuits at a server"), (-count, "a negative count")):
+        with pytest.raises(Exception, match=f"circuits: {rule}"):
+            jax.block_until_ready(timed(region(), wrong, demand, "unsplit", all_over(DIRECT)))
+
+
+def test_unsplit_time_has_the_derivative_of_one_pair_and_split_of_many():
+    demand = padded(np.random.default_rng(0).uniform(1, 2, (4, 4)) * (1 - np.eye(4)))
+    count = padded(1 - np.eye(4))
+    moved = {
+        routing: np.count_nonzero(jax.grad(timed, 2)(region(), count, demand, routing, all_over(DIRECT)))
+        for routing in ("unsplit", "split", "relay")
+    }
+    assert moved["unsplit"] == moved["relay"] == 1  # relay over direct circuits alone: the same one
+    assert moved["split"] == 3  # all of the busiest port
+    relays = np.where(np.eye(SERVERS)[..., None] > 0, 0, draw_shares(0, count, np.full(SERVERS, 2.0)))
+    assert np.count_nonzero(jax.grad(timed, 2)(region(), count, demand, "relay", relays)) > 3
+
+
+def test_the_derivative_in_a_whole_region_leaves_its_degree_out():
+    demand, count, _ = draw(2, ports=2)
+    where = Region(SERVERS, jnp.asarray(8e-9), 6, jnp.asarray(2.0))  # numbers that are no arrays are left out, too
+    found = eqx.filter_grad(lambda where: all_to_all_time(where, Circuits(count), demand))(where)
+    assert found.optical_degree is None
+    assert found.delay_s is None
+    seconds = all_to_all_time(where, Circuits(count), demand)
+    np.testing.assert_allclose(found.nic_gbps, -seconds / 8e-9, rtol=1e-9)  # time is in proportion to 1 / bandwidth
+
+
 def scaled(routing, at):
     where = Region(4, at["nic"] * 8e-9, 6, at["ports"], relay_efficiency=at.get("efficiency", 1.0))
     return all_to_all_time(where, Plan(Circuits(at["count"]), at.get("shares")), at["demand"], routing=routing)

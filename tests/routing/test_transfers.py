@@ -80,6 +80,14 @@ def test_the_engine_and_the_oracle_agree():
         assert (size == 0).any()
 
 
+def test_a_transfer_is_as_precise_as_jax_is_set():
+    network, size = links_of(hosts(), "spray"), draw(1, HOSTS)[SRC, DST]
+    routes = cluster_routes(hosts(), SRC, DST)
+    want, usual = solved(network, routes, size).finish, transfer(network, routes, size).finish
+    np.testing.assert_array_equal(usual, want)  # x64 is on in tests
+    assert np.any(transfer(network, routes, size, dtype="float32").finish != want)
+
+
 def kinds(network, routes):
     return {network.links[kind][0] for kind in network.kind_of_links()[routes.hops[routes.hops >= 0]]}
 

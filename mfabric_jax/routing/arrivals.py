@@ -1,0 +1,121 @@
+"""What has arrived at every server when: parts of an all-to-all, of equal size or one for each configuration."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mfabric_jax.checks import whole
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.flows import star_completion
+from mfabric_jax.flows.problem import as_floats
+from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing.schedule import Shown, circuit_part, spans
+
+
+class Arrivals(NamedTuple):
+    """Parts of one all-to-all, in the order in which they arrive, and what their answers take on the way back.
+
+    - `time` [P S] s: when the last byte of a part is at its server; 0 where it has none. `bytes` [P S].
+    - `turn_s`, `circuit_s` [P]: for how long circuits turn before the part, and carry it. `packet_s` [P]: how long its
+      answers take on packet NICs, where they have these to themselves.
+    """
+
+    time: Float[Array, "P S"]
+    bytes: Float[Array, "P S"]
+    turn_s: Float[Array, "P"]
+    circuit_s: Float[Array, "P"]
+    packet_s: Float[Array, "P"]
+
+    def merged(self, parts: int) -> "Arrivals":
+        """Neighbouring parts together as at most `parts`, of about equal numbers: a part is there when its last is."""
+        first = np.array_split(np.arange(len(self.time)), min(whole("parts", parts), len(self.time)))
+        turn_s, both_s = self.turn_s, self.turn_s + self.circuit_s
+        rows = [
+            Arrivals(
+                self.time[some].max(0),
+                self.bytes[some].sum(0),
+                turn_s[some[0]],
+                both_s[some].sum() - turn_s[some[0]],
+                self.packet_s[some].sum(),
+            )
+            for some in first
+        ]
+        return jax.tree.map(lambda *each: jnp.stack(each), *rows)
+
+
+def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> Arrivals:
+    """An all-to-all of `first_s` seconds in equal parts one after the other, its answers in `second_s` [s]; `received`
+    [S]: bytes of all parts at every server."""
+    received = as_floats(received)
+    part = (1 + np.arange(whole("parts", parts)))[:, None] / parts
+    ends = jnp.asarray(part, received.dtype) * jnp.asarray(first_s, received.dtype)
+    each = jnp.broadcast_to(jnp.asarray(second_s, received.dtype) / parts, parts)
+    shape = (parts, len(received))
+    none = jnp.zeros_like(each)
+    return Arrivals(jnp.broadcast_to(ends, shape), jnp.broadcast_to(received / parts, shape), none, each, none)
+
+
+def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Arrivals:
+    """Of an all-to-all whose circuits follow a schedule of K configurations: K + 2 parts, exact as `schedule_time`.
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal stays, and is the first part, there at 0.
+
+    A part is what circuits deliver between the ends of two configurations (of any switch), and every pair's packets if
+    the last of them arrives in that time; the last part is of packets that arrive after all configurations. The way
+    back replays the same times over reversed circuits. Infinite where bytes are left that packet NICs do not reach.
+    `InputError` and derivatives as of `schedule_time`; under `vmap` a batch.
+    """
+    own = jnp.diagonal(as_floats(demand))
+    demand = between_servers(region, demand)
+    schedule = schedule.checked(region)
+    return _arrivals(region, schedule, demand, own)
+
+
+@jax.jit
+def _arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"], own: Float[Array, "S"]) -> Arrivals:
+    dtype, servers = demand.dtype, region.servers
+    last, left = circuit_part(region, schedule, demand)
+    port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, dtype), servers)
+    packets = star_completion(left, port, port)
+    shown = spans(region, schedule, dtype)
+    ends = jnp.sort(shown.end[: len(schedule.seconds)])
+    before = jnp.concatenate([jnp.zeros(min(len(ends), 1), dtype), ends[:-1]])
+    sent = jnp.diff(_by(shown, jnp.asarray(region.nic_Bps, dtype), ends, demand - left), axis=0, prepend=0)
+    rounding = (len(ends) + 8) * float(jnp.finfo(dtype).eps)
+    sent = jnp.where(sent > rounding * demand[None], sent, 0)
+    sent = jnp.concatenate([sent, jnp.zeros((1, servers, servers), dtype)])
+    until = jnp.concatenate([ends, jnp.full(1, jnp.inf, dtype)])
+    since = jnp.concatenate([jnp.full(min(len(ends), 1), -1, dtype), ends])[: len(until)]
+    now = (packets[None] > since[:, None, None]) & (packets[None] <= until[:, None, None]) & (left > 0)[None]
+    on_packets = jnp.where(now, left[None], 0)
+    there = jnp.where(sent > 0, jnp.minimum(until[:, None, None], last[None]), 0)
+    time = jnp.maximum(there, jnp.where(now, packets[None], 0)).max(1)
+    carries = (shown.count > 0).any((1, 2)) & (shown.length > 0)
+    to_come = carries[None] & (shown.end[None] > before[:, None])
+    begin = jnp.where(to_come, (shown.end - shown.length)[None], jnp.inf).min(1, initial=jnp.inf)
+    turn = jnp.maximum(jnp.where(jnp.isfinite(begin), begin, 0) - before, 0)
+    used = (there > 0).any((1, 2))[:-1]
+    carried = jnp.where(used, there[:-1].max((1, 2), initial=0) - before - turn, 0)
+    back = jax.vmap(lambda size: star_completion(size.T, port, port).max(initial=0))(on_packets)
+    none = jnp.zeros(1, dtype)
+    return Arrivals(
+        jnp.concatenate([jnp.zeros((1, servers), dtype), time]),
+        jnp.concatenate([own[None], (sent + on_packets).sum(1)]),
+        jnp.concatenate([none, jnp.where(used, turn, 0), none]),
+        jnp.concatenate([none, carried, none]),
+        jnp.concatenate([none, back]),
+    )
+
+
+def _by(shown: Shown, nic, times: Float[Array, "K"], most: Float[Array, "S S"]) -> Float[Array, "K S S"]:
+    """Bytes that circuits have delivered by these times, at most `most`."""
+
+    def one(time):
+        lasted = jnp.clip(time - (shown.end - shown.length), 0, shown.length)
+        return jnp.minimum(most, nic * (shown.count * lasted[:, None, None]).sum(0))
+
+    return jax.lax.map(one, times)
