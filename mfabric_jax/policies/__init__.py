@@ -124,7 +124,7 @@ def suitable(name: str, **settings: Any) -> dict[str, Any]:
 
 def knows_place(name: str | Policy) -> bool:
     """Whether a policy of the package may choose by the previous plan, and can do without."""
-    return name in (*SETTLE_TIES, *WEIGH) or (isinstance(name, str) and is_file(name))
+    return name in SETTLE_TIES or weighs_turns(name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -147,6 +147,11 @@ def of_package(policy: Policy) -> bool:
     while hasattr(policy, "func"):
         policy = policy.func
     return isinstance(policy, Trained) or any(policy is one for one in REGISTRY.values())
+
+
+def weighs_turns(name: Any) -> bool:
+    """Whether a policy weighs its circuits against those in place by what a turn takes: `WEIGH`, or a file."""
+    return name in WEIGH or (isinstance(name, str) and is_file(name))
 
 
 def is_own(policy: str | Policy) -> bool:

@@ -67,11 +67,12 @@ def spans(region: Region, schedule: Schedule, dtype) -> "Shown":
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 
 
-def _numbers(region: Region, schedule: Schedule, dtype) -> list[Array]:
+def _numbers(region: Region, schedule: Schedule, dtype) -> tuple[Array, Array, Array, Array]:
     """Configurations, their seconds, the first turn and the other turns [s]."""
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay
-    return [jnp.asarray(value).astype(dtype) for value in values]
+    configurations, seconds, first, rest = (jnp.asarray(value).astype(dtype) for value in values)
+    return configurations, seconds, first, rest
 
 
 def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, all_stop: bool) -> "Shown":

@@ -84,6 +84,7 @@ class IterationOf(eqx.Module):
     on: Fabric = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
+    weighs: bool = eqx.field(static=True)
     gpu_tbps: float = eqx.field(static=True)
     transport: Transport = eqx.field(static=True)
     solver: Program
@@ -106,8 +107,7 @@ class IterationOf(eqx.Module):
         case = self._typed(case)
         group, at = self._group(case), case["sample"]
         workload = self.solver.workload
-        weighs, routing = self.solver.first == "pays", self.solver.routing
-        trade_off = trade_off_of(workload, *self._costs(case), routing) if weighs else None
+        trade_off = trade_off_of(workload, *self._costs(case), self.solver.routing) if self.weighs else None
         given = self.given.at(at)
         between = self.solver.between(group, given, trade_off)
         return between._replace(inside=exchanges_inside(workload, group, given.tokens))
@@ -124,7 +124,7 @@ class IterationOf(eqx.Module):
         if not self.on.reconfigures:
             return (PATHS["sample"],)
         ports = ("optical_degree",) if self.on.data else ("nic_gbps",)
-        weighed = TRADED_OFF if self.solver.first == "pays" else ()
+        weighed = TRADED_OFF if self.weighs else ()
         return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
 
     def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
@@ -182,6 +182,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         on=one.fabric,
         rules=settings.rules,
         dtype=dtype,
+        weighs=one.weighs,
         gpu_tbps=settings.gpu_tbps,
         nics=jnp.asarray(settings.server_nics or 0, jnp.int32),
         transport=settings.carried_by,

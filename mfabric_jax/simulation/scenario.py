@@ -35,7 +35,7 @@ from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.policies import Policy, is_own, topoopt, uniform
+from mfabric_jax.policies import Policy, is_own, topoopt, uniform, weighs_turns
 from mfabric_jax.policies.static import matchings
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved
@@ -99,7 +99,10 @@ class Scenario:
     @property
     def weighs(self) -> bool:
         """Whether circuits also depend on bandwidth and computation."""
-        return self.group.reconfigures and (self.settings.first in ("pays", SCHEDULE) or self.plans_schedules)
+        if not self.group.reconfigures:
+            return False
+        paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.case.circuits.policy)
+        return paced or self.plans_schedules
 
     @functools.cached_property
     def plans_schedules(self) -> bool:

@@ -234,7 +234,8 @@ def solve_between(one: Scenario, carry: Any = None) -> Exchanges:
         return solved_between(one, None, np.concatenate([planned_on(each) for each in spans]) if spans else None)
     given = program_of(one, carry), group_numbers(one.group, settings.case.run.dtype), given_of(one)
     if one.weighs:
-        solved = programs.run(_solve_weighed, *given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
+        each = [programs.run(_solve_weighed, *given, trade_off_at(one, gbps)) for gbps in one.bandwidths]
+        solved = jax.tree.map(lambda *x: np.stack(x), *each)
     else:
         solved = programs.run(_solve_all, *given)
     if is_own(settings.case.circuits.policy) and one.group.reconfigures and solved.count is not None:
@@ -246,9 +247,8 @@ def _solve_all(program: Program, group, given: Given) -> Exchanges:
     return _each_iteration(lambda one: program.between(group, one, None), given)
 
 
-def _solve_weighed(program: Program, group, given: Given, trade_offs: list[TradeOff]) -> Exchanges:
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *trade_offs)
-    return jax.vmap(lambda one: _each_iteration(lambda it: program.between(group, it, one), given))(stacked)
+def _solve_weighed(program: Program, group, given: Given, trade_off: TradeOff) -> Exchanges:
+    return _each_iteration(lambda one: program.between(group, one, trade_off), given)
 
 
 def _each_iteration(work, over):

@@ -124,8 +124,9 @@ def exchanges_between(
     parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
     servers = server_bytes(demand, per_server)
     even = jnp.asarray(server_bytes(even_bytes(workload, demand.dtype), per_server))
+    pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
+    unit = turning_as(unit, pace)
     if carries_schedule(policy, unit, even, key):
-        pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
         planner = planner_of(policy, region_at(group, pace), key)
         return scheduled(places(workload), acknowledged(servers, acks), even, planner, pace, cold=first.cold)
     given = places(workload), unit, servers, even, policy, key, parts, first
@@ -135,6 +136,12 @@ def exchanges_between(
 def pace_of(workload: Workload, region: Any) -> Pace:
     """Of schedules at the region's own bandwidth and delay."""
     return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
+
+
+def turning_as(unit: Any, pace: Pace) -> Any:
+    """The region with NICs of 1 byte/s whose turns take as long, beside its all-to-alls, as at `pace`."""
+    delay_s = jnp.asarray(pace.delay_s * pace.nic_Bps, jnp.asarray(unit.nic_gbps).dtype)
+    return eqx.tree_at(lambda one: one.delay_s, unit, delay_s)
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
