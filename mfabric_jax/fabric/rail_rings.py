@@ -89,6 +89,6 @@ def _carried(group: RailRings, hit: Hit) -> np.ndarray:
     here = (np.arange(group.servers) == hit.server) | (hit.kind == "optical-switch")
     lost = here[:, None] | here
     heirs = np.arange(1, max(2, each))
-    carried[np.ix_(heirs, [0])] += np.where(lost, carried[0, 0] / len(heirs), 0)
+    carried[heirs, 0] += np.where(lost, carried[0, 0] / len(heirs), 0)
     carried[0, 0, lost] = 0
     return carried

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
-from mfabric_jax.case.policies import NO_SCHEDULE, check_name, is_file, is_function
+from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
@@ -662,15 +662,15 @@ def _check_groups(resolved: Resolved) -> None:
 def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
     """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
     name = case.circuits.policy
-    if each_by_demand(flat(case)) and (is_file(name) or is_function(name)):
+    if each_by_demand(flat(case)) and name not in NAMES:
         import jax
 
         from mfabric_jax.policies import uniform
         from mfabric_jax.timing.switching import remembers
 
         start = uniform(None, group).circuits.count
-        if remembers(policy, group, 1.0 * start, start, jax.random.key(0)):
-            raise more_than_demand(name)
+        if remembers(policy, group, start.astype(float), start, jax.random.key(0)):
+            raise more_than_demand(name_of(name))
 
 
 def _check_measured(case: Case) -> None:
