@@ -51,6 +51,7 @@ def all_to_all_time(
     if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
         circuits = circuits.checked(region.optical_degree)
     legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
+    demand = _widened(region, between_servers(region, demand))
     return jnp.maximum(*part_times(region, legal, demand, routing=routing))
 
 
@@ -61,7 +62,7 @@ def part_times(
     the last pair that uses any circuit and of the last pair that uses the EPS."""
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(plan)
-    demand = _widened(region, between_servers(region, demand))
+    demand = between_servers(region, demand)
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
     shares = _shares(region, plan) if routing == "relay" else None
@@ -148,7 +149,7 @@ def fluid_lower_bound(
     A cheap lower bound of `all_to_all_time` (equal under split), with the same arguments; use it to optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
-    circuits, demand = _circuits(plan), _widened(region, between_servers(region, demand))
+    circuits, demand = _circuits(plan), between_servers(region, demand)
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))
     if routing == "relay":
@@ -172,7 +173,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
     Infinity where a server without NICs has bytes.
     """
-    demand = _widened(region, between_servers(region, demand))
+    demand = between_servers(region, demand)
     nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.routing.arrivals import arrivals
+from mfabric_jax.routing.arrived import arrivals
 from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.timing.arrivals import block_ends
 from tests.oracles import arrivals as plain
@@ -81,7 +81,10 @@ def test_derivatives_are_differences_through_experts_too():
         return block_ends(arrivals(where, schedule, demand), 1.0, 0.1, 0.2).combine_s
 
     rng, at = np.random.default_rng(0), (jnp.asarray(seconds), jnp.asarray(demand))
-    way = jnp.asarray(rng.normal(size=seconds.shape) * (seconds > 0)), jnp.asarray(rng.normal(size=demand.shape) * (demand > 0))
+    way = (
+        jnp.asarray(rng.normal(size=seconds.shape) * (seconds > 0)),
+        jnp.asarray(rng.normal(size=demand.shape) * (demand > 0)),
+    )
     ahead, behind = (end(*(a + h * w for a, w in zip(at, way, strict=True))) for h in (1e-6, -1e-6))
     found = jax.grad(end, (0, 1))(*at)
     np.testing.assert_allclose(
