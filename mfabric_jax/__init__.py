@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mfabric_jax.routing import all_to_all_time
     from mfabric_jax.simulation import resolve, simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 BEGAN = time.time()  # files of the package that were written later are not what this process imports
 
 __all__ = [

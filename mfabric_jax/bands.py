@@ -13,7 +13,7 @@ HOW = ("slow", "fast")
 OF_KERNELS = {how: f"{how}_kernels_s" for how in HOW}  # columns
 OF_LINKS = {how: f"{how}_links_s" for how in HOW}
 LOW, HIGH = "low_s", "high_s"
-PROMPT = "prompt_s"  # the iteration without `network.alpha_s`
+PROMPT = "prompt_s"  # the iteration without latency beside `network.link_delay_s`
 DRAW = "draw_{}_s"  # of traffic, from 2
 
 

@@ -10,8 +10,9 @@ import mfabric_jax
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
+    "circuit_schedules",
     *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
-    *("measurements", "circuit_schedules"),
+    "measurements",
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
@@ -134,7 +135,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "export": {"commands/export.py"},
     "recordings": {"commands/traces.py", "commands/traces_study.py"},
     "measurements": {"commands/calibrate_nccl.py"},
-    "circuit_schedules": set(),
+    "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},

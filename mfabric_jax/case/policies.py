@@ -1,6 +1,6 @@
-"""Policies by name; each is defined in `policies/` and stands in its `REGISTRY`.
+"""Policies and schedulers of circuits by name; each is defined in `policies/` or `circuit_schedules/`.
 
-It is outside `policies/` so that settings and help load without JAX.
+They are outside of these so that settings and help load without JAX.
 """
 
 import os
@@ -10,8 +10,12 @@ from mfabric_jax.checks import InputError, one_of
 
 NAMES = (
     *("greedy", "greedy-released", "greedy-next", "uniform", "random", "static", "previous", "topoopt", "matching"),
-    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "exact", "topologies"),
+    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "untrained", "exact"),
+    "topologies",
 )
+SCHEDULERS = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint")
+NO_SCHEDULE = "none"
+NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # of files that `mfabric train` writes
 
 
@@ -28,12 +32,13 @@ def name_of(policy: Any) -> str:
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
-def check_name(name: str) -> str:
-    """The name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else."""
+def check_name(name: str, kind: str = "policy") -> str:
+    """The name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else. The same
+    for another `kind` of `NAMED`, which has no files of its own."""
     if is_function(name) and not os.path.isfile(path := name.rpartition(":")[0]):
-        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
-    if is_function(name) or is_file(name):
+        raise InputError(f"{kind} {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
+    if is_function(name) or (kind == "policy" and is_file(name)):
         return name
     if name.endswith(".py") or ":" in name:
-        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
-    return one_of("policy", name, NAMES)
+        raise InputError(f"{kind} {name!r} must be FILE.py:FUNCTION where it is one of your own.")
+    return one_of(kind, name, NAMED[kind])

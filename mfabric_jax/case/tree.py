@@ -586,7 +586,9 @@ class Network(Group, frozen=True):
     oversubscribed_at: Annotated[
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
     ] = "edge"
-    link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = units.us(1.0)
+    link_delay_s: Annotated[
+        Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)
+    ] = units.us(1.0)
     alpha_s: Annotated[
         Least0, doc("Of every all-to-all, step of a ring and send beside its bytes and its links [s].", traced=True)
     ] = 0.0
@@ -656,6 +658,16 @@ class CircuitSettings(Group, frozen=True):
     routing: Annotated[
         Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")
     ] = "unsplit"
+    schedule: Annotated[
+        str,
+        doc(
+            f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION. No"
+            " policy is asked then."
+        ),
+    ] = policies.NO_SCHEDULE
+    switches: Annotated[Count, doc("Parallel switches of a schedule; each has as many ports of a server.")] = 1
+    all_stop: Annotated[bool, doc("No circuit of a schedule's switch carries while it turns.")] = True
+    directed: Annotated[bool, doc("The fibres of a NIC may lead to two servers, in a schedule.")] = True
     turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf, doc("When the switch turns.")] = OnDemand()
     partial: Annotated[bool, doc("Circuits that stay carry while others turn.")] = False
     decision_s: Annotated[

@@ -1,7 +1,10 @@
 """Circuits over time: schedules for optical switches that turn while an all-to-all runs, their time and its bound."""
 
+from mfabric_jax.circuit_schedules.batched import schedules, stacked
 from mfabric_jax.circuit_schedules.registry import NAMES, get
+from mfabric_jax.circuit_schedules.valiant import staged_time, valiant
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 
 __all__ = ["NAMES", "Schedule", "get", "lower_bound", "schedule_time"]
+__all__ += ["schedules", "stacked", "staged_time", "valiant"]

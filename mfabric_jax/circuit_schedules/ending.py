@@ -5,25 +5,49 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.placing import Placed, Problem
+from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.registry import facts_of
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
 
 
 class Span(NamedTuple):
-    """Circuits [S S] that carry from a start for some seconds."""
+    """Circuits [S S] of one switch that carry from a start for some seconds. `turn_s`: of the turn that ends at the
+    start; `kept`: what a turn leaves, while it lasts.
+    """
 
     start_s: float
     seconds: float
     circuits: np.ndarray
+    switch: int
+    turn_s: float
+    kept: bool = False
 
 
 def end_s(problem: Problem, schedule: Placed) -> float:
-    """Circuits carry a pair's bytes from time 0 on while they are up. What all of them leave shares the packet NICs
-    max-min fairly from time 0; infinite where there are none."""
-    spans = list(_spans(problem, schedule))
+    """The later of `part_ends_s`."""
+    return max(part_ends_s(problem, schedule))
+
+
+def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
+    """Of circuits and of packet NICs. Circuits carry a pair's bytes from time 0 on while they are up. What all of them
+    leave shares the packet NICs max-min fairly from time 0; infinite where there are none."""
+    spans = list(spans_of(problem, schedule))
     room = sum((span.seconds * span.circuits for span in spans), np.zeros(problem.need.shape))
     left = problem.without_rounding(problem.need - room, len(spans))
-    return max(_circuits_s(problem.need, spans), _packets_s(problem, left))
+    return _circuits_s(problem.need, spans), _packets_s(problem, left)
+
+
+def ended(region: Region, schedule: Schedule, demand: np.ndarray) -> float:
+    """`schedule_time` on the host, in float64, of equal servers: no program for each number of configurations."""
+    names = ("switches", "all_stop", "directed", "first_free")
+    how = {name: getattr(schedule, name) for name in names}
+    delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
+    problem = problem_of(demand, **facts_of(region, schedule.switches), **how, delay_s=float(delay))
+    shown = (np.asarray(part) for part in (schedule.configurations, schedule.seconds, schedule.switch))
+    configurations, seconds, switch = shown
+    return end_s(problem, (configurations, seconds.astype(float), switch))
 
 
 def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
@@ -51,7 +75,7 @@ def _packets_s(problem: Problem, left: np.ndarray) -> float:
     return float(np.max(star_completion(left / problem.busiest_s, rate, rate))) * problem.busiest_s
 
 
-def _spans(problem: Problem, schedule: Placed) -> Iterator[Span]:
+def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
     """Everything that carries bytes, switch by switch."""
     configurations, seconds, switch = schedule
     for lane in range(problem.switches):
@@ -59,7 +83,8 @@ def _spans(problem: Problem, schedule: Placed) -> Iterator[Span]:
         for one in np.flatnonzero(switch == lane):
             turn = 0.0 if before is None and problem.first_free else problem.delay_s
             if before is not None and not problem.all_stop:
-                yield Span(clock, turn, np.minimum(configurations[before], configurations[one]))
-            yield Span(clock + turn, float(seconds[one]), configurations[one])
+                left = np.minimum(configurations[before], configurations[one])
+                yield Span(clock, turn, left, lane, 0.0, kept=True)
+            yield Span(clock + turn, float(seconds[one]), configurations[one], lane, turn)
             clock += turn + float(seconds[one])
             before = one

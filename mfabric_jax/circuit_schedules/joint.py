@@ -126,17 +126,15 @@ def _trades(problem: Problem, best: Durations) -> list[np.ndarray]:
 
 def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
     """Two configurations [2 S S]: the first takes the side with the larger entry of every component of their union."""
-    with extra("exact", "a joint schedule"):
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import connected_components
     servers = len(entries)
-    row, column = np.nonzero(both.sum(0))
-    ends = csr_array((np.ones(len(row)), (row, servers + column)), shape=(2 * servers, 2 * servers))
-    count, component = connected_components(ends, directed=False)
-    largest = np.zeros((2, count))
+    joined = both.sum(0) @ both.sum(0).T > 0  # rows that share a column, then those that those share one with
+    for _ in range(servers.bit_length()):
+        joined = joined.astype(np.float32) @ joined > 0
+    component = joined.argmax(1)
+    largest = np.zeros((2, servers))
     for side in range(2):
-        np.maximum.at(largest[side], component[:servers], (both[side] * entries).max(1))
-    swap = (largest[1] > largest[0])[component[:servers]][:, None]
+        np.maximum.at(largest[side], component, (both[side] * entries).max(1))
+    swap = (largest[1] > largest[0])[component][:, None]
     return np.stack([np.where(swap, both[1], both[0]), np.where(swap, both[0], both[1])])
 
 
@@ -162,42 +160,57 @@ def _durations(problem: Problem, move: Move) -> Durations:
 def _programme(problem: Problem, move: Move) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Durations [K], all 0 where they carry too little; prices and what circuits carry [S S].
 
-    Variables: t [K], e [pairs], which is 0 without packet NICs, T.
+    Variables: t [K], e [pairs] if there are packet NICs, T.
     """
     configurations, switch, packet = move.configurations, move.switch, move.pace * problem.packet
     with extra("exact", "a joint schedule"):
         from scipy.optimize import linprog
-        from scipy.sparse import block_array, csr_array, eye_array
     unit, servers, count = problem.busiest_s, len(problem.need), len(switch)
     row, column = np.nonzero(problem.need)
-    pairs = len(row)
-    shown = csr_array(configurations[:, row, column].T.astype(float).reshape(pairs, count))
-    lines = np.concatenate([row, servers + column]), np.tile(np.arange(pairs), 2)
-    on = csr_array((np.arange(problem.switches)[:, None] == switch[None]).astype(float))
-    rows = [
-        [-shown, -eye_array(pairs), None],
-        [
-            None,
-            csr_array((np.ones(2 * pairs), lines), shape=(2 * servers, pairs)),
-            _column(2 * servers, -problem.packet),
-        ],
-        [on, None, _column(problem.switches, -1.0)],
-    ]
+    shown = configurations[:, row, column].T
+    if not packet:
+        binding = _largest_alike(shown, problem.need[row, column])
+        row, column, shown = row[binding], column[binding], shown[binding]
+    rows = _rows(problem, shown, switch, (row, column), packet)
+    carriers = len(row) if packet else 0
     turns = problem.clocks(np.zeros(count), switch)
-    limits = np.concatenate([-problem.need[row, column], np.zeros(2 * servers), -turns]) / unit
-    cost = np.append(np.zeros(count + pairs), 1.0)
-    most = np.append(np.full(count, np.inf), np.full(pairs, np.inf if packet else 0.0))
-    bounds = np.stack([np.zeros(len(cost)), np.append(most, np.inf)], 1)
-    done = linprog(cost, A_ub=block_array(rows, format="csr"), b_ub=limits, bounds=bounds, method="highs")
+    lines = np.zeros(2 * servers if packet else 0)
+    limits = np.concatenate([-problem.need[row, column], lines, -turns]) / unit
+    cost = np.append(np.zeros(count + carriers), 1.0)
+    done = linprog(cost, A_ub=rows, b_ub=limits, bounds=(0, None), method="highs")
     price, carried = np.zeros((2, servers, servers))
     if done.status != 0:
         return np.zeros(count), price, carried
-    price[row, column] = np.maximum(-done.ineqlin.marginals[:pairs], 0)
-    carried[row, column] = np.maximum(problem.need[row, column] - done.x[count:-1] * unit, 0)
+    price[row, column] = np.maximum(-done.ineqlin.marginals[: len(row)], 0)
+    carried[:] = problem.need
+    if packet:
+        carried[row, column] = np.maximum(problem.need[row, column] - done.x[count:-1] * unit, 0)
     return np.maximum(done.x[:count], 0) * unit, price, carried
 
 
-def _column(length: int, value: float):
+def _largest_alike(shown: np.ndarray, need: np.ndarray) -> np.ndarray:
+    """Of pairs with the same circuits in all configurations (`shown` [pairs K]), those that need most."""
+    _, alike = np.unique(shown @ np.random.default_rng(0).random(shown.shape[1]), return_inverse=True)
+    most = np.zeros(len(need))
+    np.maximum.at(most, alike, need)
+    return np.flatnonzero(need >= most[alike])
+
+
+def _rows(problem: Problem, shown: np.ndarray, switch: np.ndarray, pair: tuple[np.ndarray, np.ndarray], packet: float):
+    """The left sides of a programme: what pairs get, lines of packet NICs, clocks of switches."""
     from scipy.sparse import csr_array
 
-    return csr_array(np.full((length, 1), value))
+    (pairs, count), servers = shown.shape, len(problem.need)
+    at, one = np.nonzero(shown)
+    parts = [(at, one, -shown[at, one].astype(float))]
+    below, last = pairs, count
+    if packet:
+        below, last, every = pairs + 2 * servers, count + pairs, np.arange(pairs)
+        parts.append((every, count + every, np.full(pairs, -1.0)))
+        parts.extend((pairs + side * servers + pair[side], count + every, np.ones(pairs)) for side in range(2))
+        parts.append((pairs + np.arange(2 * servers), np.full(2 * servers, last), np.full(2 * servers, -packet)))
+    parts.append((below + switch, np.arange(count), np.ones(count)))
+    lanes = np.arange(problem.switches)
+    parts.append((below + lanes, np.full(len(lanes), last), np.full(len(lanes), -1.0)))
+    down, across, value = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return csr_array((value, (down, across)), shape=(below + problem.switches, last + 1))

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, one_of, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
 
 Scheduler = Callable[[Any, Region], Schedule]
-NAMES = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "rotor", "keep-or-turn", "joint")
+TRACED = "schedulers run on the host: demand and region must be numbers, got traced ones."
 
 
 def _module(name: str) -> str:
@@ -49,7 +50,7 @@ def get(
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
     def scheduler(demand: Any, region: Region) -> Schedule:
-        used, facts = _facts(demand, region, switches)
+        used, facts = used_of(demand, region), facts_of(region, switches)
         delay = float(region.delay_s) if delay_s is None else float(delay_s)
         found = function(used, **facts, **how, delay_s=delay, **settings)
         return Schedule(*found, **how, delay_s=delay_s).checked(region)
@@ -68,20 +69,27 @@ def _function(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(_module(name)), name.replace("-", "_"))
 
 
-def _facts(demand: Any, region: Region, switches: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """The demand without its diagonal in float64, and what a scheduler has to know about the region."""
-    if not all(map(concrete, (demand, region.nic_gbps, region.optical_degree, region.electrical_nics))):
-        raise InputError("schedulers run on the host: demand and region must be numbers, got traced ones.")
+def used_of(demand: Any, region: Region) -> np.ndarray:
+    """The demand without its diagonal in float64."""
+    if not concrete(demand):
+        raise InputError(TRACED)
     used, servers = np.array(demand, float), region.servers
     if used.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(used.shape)}.")
     np.fill_diagonal(used, 0)
     not_negative("demand", used)
+    return used
+
+
+def facts_of(region: Region, switches: int) -> dict[str, Any]:
+    """What a scheduler has to know about the region."""
+    if not all(map(concrete, (region.nic_gbps, region.optical_degree, region.electrical_nics))):
+        raise InputError(TRACED)
     degree, packet = (_same(field, getattr(region, field)) for field in ("optical_degree", "electrical_nics"))
     if degree % switches:
         raise Misfit(f"{UNEQUAL.format(switches)}, got {degree:g}.")
     nic = float(region.nic_Bps)
-    return used, {"circuit_Bps": nic, "packet_Bps": packet * nic, "ports": int(degree) // switches}
+    return {"circuit_Bps": nic, "packet_Bps": packet * nic, "ports": int(degree) // switches}
 
 
 def _same(field: str, value: Any) -> float:

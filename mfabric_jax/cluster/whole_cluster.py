@@ -14,13 +14,14 @@ import numpy as np
 from mfabric_jax import fabric, policies, traffic, units
 from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.limits import check_beside, refuse
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
 from mfabric_jax.routing.ends import Ends, columns_of_ends
@@ -168,6 +169,8 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
     """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's."""
     servers, name = demand.shape[-1], policy or case.circuits.policy
+    if policy is None and case.circuits.schedule != NO_SCHEDULE:
+        refuse("circuits.schedule", (NO_SCHEDULE,), "flows one by one, whose circuits stay", case.circuits.schedule)
     if name == "static":
         raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
     region = Region(servers, case.network.nic_gbps, degree, 1)

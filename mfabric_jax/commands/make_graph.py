@@ -41,7 +41,7 @@ class Options:
     oversubscription: float | None = None
     """Ports down over ports up of the switches at NICs (default: 1)."""
     radix: int | None = None
-    """Ports of every switch of a tree (default: 64)."""
+    """Ports of every switch of a tree, of a whole NIC each, which --split splits as it does NICs (default: 64)."""
     planes: int | None = None
     """Planes; NIC j of a server is on plane j modulo this (default: 1)."""
     split: bool = False

@@ -15,7 +15,8 @@ from mfabric_jax.commands.words import Positional
 from mfabric_jax.replay.replay_settings import Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
-READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
+SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
+READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
 NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
 ROWS = ("out", "links", "per_rank", "steps")
 

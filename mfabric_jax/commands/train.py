@@ -52,6 +52,7 @@ def run(options: Options) -> None:
 
 def _of_trace(learned: Mapping[str, Any]) -> str:
     first, last = learned["records"]
+    chosen = "{}-{}".format(*learned["validation"]) if learned["validation"] else "none"
     held_out = learned["held_out"]
     rest = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
-    return f"trace: records {first}-{last} learned from; {rest}"
+    return f"trace: records {first}-{last} learned from; {chosen} chose the step; {rest}"

@@ -56,7 +56,8 @@ class Cluster:
     - `rails`: NICs of equal rank share edge switches, instead of the NICs of a server.
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry any of its data.
-    - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
+    - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics. `directed`: the two fibres of
+      a transceiver may lead to two peers, so that they need not be symmetric.
     - `mesh`: unchanging links between servers, and routers behind them; None: no such links.
     - `phases`: links are those of one kind of communication, which a picture shows.
     - `link_delay_s`: propagation delay of every link.
@@ -71,6 +72,7 @@ class Cluster:
     pxn: bool = False
     nic_use: str = "own"
     regions: np.ndarray | None = field(default=None, repr=False)
+    directed: bool = False
     mesh: Mesh | None = field(default=None, repr=False)
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
@@ -100,8 +102,9 @@ class Cluster:
             raise InputError(
                 f"regions must be circuits [G S S] with G x S = {self.servers} servers, got {list(count.shape)}."
             )
-        legal = (count == count.transpose(0, 2, 1)).all() and (count >= 0).all()
-        if not legal or np.einsum("gii->", count) != 0 or not np.issubdtype(count.dtype, np.integer):
+        both_ways = self.directed or (count == count.transpose(0, 2, 1)).all()
+        legal = both_ways and (count >= 0).all() and np.einsum("gii->", count) == 0
+        if not legal or not np.issubdtype(count.dtype, np.integer):
             raise InputError("regions must hold whole numbers of circuits, symmetric, none from a server to itself.")
 
     @property
@@ -149,10 +152,19 @@ class Cluster:
         """Circuits and the NICs at their ends. Circuits in order of peers take a server's optical NICs, which alternate
         between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
         src, dst, count = self._joined()
+        return CircuitTable(src, dst, count, *self._nics_at(src, dst, count))
+
+    @cached_property
+    def far_nics(self) -> tuple[np.ndarray, np.ndarray]:
+        """`gpu` and `part` of `circuits` at their other ends."""
+        table = self.circuits
+        return self._nics_at(table.dst, table.src, table.count)
+
+    def _nics_at(self, src: np.ndarray, dst: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         own = src < self.servers  # not at routers
         if not own.any():
             nothing = np.zeros((len(src), 1))
-            return CircuitTable(src, dst, count, nothing.astype(np.int64), nothing)
+            return nothing.astype(np.int64), nothing
         degree, order = math.ceil(np.bincount(src[own], count[own]).max() - TINY), np.lexsort((dst, src))
         before = np.zeros(len(src))
         before[order] = np.cumsum(count[order]) - count[order]
@@ -166,7 +178,7 @@ class Cluster:
         part = np.where(own[:, None] & (part > TINY), part, 0)
         gpu = np.where(part > 0, self.at_gpu(order[np.minimum(nth, degree - 1)], 0), -1)
         some = slice(max(1, int((part > 0).sum(axis=1).max())))
-        return CircuitTable(src, dst, count, gpu[:, some], part[:, some])
+        return gpu[:, some], part[:, some]
 
     def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.mesh is not None:
@@ -267,8 +279,8 @@ class Cluster:
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *kinds, ("optics", self._optical_nodes))
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
-    def with_circuits(self, regions: np.ndarray) -> Cluster:
-        return replace(self, regions=np.asarray(regions))
+    def with_circuits(self, regions: np.ndarray, *, directed: bool = False) -> Cluster:
+        return replace(self, regions=np.asarray(regions), directed=directed)
 
 
 def _between_switches(kind: str) -> bool:

@@ -165,6 +165,7 @@ class Fabric:
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
     - `fills(servers, own)`: values of the fabric's own settings that are left open, by name; None: there are none.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
+    - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
     - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
@@ -194,6 +195,7 @@ class Fabric:
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[Asked], int] = tree_links
+    link_delay_s: Callable[[Asked], float | None] = lambda settings: None
     fills: Callable[[int, Any], Mapping[str, Any]] | None = None
     domain_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None

@@ -175,8 +175,8 @@ class DirectLinks(eqx.Module, LinkRates):
 
     @classmethod
     def of_cluster(cls, mesh: Mesh, job: ClusterShape, nic_gbps: Any, nics: int) -> "DirectLinks":
-        """Groups of servers in a row on the links of the whole cluster: the groups of a stage run at once, its servers
-        exchange gradients in equal parts, and all servers send to the next stage at once."""
+        """Groups of servers in a row on the links of the whole cluster: the groups of a stage run at once, all
+        servers reduce gradients at once (`routing.gradients`), and all send to the next stage at once."""
         stage = job.servers // job.pp
         rest: dict[str, Any] = {"groups": max(1, stage // job.servers_per_region), "stage": stage}
         return cls(job.servers_per_region, nic_gbps, nics, None, None, mesh, **rest)

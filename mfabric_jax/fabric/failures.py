@@ -15,10 +15,10 @@ KINDS = {
     "electrical-nic": "one NIC of a server on the electrical fabric; its others carry the load",
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
     "optical-nic": "one NIC of a server on the optical switch, or its port there; circuits are chosen without it",
-    "link": "one link from an edge switch up; its other links carry the load",
+    "link": "one link from an edge switch up or between servers; others carry (to a rail's optical switch: its NIC)",
     "gpu": "one GPU; its work moves to a spare server, over the electrical fabric (own ports: over one NIC)",
     "server": "a server; a spare takes over, with its electrical NICs alone",
-    "optical-switch": "the optical switch of a region; all of its traffic falls back to the electrical NICs",
+    "optical-switch": "that of a region, whose traffic takes electrical NICs; of a rail: other rails carry its bytes",
     "controller": "what turns the circuits of a region; they stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
     "plane": "one plane of NICs that are split over several; the others carry",
@@ -71,6 +71,7 @@ class Degraded:
     - `tp_on_eps`: fraction of a server's electrical bandwidth left to one group's tensor-parallel all-reduces; 0: they
       stay on NVLink.
     - `stays`: circuits are not chosen again. `nvlink_left`: fraction of the server's NVLink bandwidth left.
+    - `everywhere`: all stages are hit alike.
     """
 
     kind: str
@@ -82,6 +83,7 @@ class Degraded:
     tp_on_eps: float = 0.0
     stays: bool = False
     nvlink_left: float = 1.0
+    everywhere: bool = False
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
         """Fraction of each rank that sits on each server [R S]."""

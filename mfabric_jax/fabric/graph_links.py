@@ -17,8 +17,8 @@ class GraphLinks(eqx.Module, LinkRates):
 
     - `of`: the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
       links of a server.
-    - `ring_nics`, `stage_nics`: NICs with which a server sends gradients to the next of its stage, and activations to
-      the next stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
+    - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage, if all
+      servers do so at once; None until `routing.graphs.rated` computes them.
     """
 
     of: Any = eqx.field(static=True)  # `own_graph.GraphFile`

@@ -5,13 +5,14 @@ or single ones, are a server; what stays in a server crosses the GPU's own NVLin
 other bytes the links of the graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). A NIC is
 the widest link that leaves a GPU but for NVLinks, or several such links of one GPU where `network.nic_gbps` is so many
 times as wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at
-either end a transceiver; where a server ends it a NIC too; links in servers cost nothing.
+either end a transceiver; where a server ends it a NIC too; links in servers cost nothing. Delays of a file that gives
+any stand in the place of `network.link_delay_s`, those of the slowest way for every message.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.loops import kept, made_once
 from mfabric_jax.text_files import stamp
 from mfabric_jax.workload import Workload
 
@@ -46,6 +48,7 @@ class OwnGraph:
     - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
     - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
+    - `link_delay_s`: of the slowest way between servers, over `longest`; None where the file gives no delays.
     """
 
     file: str
@@ -59,6 +62,7 @@ class OwnGraph:
     inside_Bps: float | None
     attachment: Attachment
     longest: int
+    link_delay_s: float | None
 
 
 class GraphFile(NamedTuple):
@@ -95,7 +99,7 @@ def _network(file: str, _: tuple[int, int]) -> Network:
 @functools.lru_cache(maxsize=32)
 def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int, int]) -> OwnGraph:
     network = _network(file, read)
-    nodes, kinds = endpoints(network), _kinds(network)
+    nodes, kinds = endpoints(network), kinds_of(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
     per_server = _per_server(file, network, nodes)
@@ -121,9 +125,8 @@ def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int,
     network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
     relays = relays_of(network, asked.relay)
     longest = _most_hops(network, nodes[0], nodes, relays.forward)
-    return OwnGraph(
-        file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, _attachment(*widths), longest
-    )
+    parts, delay_s = _attachment(*widths), _delay_s(network, nodes, per_server, longest, relays.forward)
+    return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
 
 
 def _attachment(outside: float, direct: float, between: float) -> Attachment:
@@ -132,7 +135,8 @@ def _attachment(outside: float, direct: float, between: float) -> Attachment:
     return Attachment(switch_ports=(outside + 2 * between) / nics, transceivers=2 * links / nics, fibres=links / nics)
 
 
-def _kinds(network: Network) -> np.ndarray:
+def kinds_of(network: Network) -> np.ndarray:
+    """Kind of every node [N]."""
     return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
 
 
@@ -142,7 +146,7 @@ def _link_kinds(network: Network) -> np.ndarray:
 
 def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
     """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
-    kinds = _kinds(network)
+    kinds = kinds_of(network)
     up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
     if not up.any():
         return 1
@@ -163,7 +167,7 @@ def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
 
 def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
     """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
-    up = np.isin(network.tail, nodes) & (_kinds(network)[network.head] == "nvswitch")
+    up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
     switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
     apart = np.argwhere(switch != switch[:, :1])
     if len(apart):
@@ -251,6 +255,33 @@ def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarr
         hops[network.head[fresh]] = hops.max() + 1
 
 
+def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
+    """The most delay on a way of fewest links between GPUs of two servers, for each of the `longest` links; None
+    where no link has a delay."""
+    usable = np.flatnonzero(network.capacity > 0)
+    delays = np.unique(network.delay_s[usable])
+    if len(delays) < 2:
+        return float(delays[0]) if delays.any() else None
+    server = np.full(network.size, -1)
+    server[nodes] = np.arange(len(nodes)) // per_server
+    order = usable[np.argsort(network.tail[usable], kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(network.tail[usable], minlength=network.size))])
+    links = first, order, network.head.astype(np.int64), network.delay_s
+    most_s = _longest_delay()(nodes.astype(np.int64), server, *links, np.ascontiguousarray(forward))
+    return float(most_s) / max(1, longest)
+
+
+@made_once
+def _longest_delay() -> Callable[..., Any]:
+    from mfabric_jax.fabric.relay_loops import longest_delay
+
+    return kept(longest_delay)
+
+
+def _link_delay_s(settings: Asked) -> float | None:
+    return own_graph(GraphFile.of(settings)).link_delay_s
+
+
 GRAPH = Fabric(
     name="graph",
     summary="the graph of a file",
@@ -261,6 +292,7 @@ GRAPH = Fabric(
     form=lambda settings, job: Form(graph=GraphFile.of(settings)),
     at=_at,
     path_links=_longest,
+    link_delay_s=_link_delay_s,
     routing="shortest paths",
     uses="own",
     over_graph=True,

@@ -76,6 +76,7 @@ PHOTONIC_RAILS = Fabric(
     mesh=_mesh,
     parts=lambda form: (PartGroup(_nics(form), "rail OCS", RAIL_OCS),),
     form=_form,
+    direct_links=lambda form, job: PORTS * _nics(form) * job.servers,
     optical_regions=_rails,
     path_links=lambda settings: 1,
     routing="rings",

@@ -1,4 +1,4 @@
-"""The loop of `relays`: who reaches a GPU without crossing another, compiled by numba."""
+"""Loops over graphs, compiled by numba: who reaches a GPU without crossing another, and the slowest ways."""
 
 import numpy as np
 
@@ -25,3 +25,29 @@ def not_reaching(targets, alone, first, link, tail, end):
             if end[node] and not seen[node] and not (alone[d] and node == targets[d]):
                 return node, targets[d]
     return -1, -1
+
+
+def longest_delay(sources, server, first, link, head, delay, relay):
+    """The most delay on a way of fewest links from a source to one of another `server` [N] (-1: no source). Links out
+    of node n are `link[first[n] : first[n + 1]]`; nodes that `relay` [N] forward."""
+    nodes, longest = len(relay), 0.0
+    hops, late, queue = np.full(nodes, -1, np.int64), np.zeros(nodes), np.empty(nodes, np.int64)
+    for source in sources:
+        hops[source], late[source], queue[0] = 0, 0.0, source
+        begin, stop = 0, 1
+        while begin < stop:  # a node is met after all nodes that are nearer, so its delay is final
+            node = queue[begin]
+            begin += 1
+            if server[node] >= 0 and server[node] != server[source]:
+                longest = max(longest, late[node])
+            if relay[node] or node == source:
+                for at in range(first[node], first[node + 1]):
+                    other, then = head[link[at]], late[node] + delay[link[at]]
+                    if hops[other] < 0:
+                        hops[other], late[other], queue[stop] = hops[node] + 1, then, other
+                        stop += 1
+                    elif hops[other] == hops[node] + 1 and then > late[other]:
+                        late[other] = then
+        for at in range(stop):
+            hops[queue[at]] = -1
+    return longest

@@ -97,8 +97,8 @@ def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, A
     """Which configurations [K] break which rule; `values`: configurations, seconds, switch, ports of every server."""
     configurations, seconds, switch, degree = values
     xp = array_module(*values)
-    ports = xp.asarray(degree // switches).astype(configurations.dtype)
     out, into = (configurations.sum(axis) for axis in (2, 1))
+    ports = xp.asarray(degree // switches).astype(out.dtype)
     server = np.arange(configurations.shape[-1])
     reverse = xp.swapaxes(configurations, 1, 2)
     rules = {

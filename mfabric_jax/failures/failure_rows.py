@@ -85,8 +85,8 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         return at("nic", 1)
     if kind == "electrical-nics":
         return at("nic", float(one.group.electrical_nics))
-    if kind in ("link", "plane-link"):
-        return _sum(at("transceiver", 2), at("fibre", 1))
+    if kind in ("link", "plane-link"):  # light goes through an optical switch of a rail: a transceiver at the NIC
+        return _sum(at("transceiver", 1 if one.group.phases else 2), at("fibre", 1))
     if kind == "switch":
         return at("switch_port", config.case.network.radix)
     if kind == "gpu":
@@ -151,7 +151,10 @@ def nics_of_server(one: Scenario, form: Form) -> ServerNics:
 
 def _optical_switches(one: Scenario, form: Form) -> int | None:
     switch, regions = one.settings.parts.ocs, one.fabric.optical_regions
-    return None if switch is None or regions is None else switch.switches(*regions(form, one.workload))
+    if regions is None:
+        return None
+    of_region, number = regions(form, one.workload)
+    return number if switch is None else switch.switches(of_region, number)
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:

@@ -142,7 +142,10 @@ def failures(
         stage = busiest if config.case.failures.stage is None else config.case.failures.stage
         for kind in kinds:
             left, solved = _broken(config, one, kind, stage)
-            after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
+            hurt = _with_stage(healthy, solved, stage, left)
+            for other in range(one.workload.pp) if left.everywhere else ():
+                hurt = hurt if other == stage else _with_stage(hurt, _broken(config, one, kind, other)[1], other, left)
+            after, _ = _timed(one, hurt, left, stage)
             row = row_of(config, one, kind, stage, before, after)
             since = config.case.failures.iteration
             why = faster_by(healthy, solved, stage, left, row["slow_down"], row["routing"] == "unsplit", since)
@@ -269,8 +272,9 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) 
     rates = one.rates(one.bandwidths[0])
     eps, send, tp = (np.full(stages, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps))
     if left is not None:
-        eps[stage] *= left.eps_left
-        send[stage] *= left.eps_left
+        there = slice(None) if left.everywhere else stage
+        eps[there] *= left.eps_left
+        send[there] *= left.eps_left
         tp[stage] *= left.nvlink_left
         tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
     rates = rates._replace(eps_Bps=eps, send_Bps=send)

@@ -21,12 +21,12 @@ from mfabric_jax.traffic.demand_families import (
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
+from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
 from mfabric_jax.traffic.scenarios import error_of
 
 POOL = 192  # most matrices per source of a pool
 AT_ONCE = 24  # matrices drawn together, because gates take much memory
-SEEN = 0.8  # fraction of a trace's first iterations used for training
-OTHER_SEEDS = 1_000_003  # added to the seed for held-out draws
+OTHER_SEEDS = 1_000_003  # added to the seed of NumPy's draws for every split after the first
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, whose ranks are folded to servers
 MEAN_OF = 256  # draws in the mean demand of a drawn workload
 DRIFT, ITERATIONS = 0.1, 8  # for the measured tables: popularity drifts, so that predictions have errors
@@ -38,43 +38,57 @@ def pool(
     trace: str | None = None,
     records: tuple[int, int] | None = None,
     *,
-    held_out: bool = False,
+    split: str = "train",
 ) -> Float[np.ndarray, "N S S"]:
-    """Training demands: at most 192 of each drawn family, named workload, fitting measured table and recorded trace.
-
-    `held_out`: other random draws, and the last fifth of the trace.
+    """Demands of a split (`traffic.samplers`): at most 192 of each drawn family, named workload, fitting measured table
+    and recorded trace. A trace with too few records for the split gives those of training.
     """
-    seed += OTHER_SEEDS * held_out
+    key, seed = split_key(jax.random.key(seed), split), seed_of(seed, split)
     random = np.random.default_rng(seed)
-    parts = [*_from_families(servers, seed), from_knobs(servers, seed)]
+    parts = [*_from_families(servers, key), from_knobs(servers, seed)]
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
     if trace is not None:
         count = gate_trace(trace, records).count
-        last = _learned(len(count))
-        parts.append(folded(count[last:] if held_out and last < len(count) else count[:last], servers))
+        chosen = count[split_records(len(count), split)]
+        parts.append(folded(chosen if len(chosen) else count[split_records(len(count), "train")], servers))
     return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
 
 
-def _learned(records: int) -> int:
-    return max(round(SEEN * records), 1)
+def windows(
+    trace: str, records: tuple[int, int] | None, split: str, servers: int, steps: int
+) -> Float[np.ndarray, "N T S S"]:
+    """All runs of `steps` records of a recording's split, for every layer and micro-batch."""
+    every = gate_trace(trace, records).count
+    count = every[split_records(len(every), split)]
+    demands = folded(count, servers).reshape(len(count), -1, servers, servers)
+    starts = range(len(count) - steps + 1)
+    found = [demands[start : start + steps].swapaxes(0, 1) for start in starts]
+    return np.concatenate(found) if found else np.zeros((0, steps, servers, servers), np.float32)
+
+
+def seed_of(seed: int, split: str) -> int:
+    """The seed of NumPy's draws."""
+    return seed + OTHER_SEEDS * SPLITS.index(split)
 
 
 def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
-    """The trace's records for training, the held-out records, and digests; {} without a trace."""
+    """The trace's records for training and validation, those left for tests, and digests of the former; {} without a
+    trace."""
     if trace is None:
         return {}
     numbers, digests = zip(*record_digests(trace, records), strict=True)
-    last = _learned(len(numbers))
-    held_out = numbers[last:]
-    return {
-        "records": [numbers[0], numbers[last - 1]],
-        "held_out": [held_out[0], held_out[-1]] if held_out else None,
-        "digests": list(digests[:last]),
-    }
+    train, validation, test = (split_records(len(numbers), split) for split in SPLITS)
+
+    def ends(where: slice) -> list[int] | None:
+        chosen = numbers[where]
+        return [chosen[0], chosen[-1]] if chosen else None
+
+    found = {"records": ends(train), "validation": ends(validation), "held_out": ends(test)}
+    return found | {"digests": list(digests[: validation.stop])}
 
 
-def _from_families(servers: int, seed: int) -> list[np.ndarray]:
-    keys = jax.random.split(jax.random.key(seed), POOL * len(FAMILIES))
+def _from_families(servers: int, key: jax.Array) -> list[np.ndarray]:
+    keys = jax.random.split(key, POOL * len(FAMILIES))
     usual = drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
     parts = [np.asarray(usual)[first :: len(FAMILIES)] for first in range(len(FAMILIES))]
     for family in BROAD.values():
@@ -110,7 +124,7 @@ def held_out(
     """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold) and "trace"."""
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
-        count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count
+        count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed_of(seed, "test")).count
         workloads.append(_with_past("tables", traffic.Tokens(count, "tables"), 1, servers, samples, seed))
     if trace is not None:
         workloads.append(_with_past("trace", gate_trace(trace, records), WINDOW, servers, samples, seed))
@@ -118,7 +132,7 @@ def held_out(
 
 
 def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
-    keys = jax.random.split(jax.random.key(seed + OTHER_SEEDS), samples + MEAN_OF)
+    keys = jax.random.split(split_key(jax.random.key(seed), "test"), samples + MEAN_OF)
     demand = np.asarray(drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers))
     total = demand.sum(axis=(1, 2), keepdims=True)  # 0 where a sparse one has no pair at all
     share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
+from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import (
     InputError,
     check_together,
@@ -33,6 +34,7 @@ from mfabric_jax.checks import (
 )
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
+from mfabric_jax.learning.judged_schedules import SCHEDULED, schedules_over_bound
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.simulation.results import provenance
@@ -48,7 +50,8 @@ ROUTED = ("unsplit", "split", "relay")
 UNSCORED = ("previous", "exact", SAMPLED)  # sample-average of one demand is joint
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
 REFERENCE = "greedy"
-EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
+BASELINES = ("untrained", "uniform", "previous")  # without training; "previous" keeps the uniform ones of the start
+EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", *BASELINES, STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # most servers for which optima are computed
 RESAMPLED, CONFIDENCE = 2000, 0.95  # of the bootstrap
@@ -108,6 +111,10 @@ def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."],
 
 
 def legal(name: str, plans: Plan, region: Region) -> Plan:
+    if plans.schedule is not None:
+        raise InputError(
+            f"policies must answer with circuits that stay; {name!r} answers with a schedule: see schedules."
+        )
     policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
     return plans
 
@@ -371,8 +378,15 @@ class Evaluation(OnRegions):
     """Gradient steps towards relay shares."""
     scenarios: int = 64
     """Demands sampled for each forecast, for which sample-average plans: forecasts shrunk, with new errors."""
+    schedules: tuple[str, ...] = ()
+    """Schedulers of circuits that turn while an all-to-all runs, by name or FILE.py:FUNCTION."""
+    turn: float = 0.01
+    """Of their switch, over the degree bound of a demand."""
 
     def __post_init__(self):
+        for name in distinct("schedules", listed("schedules", self.schedules)) if self.schedules else ():
+            check_name(name, "scheduler")
+        not_negative("turn", self.turn)
         names("routings", self.routings, (*ROUTED, PLANNED))
         _check(self, "sizes", "samples")
         whole("share_steps", self.share_steps)
@@ -394,16 +408,20 @@ def evaluate_policies(
 
     `forecast` is a sigma such as "0.3", or "predicted". `over_bound` is the mean time over the degree bound, `low` and
     `high` its 95 % bootstrap interval over demands, `p90` the 90th percentile. `gain`, `gain_low`, `gain_high`: how far
-    the mean is below greedy's on the same demands, in degree bounds. The first `start` rows are not computed.
+    the mean is below greedy's on the same demands (split beside schedules, whose routing is "scheduled"), in degree
+    bounds. The first `start` rows are not computed.
     """
-    number = itertools.count(step=len(config.policies))
+    done = 0
+    each = [(routing, config.policies) for routing in config.routings]
+    each += [(SCHEDULED, config.schedules)] if config.schedules else []
     for servers in config.sizes:
         region = config.region(servers)
         for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
             for forecast in forecasts_of(config, held):
                 plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
-                for routing in config.routings:
-                    if not (left := config.policies[max(0, start - next(number)) :]):
+                for routing, judged in each:
+                    left, done = judged[max(0, start - done) :], done + len(judged)
+                    if not left:
                         continue
                     if progress:
                         progress(f"{held.name}, {servers} servers, forecast {forecast.name}, {routing}")
@@ -425,6 +443,9 @@ def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[For
 
 
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
+    if routing == SCHEDULED and name != REFERENCE:
+        return schedules_over_bound(name, region, forecast.seen, held.demand, config.turn)
+    routing = "split" if routing == SCHEDULED else routing
     plan, known = plans(name, decided_for(name, routing)), known_to(name, forecast)
     return times_over_bound(region, plan, jnp.asarray(held.demand), known, routing, config.share_steps)
 

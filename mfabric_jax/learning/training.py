@@ -5,8 +5,9 @@ best model so far, for `policies.load`. Randomness depends only on seed and step
 
 A network follows the gradient through real-valued circuits, drawn to whole numbers during the first half of the steps.
 Relay potentials take a few steps for the true demand and are then held fixed: near the best shares the gradient in the
-circuits is the same. An index rule uses the cross-entropy method (Rubinstein, Methodology and Computing in Applied
-Probability 1, 1999), which needs no gradient.
+circuits is the same. The objective is one all-to-all, one whose forecast may be a prediction, or a chain of them with
+changes paid (`chains`); `methods` are alternatives to the gradient. An index rule uses the cross-entropy method
+(Rubinstein, Methodology and Computing in Applied Probability 1, 1999), which needs no gradient.
 """
 
 import dataclasses
@@ -27,12 +28,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.demands import learned_from, pool
+from mfabric_jax.learning.chains import Chain, chain_time, drawn_chain, relative, served
+from mfabric_jax.learning.demands import learned_from, pool, windows
 from mfabric_jax.learning.judging import over_bound, takes_sigma
+from mfabric_jax.learning.methods import METHODS, evolved, reinforced
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.exact import ROUTINGS
-from mfabric_jax.policies.learned import KINDS, Index, PolicyNetwork, Trained, save
+from mfabric_jax.policies.index_rule import Index
+from mfabric_jax.policies.learned import KINDS, Trained, load, save
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalised, samples_of
 from mfabric_jax.routing.potentials import Potentials, descended
@@ -45,6 +50,10 @@ HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
 HELD_OUT = 96  # held-out demands per size
 BEHIND = 2**32 - 1  # minus the number of servers: the random stream of held-out batches, beyond all steps
 CERTAIN = 1 / 5  # fraction of forecasts without errors
+OBJECTIVES = ("all-to-all", "forecast", "iteration")
+TOLD = 0.5  # fraction of chains whose forecasts are the truth with errors; the others are predicted
+RECORDED_PART = 0.5  # fraction of chains from the recording, where there is one
+WINDOWS = 512  # most chains of a recording
 TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
 WHOLE_AFTER = 0.5  # fraction of the steps after which capacities are those of whole circuits
 LAST_RATE = 0.01  # of the learning rate, relative to the first
@@ -62,6 +71,16 @@ class Training:
 
     kind: str = "network"
     """network, or index: a rule of five numbers."""
+    objective: str = "all-to-all"
+    """Whose time is lowered. all-to-all: one with errors in its forecast. forecast: half of them are predicted from the
+    one before, and circuits are even where the network is not sure. iteration: a chain, in which circuits stay or are
+    changed, which costs the delay."""
+    method: str = "gradient"
+    """gradient through real-valued circuits; reinforce, evolution: trials with whole circuits."""
+    start: str | None = None
+    """Trained network to begin with, of this width and depth; none: weights of the seed."""
+    chain: int = 4
+    """All-to-alls of a chain, with the objective iteration."""
     routing: str = "relay"
     """Under which times are judged: relay; an index also unsplit, split."""
     steps: int = 4000
@@ -81,8 +100,8 @@ class Training:
     depth: int = 2
     """Layers of the network."""
     trace: str | None = None
-    """Recorded routing to learn from too (16 ranks); the last fifth of its records is held out, for mfabric
-    evaluate --records."""
+    """Recorded routing to learn from too (16 ranks): its first four fifths; the next tenth chooses the step, the last
+    one is held out, for mfabric evaluate --records."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24
@@ -96,15 +115,21 @@ class Training:
     def __post_init__(self):
         one_of("kind", self.kind, KINDS)
         one_of("routing", self.routing, ROUTINGS)
+        one_of("objective", self.objective, OBJECTIVES)
+        one_of("method", self.method, METHODS)
+        if self.kind == "index" and (self.objective != OBJECTIVES[0] or self.method != METHODS[0]):
+            raise InputError("objective and method are those of a network; an index has its own, got kind 'index'.")
+        if self.start is not None:
+            _started(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
-        for field in ("steps", "batch", "depth", "share_steps", "log_every", "checkpoint_every"):
+        for field in ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every"):
             whole(field, getattr(self, field))
         whole("seed", self.seed, at_least=0)
         whole("width", self.width, at_least=3)
         for servers in distinct("sizes", self.sizes):
             whole("sizes", servers, at_least=2)
-        check_together(**{"batch": self.batch, "sizes^2": max(self.sizes) ** 2})
+        check_together(**{"batch": self.batch, "chain": self.chain, "sizes^2": max(self.sizes) ** 2})
         check_together(**{"depth": self.depth, "width^2": self.width**2})
         if self.trace is not None:
             check_folds("sizes", self.sizes)
@@ -115,6 +140,11 @@ class Training:
         if self.checkpoint_every % self.log_every:
             allowed = f"a multiple of log_every {self.log_every}"
             raise InputError(f"checkpoint_every must be {allowed}, got {self.checkpoint_every}.")
+
+    @property
+    def length(self) -> int:
+        """All-to-alls of a chain."""
+        return self.chain if self.objective == "iteration" else 1
 
 
 class Lesson(NamedTuple):
@@ -128,6 +158,42 @@ class Lesson(NamedTuple):
 def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
     """Demands of the pool with permuted servers, each in its own region."""
     return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "servers"))
+def chains_of(
+    key: PRNGKeyArray,
+    pool: Float[Array, "N S S"],
+    recorded: Float[Array, "N T S S"] | None,
+    config: Training,
+    servers: int,
+) -> Chain:
+    """Chains around the demands of lessons; half of them are those of the recording, where there is one."""
+
+    def one(key):
+        first, *keys = jax.random.split(key, 5)
+        lesson = _lesson(first, pool, config, servers)
+        if config.objective == "all-to-all":
+            return single(lesson)
+        taken = None
+        if recorded is not None:
+            order = jax.random.permutation(keys[0], servers)
+            taken = recorded[jax.random.randint(keys[1], (), 0, len(recorded))][:, order][:, :, order]
+        told = TOLD, config.length
+        chain = drawn_chain(keys[2], lesson.region, lesson.demand, None, told[1], lesson.sigma, told[0])
+        if taken is None:
+            return chain
+        other = drawn_chain(keys[2], lesson.region, lesson.demand, taken, told[1], lesson.sigma, told[0])
+        use = _part(keys[3]) < RECORDED_PART
+        return jax.tree.map(lambda a, b: jnp.where(use, a, b), other, chain)
+
+    return jax.vmap(one)(jax.random.split(key, config.batch))
+
+
+def single(lesson: Lesson) -> Chain:
+    """A chain of one all-to-all, before which circuits change for nothing."""
+    free = dataclasses.replace(lesson.region, delay_s=jnp.zeros((), jnp.float32))
+    return Chain(free, lesson.demand[None], lesson.forecast[None], lesson.sigma, jnp.zeros((), jnp.float32))
 
 
 def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
@@ -165,8 +231,23 @@ class NetworkState(NamedTuple):
 
 
 def first_network(config: Training) -> NetworkState:
-    model = PolicyNetwork(config.width, config.depth, key=jax.random.key(config.seed))
+    weighs = config.objective != "all-to-all"
+    model = _started(config) or PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
+
+
+def _started(config: Training) -> PolicyNetwork | None:
+    if config.start is None:
+        return None
+    model = load(config.start).model
+    if config.kind != "network" or not isinstance(model, PolicyNetwork):
+        raise InputError(f"start must be a trained network, for kind network, got {config.start!r}.")
+    if (model.width, model.depth) != (config.width, config.depth):
+        allowed = f"{config.width} and depth {config.depth}"
+        raise InputError(f"start must have width {allowed}, got {model.width} and {model.depth}.")
+    if model.weighs and config.objective == "all-to-all":
+        raise InputError(f"start {config.start!r} weighs circuits; objective must be forecast or iteration for it.")
+    return model if config.objective == "all-to-all" else model.weighing()
 
 
 @eqx.filter_jit
@@ -174,12 +255,40 @@ def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam on `mean_time`, returned as "time"."""
-    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    strength = _strength(step, config)
     held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
     return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
+
+
+@eqx.filter_jit
+def chain_step(
+    state: NetworkState, batch: Chain, step: Int[Array, ""], config: Training
+) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
+    """One step of Adam on the mean time of chains, by the configuration's method."""
+    strength = _strength(step, config)
+    if config.method == "gradient":
+
+        def mean(model):
+            return jax.vmap(lambda one: chain_time(model, one, strength, config.share_steps))(batch).mean()
+
+        time, slope = eqx.filter_value_and_grad(mean)(state.model)
+    else:
+        trial = reinforced if config.method == "reinforce" else evolved
+        key = jax.random.fold_in(jax.random.key(config.seed + 2), step)
+        time, slope = trial(state.model, batch, key, config.share_steps)
+    with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
+        change, moments = _adam(config).update(slope, state.moments)
+    return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
+
+
+def _strength(step: Int[Array, ""], config: Training) -> Float[Array, ""]:
+    """How whole the circuits are that are timed; a network that was trained before knows whole ones."""
+    if config.start is not None:
+        return jnp.ones((), jnp.float32)
+    return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
 
 
 def _adam(config: Training) -> optax.GradientTransformation:
@@ -276,7 +385,8 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     """
     folder, record = Path(folder), record_of(config)
     run, step, lines = resumed(config, record, folder)
-    pools, others = _pools(config, held_out=False), _pools(config, held_out=True)
+    pools, others = _pools(config, "train"), _pools(config, "validation")
+    chained = config.objective != "all-to-all" or config.method != "gradient"
     if not lines:
         run, held_out = _judged(run, config, others)
         lines.append({"step": 0} | held_out)
@@ -288,10 +398,15 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
             break
         servers = config.sizes[step % len(config.sizes)]
         key = jax.random.fold_in(jax.random.key(config.seed), step)
-        batch = lessons(key, pools[servers], config, servers)
+        demands = pools[servers]
         if isinstance(run.state, IndexState):
+            batch = lessons(key, demands.single, config, servers)
             state, parts = index_step(run.state, batch, jnp.asarray(step), config)
+        elif chained:
+            batch = chains_of(key, *demands, config, servers)
+            state, parts = chain_step(run.state, batch, jnp.asarray(step), config)
         else:
+            batch = lessons(key, demands.single, config, servers)
             state, parts = network_step(run.state, batch, jnp.asarray(step), config)
         run = run._replace(state=state)
         step += 1
@@ -308,11 +423,30 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     return lines
 
 
-def _pools(config: Training, *, held_out: bool) -> dict[int, jax.Array]:
+class Pool(NamedTuple):
+    single: Float[Array, "N S S"]
+    recorded: Float[Array, "W T+1 S S"] | None  # what follows each other in a recording, one step more than a chain
+
+
+def _pools(config: Training, split: str) -> dict[int, Pool]:
     return {
-        servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records, held_out=held_out))
+        servers: Pool(
+            jnp.asarray(pool(servers, config.seed, config.trace, config.records, split=split)),
+            _windows(config, split, servers),
+        )
         for servers in config.sizes
     }
+
+
+def _windows(config: Training, split: str, servers: int) -> jax.Array | None:
+    if config.trace is None or config.objective == "all-to-all":
+        return None
+    found = windows(config.trace, config.records, split, servers, config.length + 1)
+    if not len(found):
+        raise InputError(
+            f"trace must have {config.length + 1} records that follow each other in its {split} split; has fewer."
+        )
+    return jnp.asarray(found[np.random.default_rng(config.seed).permutation(len(found))[:WINDOWS]])
 
 
 def model_of(state: State) -> PolicyNetwork | Index:
@@ -332,12 +466,16 @@ def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
     return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
 
 
-def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Run, Line]:
+def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Line]:
     model, found = model_of(run.state), {}
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
-        batch = lessons(key, pooled, dataclasses.replace(config, batch=HELD_OUT, varied=0.0), servers)
-        found[f"held_out_{servers}"] = float(_times(model, batch, config.routing).mean())
+        usual = dataclasses.replace(config, batch=HELD_OUT, varied=0.0)
+        if config.objective == "all-to-all" or isinstance(model, Index):
+            times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
+        else:
+            times = _chain_times(model, chains_of(key, *pooled, usual, servers))
+        found[f"held_out_{servers}"] = float(times.mean())
     least = jnp.asarray(np.mean([*found.values()]), jnp.float32)
     better = bool(least < run.least)
     return (run._replace(best=model, least=least) if better else run), found
@@ -353,6 +491,14 @@ def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> Float[A
         return over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)
 
     return jax.vmap(one)(batch)
+
+
+@eqx.filter_jit
+def _chain_times(model: PolicyNetwork, batch: Chain) -> Float[Array, "B"]:
+    policy = functools.partial(model, share_steps=0)  # shares are those of the true demand
+    keys = jax.random.split(jax.random.key(0), len(batch.demand))
+    found = jax.vmap(lambda chain, key: served(policy, chain, key, HELD_OUT_STEPS))(batch, keys)
+    return relative(batch, found)
 
 
 def first_run(config: Training) -> Run:

@@ -10,12 +10,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
-from mfabric_jax.policies.learned import Trained, index, learned, load
+from mfabric_jax.policies.index_rule import index
+from mfabric_jax.policies.learned import Trained, learned, load, save, untrained
 from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.own import check_legal, load_function, try_out
 from mfabric_jax.policies.relaxed import relaxed
+from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.sample_average import joint, sample_average
 from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
 from mfabric_jax.policies.topologies import topologies
@@ -40,6 +42,7 @@ REGISTRY: dict[str, Policy] = {
     "sample-average": sample_average,
     "index": index,
     "learned": learned,
+    "untrained": untrained,
     "exact": exact,
     "topologies": topologies,
 }
@@ -52,6 +55,7 @@ OPTIMISES = {
     "sample-average": ROUTINGS,
 }
 SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
+WEIGH = ("learned", "untrained")  # the previous plan may stay
 OF_DEMAND_ALONE = (
     "greedy",
     "greedy-released",
@@ -118,6 +122,11 @@ def suitable(name: str, **settings: Any) -> dict[str, Any]:
     return taken
 
 
+def knows_place(name: str | Policy) -> bool:
+    """Whether a policy of the package may choose by the previous plan, and can do without."""
+    return name in (*SETTLE_TIES, *WEIGH) or (isinstance(name, str) and is_file(name))
+
+
 @functools.lru_cache(maxsize=64)
 def for_demand_alone(policy: Policy) -> Policy:
     """The policy, called without the previous plan and without a key."""
@@ -131,6 +140,13 @@ def for_demand_alone(policy: Policy) -> Policy:
 def takes_many(policy: Policy) -> bool:
     """Whether a policy takes several demands [K S S] at once; such a policy has the keyword `weights`."""
     return "weights" in inspect.signature(policy).parameters
+
+
+def of_package(policy: Policy) -> bool:
+    """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
+    while hasattr(policy, "func"):
+        policy = policy.func
+    return isinstance(policy, Trained) or any(policy is one for one in REGISTRY.values())
 
 
 def is_own(policy: str | Policy) -> bool:
@@ -155,4 +171,6 @@ __all__ = [
     "greedy",
     "joint",
     "load",
+    "rounded",
+    "save",
 ]

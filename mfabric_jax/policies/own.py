@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +21,16 @@ NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversi
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
 
-def load_function(name: str) -> Callable[..., Plan]:
-    """The function in a file. `InputError` if the file or the function is missing, or the file does not run."""
-    path, _, function = check_name(name).rpartition(":")
+def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
+    """The function in a file, of a policy or another `kind`. `InputError` if the file or the function is missing, or
+    the file does not run."""
+    path, _, function = check_name(name, kind).rpartition(":")
     file = Path(path).resolve()
-    return _loaded(name, file, file.stat().st_mtime_ns, function)
+    return _loaded(f"{kind} {name!r}", file, file.stat().st_mtime_ns, function)
 
 
 @functools.lru_cache(maxsize=64)
-def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[..., Plan]:
+def _loaded(named: str, file: Path, changed: int, function: str) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -36,10 +38,10 @@ def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[...,
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"policy {name!r}: running its file raised {type(error).__name__}: {error}.") from error
+        raise InputError(f"{named}: running its file raised {type(error).__name__}: {error}.") from error
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
-    functions = {key: value for key, value in own.items() if inspect.isfunction(value)}
-    return functions[one_of(f"function of policy {name!r}", function, functions)]
+    functions = {key: value for key, value in own.items() if inspect.isroutine(value) or inspect.isclass(value)}
+    return functions[one_of(f"function of {named}", function, functions)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -70,6 +72,8 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
             want = f"[{servers} {servers}]"
             raise InputError(f"policy {name} must give circuits [S S] = {want}, got {list(count.shape)}.")
         check_legal(name, count, degree)
+        if plan.schedule is not None:
+            plan.schedule.checked(region)
         previous = plan
 
 

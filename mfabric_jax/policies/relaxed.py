@@ -169,7 +169,13 @@ def softened_time(
     tail: float,
 ) -> Float[Array, ""]:
     """Softened time over the degree bound, averaged over the samples that count."""
-    width = width_of(samples, logits, strength)
+    return softened_over(samples, width_of(samples, logits, strength), potentials, temperature, tail)
+
+
+def softened_over(
+    samples: Samples, width: Float[Array, "S S"], potentials: Float[Array, "K 3S+2 S"], temperature, tail: float
+) -> Float[Array, ""]:
+    """`softened_time` of real-valued circuits."""
 
     def one(pairs, potentials):
         links, late = samples.links(pairs, width)

@@ -8,15 +8,20 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import flat
+from mfabric_jax.case.policies import NO_SCHEDULE, is_function
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
-from mfabric_jax.fabric import Cluster, Network, read_graph
+from mfabric_jax.cluster.whole_cluster import PlainServers, chosen_circuits, formed_cluster, plain_servers
+from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.relays import relays_of
+from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem
 from mfabric_jax.flows.flows import Flows, Latency
+from mfabric_jax.replay.on_schedules import CarriedOf, on_schedules, planned
 from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
+from mfabric_jax.resolving.limits import ITS_SWITCHES, refuse
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.shortest import Routes, stacked
@@ -61,7 +66,7 @@ DTYPE = "float64"  # long sums of times
 class Prepared(NamedTuple):
     """Flows of a graph on the L links of a fabric, with scaled computations and with latency in front of messages.
     `routed`: the flows and the links of transfers. `cluster`, `nic_gbps`: None on a user's graph. `gpu` [R]: of every
-    rank. `paths`: how flows use equal paths.
+    rank. `paths`: how flows use equal paths. `file`: of a user's graph.
     """
 
     graph: TaskGraph
@@ -72,6 +77,7 @@ class Prepared(NamedTuple):
     gpu: np.ndarray
     paths: str
     relays: str | None = None
+    file: str | None = None
 
     @property
     def flows(self) -> Flows:
@@ -112,7 +118,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
     routed = Routed(flows, Routes(hops[row], share[row]))
     nic_gbps = None if placed.cluster is None else case.network.nic_gbps
-    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays)
+    return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays, config.graph)
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
@@ -169,9 +175,10 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     def form(circuits: Callable[..., np.ndarray]) -> Cluster:
         return formed_cluster(hardware, shape, circuits)
 
-    if on.reconfigures and config.circuits_for == "all-to-all":
-        alone_s = flows.seconds + flows.bytes / units.gbps(nic_gbps)
-        phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), shape.servers_per_region)
+    if on.reconfigures and hardware.case.circuits.schedule != NO_SCHEDULE:
+        flows, wiring, clusters = _on_schedules(config, hardware, shape, between, graph, form)
+    elif on.reconfigures and config.circuits_for == "all-to-all":
+        phases = _phases(graph, between, nic_gbps, shape.servers_per_region)
         own = _each_own(between.servers, phases, choose, form, shape.servers_per_region)
         clusters = own.clusters
         flows, wiring = _turning(config, between, phases, own, hardware.delay_s)
@@ -210,12 +217,52 @@ class _EachOwn(NamedTuple):
     clusters: list[Cluster]
 
 
-def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
+def _phases(graph: TaskGraph, between: _Between, nic_gbps: float, size: int) -> Phases:
+    flows = between.flows
+    alone_s = flows.seconds + flows.bytes / units.gbps(nic_gbps)
+    phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), size)
     if not phases.demand.any():
         raise InputError(
             "circuits_for 'all-to-all' needs all-to-alls between servers of a region, of which the graph has none; "
             "choose 'run'."
         )
+    return phases
+
+
+def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, between: _Between, graph: TaskGraph, form):
+    """Flows, the wiring of each, and the clusters of all wirings, the first without circuits."""
+    case, schedule = hardware.case, hardware.case.circuits.schedule
+    if config.circuits_for != "all-to-all":
+        raise InputError(
+            f"circuits_for must be 'all-to-all' beside circuits.schedule {schedule}, got {config.circuits_for!r}: a "
+            "schedule is that of one all-to-all."
+        )
+    if hardware.carried_by != NONE:
+        refuse("network.payload", ("goodput",), "circuits.schedule in a replay", case.network.payload.name)
+    for path, usual in ITS_SWITCHES if is_function(schedule) else ():
+        if flat(case)[path] != usual:
+            refuse(path, (usual,), "a scheduler of your own, which says it", flat(case)[path])
+    phases = _phases(graph, between, case.network.nic_gbps, shape.servers_per_region)
+    degrees: list[int] = []
+
+    def none_yet(degree: int, policy: str | None = None) -> np.ndarray:
+        degrees.append(degree)
+        return np.zeros((1, between.servers, between.servers), np.int64)
+
+    bare = form(none_yet)
+    nics = bare.nics / (bare.tree.oversubscription if bare.tree else 1)
+
+    def carried(servers: int) -> CarriedOf:
+        nic_gbps = units.to_gbps(bare.nic_Bps)
+        return hardware.carrier(Region(servers, nic_gbps, degrees[0], nics, hardware.delay_s))
+
+    ahead = config.first == "ahead"
+    parts = planned(phases, shape.servers_per_region, carried, known=ahead)
+    flows, wiring, circuits = on_schedules(between.flows, phases, parts, between.ends, hardware.delay_s, ahead=ahead)
+    return flows, wiring, [bare, *(bare.with_circuits(one[None], directed=True) for one in circuits)]
+
+
+def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
     chosen: list[np.ndarray] = []
 
     def none_yet(degree: int, policy: str | None = None) -> np.ndarray:

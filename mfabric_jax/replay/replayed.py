@@ -13,13 +13,15 @@ from mfabric_jax import units
 from mfabric_jax.cluster.whole_cluster import use_of_links
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.run import Replayed
-from mfabric_jax.replay.turns import TURN
+from mfabric_jax.replay.turns import SHOWN, TURN
 from mfabric_jax.routing.transfers import INSIDE, link_bytes
 from mfabric_jax.tasks.critical import CriticalPath, covered_s, critical_path
 
 PER_CENT = 0.01
 STEP_GBPS = 100.0
 COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
+BEFORE = "configuration before"  # of a schedule, while it is shown
+OF_SWITCHES = {TURN: SWITCH, SHOWN: BEFORE}
 NOISE = 1e3  # times the precision: parts of the makespan that are rounding
 
 
@@ -132,12 +134,13 @@ def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
     flows = done.prepared.flows
-    turns, own = flows.task == TURN, flows.lag - flows.latency
+    own = flows.lag - flows.latency
+    of = {name: np.where(flows.task == task, own, 0) for task, name in OF_SWITCHES.items()}
     return {
         COMPUTATION: ("size", flows.seconds),
         LATENCY: ("lag", flows.latency),
-        LAG: ("lag", np.where(turns, 0, own)),
-        SWITCH: ("lag", np.where(turns, own, 0)),
+        LAG: ("lag", np.where(flows.task < 0, 0, own)),
+        **{name: ("lag", amount) for name, amount in of.items()},
         START: ("start", flows.start),
     }
 
@@ -202,15 +205,15 @@ def path_rows(done: Replayed) -> list[dict[str, Any]]:
 
 def _name(done: Replayed, flow: int) -> str:
     task = int(done.prepared.flows.task[flow])
-    return SWITCH if task == TURN else done.prepared.graph.name[task]
+    return OF_SWITCHES[task] if task < 0 else done.prepared.graph.name[task]
 
 
 def _held_by(done: Replayed, flow: int) -> str:
     flows, link = done.prepared.flows, int(done.holder[flow])
     if link >= 0:
         return done.prepared.network.link_name(link)
-    if flows.task[flow] == TURN:
-        return SWITCH
+    if flows.task[flow] < 0:
+        return OF_SWITCHES[int(flows.task[flow])]
     if flows.seconds[flow] > 0 and not flows.transfers[flow]:
         return COMPUTATION
     return LATENCY if 2 * flows.latency[flow] >= flows.lag[flow] else LAG
@@ -249,6 +252,7 @@ def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
     flows = prepared.flows
     return {
         "fabric": prepared.fabric,
+        **({} if prepared.file is None else {"graph": prepared.file}),
         "nic_gbps": prepared.nic_gbps,
         "ranks": prepared.graph.ranks,
         "servers": None if prepared.cluster is None else prepared.cluster.servers,

@@ -84,7 +84,11 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     others with the same reason do; None: no such reason.
     """
     cluster = done.prepared.cluster
-    row = {"fabric": done.prepared.fabric, "nic_gbps": done.prepared.nic_gbps, "makespan_s": done.makespan_s}
+    row = {
+        "fabric": done.prepared.file or done.prepared.fabric,
+        "nic_gbps": done.prepared.nic_gbps,
+        "makespan_s": done.makespan_s,
+    }
     lanes = "one task of a lane at a time, in an order set beforehand" if config.lanes == "ordered" else "lanes free"
     rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:

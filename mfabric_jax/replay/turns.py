@@ -17,7 +17,7 @@ from mfabric_jax.flows.dependencies import successors
 from mfabric_jax.flows.flows import COLUMNS, Flows, flows_of
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
 
-TURN = -1  # `task` of the flows that stand for the switch
+TURN, SHOWN = -1, -2  # `task` of the markers of turns, and of configurations of a schedule while they are shown
 
 
 class Phases(NamedTuple):
@@ -106,7 +106,7 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
     circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
     for phase, one in enumerate(demand):
-        servers = np.flatnonzero(_busy(one))
+        servers = np.flatnonzero(at_work(one))
         for region in np.unique(servers // size):
             mine = servers[servers // size == region]
             busy.setdefault(len(mine), []).append((phase, mine))
@@ -140,7 +140,7 @@ def with_turns(
 
     ended: dict[int, int] = {}
     for phase, count in enumerate(circuits):
-        servers = np.flatnonzero(_busy(phases.demand[phase])).tolist()
+        servers = np.flatnonzero(at_work(phases.demand[phase])).tolist()
         if any((own[s] != count[s]).any() for s in servers):
             before = sorted({user for s in servers for user in users[s]})
             waits = [ended.get(user) or ended.setdefault(user, marker(members[user], 0.0)) for user in before]
@@ -156,14 +156,15 @@ def with_turns(
     return _more(flows, np.array(lags), np.array(pairs, np.int64).reshape(-1, 2))
 
 
-def _busy(demand: np.ndarray) -> np.ndarray:
+def at_work(demand: np.ndarray) -> np.ndarray:
+    """Servers that send or receive [S]."""
     return np.any(demand + demand.T, axis=0).astype(bool)
 
 
 def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarray]:
     own = [np.zeros(circuits.shape[1], circuits.dtype) for _ in range(circuits.shape[1])]
     for demand, count in zip(phases.demand, circuits, strict=True):
-        for server in np.flatnonzero(_busy(demand)):
+        for server in np.flatnonzero(at_work(demand)):
             own[server] = count[server]
     return own
 

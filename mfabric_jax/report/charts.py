@@ -112,10 +112,11 @@ def figure(chart: Chart) -> Figure:
     panels = chart.panels or [Panel("", "")]
     rows = max(len(panel.names) for panel in panels)
     with matplotlib.rc_context(LITERAL):  # pyright: ignore
-        made, every = style.panels(len(panels), height=1.25 + 0.3 * rows if rows else 3.5)
+        key = handles(chart)
+        made, every = style.panels(len(panels), key, height=1.25 + 0.3 * rows if rows else 3.5)
         for axes, panel in zip(every, panels, strict=False):
             draw_panel(axes, panel)
-        style.legend(made, every, len(panels), handles(chart))
+        style.legend(made, every, len(panels), key)
         words = f"{chart.title}. {chart.note}".rstrip(". ")
         made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
     return made

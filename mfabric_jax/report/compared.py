@@ -3,7 +3,7 @@
 Where rows hold only one bandwidth, charts against bandwidth show bars, the best first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from mfabric_jax.report.grid import (
     arrange,
 )
 from mfabric_jax.report.memory import memory_of_models
-from mfabric_jax.report.numerals import millions, significant, usable
+from mfabric_jax.report.numerals import many, millions, significant, usable
 
 BANDS = " Lines: bands, from kernels, links and traffic as they spread."
 FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
@@ -125,17 +125,33 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
             curves += [Curve(look, points, tips)] if known else []
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     several = ", ".join(f"{gbps:g}" for gbps in grid.bandwidths)
+    left_out = _left_out(grid, looks, {column: "price", TIME: "time"})
     joined = f"Along the line of a fabric: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
-    note = joined + FRONT
+    note = joined + FRONT + left_out
     title = f"{what[0].upper()}{what[1:]} against iteration time"
-    return _with_key(Chart(title, note, list(looks.values()), panels), "price or a time")
+    return _with_key(Chart(title, note, list(looks.values()), panels))
 
 
-def _with_key(chart: Chart, what: str) -> Chart:
+def _left_out(grid: Grid, looks: Mapping[Series, style.Look], needs: Mapping[str, str]) -> str:
+    """A sentence on rows without a number in a column (`needs`: what it is called), which have no point."""
+    without: dict[str, dict[str, None]] = {}
+    count = 0
+    for (_, series, _), row in grid.cells.items():
+        lacks = [word for column, word in needs.items() if usable(row.get(column)) is None]
+        count += bool(lacks)
+        for word in lacks[:1]:
+            without.setdefault(word, {})[looks[series].label] = None
+    if not count:
+        return ""
+    why = "; ".join(f"no {word}: {', '.join(labels)}" for word, labels in without.items())
+    return f" Not shown: {count:,} of {many(len(grid.cells), 'design')} ({why})."
+
+
+def _with_key(chart: Chart, what: str | None = None) -> Chart:
     shown = {curve.look for panel in chart.panels for curve in panel.curves}
     shown |= {bar.look for panel in chart.panels for bar in panel.bars}
     without = [look.label for look in chart.key if look not in shown]
-    note = chart.note + (f" Without {what}: {', '.join(without)}." if without else "")
+    note = chart.note + (f" Without {what}: {', '.join(without)}." if what and without else "")
     barred = any(panel.bars for panel in chart.panels)  # bars carry their names
     key = [] if barred else [look for look in chart.key if look in shown]
     drawable = [panel for panel in chart.panels if panel.curves or panel.bars] or chart.panels[:1]

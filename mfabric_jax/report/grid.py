@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
+GRAPH_FILE = "network.graph"
 NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
@@ -81,6 +83,7 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     """
     lacks(rows, _PLACE)
     lacks(rows, needs)
+    rows = with_named_graphs(rows)
     placed = [row for row in rows if None not in (row["model"], row["fabric"], usable(row["nic_gbps"]))]
     if not placed:
         raise InputError(f"no row has a value in each of the columns {', '.join(_PLACE)}.")
@@ -135,7 +138,17 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
         raise InputError(f"the figure of {figure}, but {wanted}.")
 
 
+def with_named_graphs(rows: Rows) -> Rows:
+    """The rows with the names of graphs in the place of their files, where these names differ."""
+    files = dict.fromkeys(str(row[GRAPH_FILE]) for row in rows if row.get(GRAPH_FILE) is not None)
+    if not files or len({PurePath(file).stem for file in files}) < len(files):
+        return rows
+    return [{**row, GRAPH_FILE: row.get(GRAPH_FILE) and PurePath(row[GRAPH_FILE]).stem} for row in rows]
+
+
 def _told(name: str, value: Any) -> str:
+    if name == GRAPH_FILE:
+        return str(value)
     if name in _NUMBERS or "." in name:
         return (
             f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"

@@ -16,14 +16,17 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
     for place, row in enumerate(rows):
         begun, has = 0.0, row.get("gpu_memory_gb")
         for column, look in style.MEMORY.items():
-            bars += [Bar(look, place, begun, begun + row[column], "")] if row[column] > 0 else []
-            begun += row[column]
-        totals.append((max(begun, has or 0.0), f"{begun:.0f} GB{', too much' if row.get('fits') is False else ''}"))
+            end, size = begun + row[column], f"{row[column]:.0f}"
+            bars += [Bar(look, place, begun, end, f"{look.label}: {size} GB", size)] if row[column] > 0 else []
+            begun = end
+        uses = f"{begun:.0f} GB" if has is None else f"{begun:.0f} of {has:.0f} GB"
+        totals.append((max(begun, has or 0.0), f"{uses}{', too much' if row.get('fits') is False else ''}"))
         points += [] if has is None else [(has, place)]
     there = style.Look("What its GPU has", style.INK, "D", hollow=True)
     curves = [Curve(there, points, joined=False)] if points else []
     shown = {"bars": bars, "names": [str(row[name]) for row in rows], "totals": totals, "curves": curves}
-    key = [*style.MEMORY.values(), *([there] if points else [])]
+    parts = {bar.look for bar in bars}
+    key = [*(look for look in style.MEMORY.values() if look in parts), *([there] if points else [])]
     return Chart("Memory of a GPU", NOTE, key, [Panel("", "memory of a GPU [GB]", **shown)])
 
 

@@ -10,6 +10,7 @@ from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.parallel import region_remark
 
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
+SPAN, BEGIN_WITH_A_TURN = "circuits_for", ("block", "stage", "iteration")
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _COUNTED = 8  # values that a sentence names
@@ -124,7 +125,9 @@ def _where(fabric: Any, ocs: Any) -> str:
 
 def _switches(rows: Rows) -> Iterator[str]:
     """Switching that dominates an iteration or is too frequent, and circuits that never change."""
-    wanted: list[Row] = [{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows]
+    wanted: list[Row] = [
+        {name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER, SPAN)} for row in rows
+    ]
     places = grouped(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():
@@ -139,7 +142,9 @@ def _switches(rows: Rows) -> Iterator[str]:
         times = max((usable(row[OVER]) or 0 for row in same), default=0)
         if times > 1:
             yield f"Warning: {where} turns {significant(times, 3)} times as often as it may ({model})."
-        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in same):
+        if policy not in STATIC and all(
+            usable(row[CHANGES]) == 0 and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
+        ):
             still[f"{where} ({policy})", str(model)] = None
     together: dict[tuple[str, ...], list[str]] = {}
     for where in dict.fromkeys(where for where, _ in still):

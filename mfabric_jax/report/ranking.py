@@ -81,7 +81,7 @@ def above_peak(row: Mapping[str, Any]) -> float | None:
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
     """By model ("" without one) the deciding column and possible designs, best first; equal choices are averaged."""
-    rows = [row for row in _complete(rows) if possible(row)]
+    rows = [row for row in grid.with_named_graphs(_complete(rows)) if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
     if not rows:
         return {}
@@ -94,6 +94,8 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         for key, some in grouped(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
             mean = {column: _mean(some, column) for column in (*_MEANS, *more)}
+            if any(usable(row.get(PANEL_COST)) is None for row in some):  # one of them turned the switch
+                mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
                 found.setdefault(str(model), []).append(Design(settings, mean))

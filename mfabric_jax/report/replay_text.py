@@ -43,7 +43,7 @@ def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dic
 
 def runs_text(rows: Rows) -> str:
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
-    shown, times = in_one_unit(rows, named)
+    shown, times = in_one_unit([{**row, "fabric": row.get("graph") or row["fabric"]} for row in rows], named)
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
     table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."

@@ -36,6 +36,7 @@ FAINT = "#8a8a8a"
 FONT = 10.0
 _LIGHTER, _LIGHTEST = 0.35, 0.7  # white in the colour of further series of a fabric
 _TOUCHING = 0.001  # what overlaps by less touches
+_KEY_LINE = 0.25  # inches of a line of the key
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,14 @@ def blank(width: float, height: float, arranged: bool = True) -> Figure:
     return figure
 
 
-def panels(count: int, width: float = 5.8, height: float = 3.3) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in two columns (one panel is wider instead)."""
+def panels(
+    count: int, key: Sequence[Artist] = (), width: float = 5.8, height: float = 3.3
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels in two columns (one panel is wider instead), with room for a key of several lines."""
     columns = min(count, 2)
-    lines = -(-count // columns)
-    figure = blank(width * 1.4 if columns == 1 else width * columns, height * lines + 0.7)
+    lines, wide = -(-count // columns), width * 1.4 if columns == 1 else width * columns
+    below = 0 if count % columns or not key else -(-len(key) // key_columns(key, wide)) - 1
+    figure = blank(wide, height * lines + 0.7 + _KEY_LINE * below)
     axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
     for spare in axes[count:]:
         spare.set_axis_off()

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
+from mfabric_jax.case.policies import NO_SCHEDULE, is_function
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
@@ -34,10 +35,16 @@ def _sends_again(at: dict[str, Any]) -> bool:
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
+MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or know circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
 SHARED = _is("job.sharding", "gradients", "parameters")
+SCHEDULED = lambda at: at["circuits.schedule"] != NO_SCHEDULE  # noqa: E731
+OWN_SCHEDULER = lambda at: is_function(at["circuits.schedule"])  # noqa: E731
+SCHEDULED_AGAIN = _both(SCHEDULED, _sends_again)
+ITS_SWITCHES = (("circuits.switches", 1), ("circuits.all_stop", True), ("circuits.directed", True))
+OF_CIRCUITS = (PAYS_AGAIN, SCHEDULED, SCHEDULED_AGAIN)
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
 LIMITS = (
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
@@ -53,6 +60,18 @@ LIMITS = (
     Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
     Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    Beside(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
+    Beside(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
+    Beside(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
+    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets run through turns"),
+    Beside(SCHEDULED, "circuits.decision_s", (0.0,), "circuits.schedule"),
+    Beside(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which says itself what circuits carry"),
+    Beside(SCHEDULED, "network.paths", ("spray",), "circuits.schedule"),
+    Beside(SCHEDULED, "job.overlap", ("none", "parts"), "circuits.schedule"),
+    Beside(SCHEDULED, "run.sample", (None,), "circuits.schedule"),
+    Beside(SCHEDULED_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.schedule"),
+    Beside(_both(SCHEDULED, _is("network.fabric", "acos")), "circuits.schedule", (NO_SCHEDULE,), "its fixed graphs"),
+    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which says it") for path, usual in ITS_SWITCHES),
     Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
 )
 
@@ -70,7 +89,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
         if at[path] not in allowed:
             refuse(path, allowed, PHASES, at[path])
     for limit in LIMITS:
-        if (limit.path.startswith("circuits.") or limit.when is PAYS_AGAIN) and not on.reconfigures:
+        if (limit.path.startswith("circuits.") or limit.when in OF_CIRCUITS) and not on.reconfigures:
             continue
         if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
             refuse(limit.path, limit.allowed, limit.why, at[limit.path])
@@ -103,6 +122,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("network.oversubscription", (None,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
+        ("circuits.schedule", (NO_SCHEDULE,)),
         ("circuits.turn", ("on-demand", "reuse", "predict")),
         ("circuits.predict.predictor", ("random",)),
         ("circuits.predict.both", (False,)),
@@ -115,6 +135,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("network.paths", ("spray",)),
         ("job.overlap", ("none", "passes")),
         ("compute.received.combine", ("barrier",)),
+        ("circuits.schedule", (NO_SCHEDULE,)),
         ("circuits.partial", (False,)),
     ),
 }
@@ -140,6 +161,20 @@ def _check_passes(at: dict[str, Any]) -> None:
         refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
     if at["circuits.partial"]:
         refuse("circuits.partial", (False,), "job.overlap passes", True)
+    if at["circuits.policy"] in MORE_THAN_DEMAND and each_by_demand(at):
+        raise more_than_demand(at["circuits.policy"])
+
+
+def each_by_demand(at: dict[str, Any]) -> bool:
+    """Whether a policy must choose by demand alone."""
+    return PASSES(at) and at["circuits.turn"] != "span"
+
+
+def more_than_demand(name: str) -> Misfit:
+    return Misfit(
+        f"circuits.policy must choose by demand alone beside job.overlap passes (or circuits.span.length be "
+        f"iteration or run), got {name}, which also knows the circuits in place or draws them."
+    )
 
 
 def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
-from mfabric_jax.case.policies import check_name
+from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
+from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.placement_files import check_given, read_placement
@@ -621,6 +621,8 @@ def _settings(case: Case, gpu: Gpu, recipe: str) -> Settings:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
             axes_of(source.axes)
+    if case.circuits.schedule != NO_SCHEDULE:
+        check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
     return Settings(**_hardware(case, gpu), recipe=recipe)
@@ -649,9 +651,26 @@ def _check_groups(resolved: Resolved) -> None:
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
     resolved.fabric.check_ratio(case.network.oversubscription)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
-        if group.reconfigures:
+        if group.reconfigures and settings.scheduled:
+            settings.planner(group)
+        elif group.reconfigures:
             rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
+            _check_by_demand(case, settings.circuits_policy(), group)
+
+
+def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
+    """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
+    name = case.circuits.policy
+    if each_by_demand(flat(case)) and name not in NAMES:
+        import jax
+
+        from mfabric_jax.policies import uniform
+        from mfabric_jax.timing.switching import remembers
+
+        start = uniform(None, group).circuits.count
+        if remembers(policy, group, start.astype(float), start, jax.random.key(0)):
+            raise more_than_demand(name_of(name))
 
 
 def _check_measured(case: Case) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.case.paths import Case
-from mfabric_jax.case.policies import name_of
+from mfabric_jax.case.policies import NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
@@ -27,9 +27,17 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from mfabric_jax.circuit_schedules.carrying import Carried
+    from mfabric_jax.fabric import Region
     from mfabric_jax.policies import Policy
     from mfabric_jax.timing import Rules
+    from mfabric_jax.timing.scheduled import Planner
 
+SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -127,6 +135,23 @@ class Hardware:
         ocs = self.case.circuits.ocs
         return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
+    def planner(self, region: Region) -> Planner:
+        """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
+        from mfabric_jax.circuit_schedules.planned import planner
+
+        return planner(self.case.circuits.schedule, region, **self._switches)
+
+    def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
+        """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
+        from mfabric_jax.circuit_schedules.planned import carrier
+
+        return carrier(self.case.circuits.schedule, region, **self._switches)
+
+    @property
+    def _switches(self) -> dict[str, Any]:
+        circuits = self.case.circuits
+        return {"switches": circuits.switches, "all_stop": circuits.all_stop, "directed": circuits.directed}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Hardware):
@@ -136,9 +161,16 @@ class Settings(Hardware):
     recipe: str = "none"
 
     @property
+    def scheduled(self) -> bool:
+        """Whether circuits turn while an all-to-all runs."""
+        return self.case.circuits.schedule != NO_SCHEDULE
+
+    @property
     def first(self) -> str:
-        """Name of the rule in `timing.First`."""
+        """Name of the rule in `timing.First`, or `SCHEDULE`."""
         turn: Any = self.case.circuits.turn
+        if self.scheduled:
+            return SCHEDULE
         if turn.name == "predict" and turn.predictor == "random":
             return "random"
         return "block" if turn.name in ("on-demand", "always", "span") else turn.name
@@ -272,7 +304,7 @@ class Settings(Hardware):
             return jax.tree_util.Partial(policies.static, mean=mean)
         policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and name in policies.SETTLE_TIES else policy
+        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

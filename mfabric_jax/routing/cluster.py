@@ -144,25 +144,23 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
 def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:
     table, per_server = cluster.circuits, cluster.gpus_per_server
     here, there = src // per_server, dst // per_server
-    back = table.find(table.dst, table.src)
-    held = _held(cluster)
+    held, far = _held(cluster, table.gpu, table.part), _held(cluster, *cluster.far_nics)
     leave, enter = np.zeros((2, len(src), per_server))
     blocks = [(np.where(row >= 0, first + row, -1), share)]
     for column in range(row.shape[1]):
         at, part = np.maximum(row[:, column], 0), share[:, column, None]
         begins, ends = (table.src[at] == here)[:, None], (table.dst[at] == there)[:, None]
         leave += np.where(begins, part * held[at], 0)
-        enter += np.where(ends, part * held[back[at]], 0)
+        enter += np.where(ends, part * far[at], 0)
         nothing = np.zeros_like(leave)
         blocks.append(_across(cluster, table.src[at], nothing, np.where(begins, 0, part * held[at])))
-        blocks.append(_across(cluster, table.dst[at], np.where(ends, 0, part * held[back[at]]), nothing))
+        blocks.append(_across(cluster, table.dst[at], np.where(ends, 0, part * far[at]), nothing))
     blocks.append(_across(cluster, here, _at(cluster, src), leave))
     blocks.append(_across(cluster, there, enter, _at(cluster, dst)))
     return _row(*blocks)
 
 
-def _held(cluster: Cluster) -> np.ndarray:
-    gpu, part = cluster.circuits.gpu, cluster.circuits.part
+def _held(cluster: Cluster, gpu: np.ndarray, part: np.ndarray) -> np.ndarray:
     held = np.zeros((len(gpu), cluster.gpus_per_server))
     row, copy = np.nonzero(gpu >= 0)
     np.add.at(held, (row, gpu[row, copy]), part[row, copy])

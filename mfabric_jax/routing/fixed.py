@@ -21,11 +21,13 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import Electrical, Star
-from mfabric_jax.fabric.rail_rings import RailRings
+from mfabric_jax.fabric.photonic_rails import PORTS
+from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.cluster import cluster_routes, links_of
+from mfabric_jax.routing.gradients import gradient_nics
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
@@ -113,6 +115,15 @@ def _(group: RailRings, demand, ranks_per_server: int):
     return seconds.reshape(rails.shape[:-2]).max(axis=-1) * of_ports(group, ranks_per_server)
 
 
+@fixed_times_now.register
+def _(group: RailsLeft, demand, ranks_per_server: int):
+    rails = np.einsum("Ngst,bgst->Nbst", group.carried, rail_bytes(demand, ranks_per_server))
+    there = np.array(group.joined_to)
+    seconds = [forward_times_now(wired(group.first), rails[0][:, there[:, None], there])]
+    seconds += [forward_times_now(group.ring, one) for one in rails[1:]]
+    return np.max(seconds, axis=0) * PORTS
+
+
 def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... g S S"]:
     """Bytes between servers on the rails of each rank of a server, which are those of the destination."""
     of_server = by_server(away_from_server(demand, ranks_per_server), ranks_per_server).sum(-3)  # [... s t g]
@@ -121,7 +132,7 @@ def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[
 
 def of_ports(group: RailRings, ranks_per_server: int) -> float:
     """Seconds on ports of half a NIC, on all rails of a rank, over those on a NIC."""
-    return 2 * ranks_per_server / group.nics
+    return PORTS * ranks_per_server / group.nics
 
 
 def wired(fabric: DirectLinks, count=None) -> DirectLinks:
@@ -146,10 +157,9 @@ def wired(fabric: DirectLinks, count=None) -> DirectLinks:
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
     rates, stage = {}, fabric.stage
     if fabric.ring_nics is None:
-        src, dst = (x.ravel() for x in np.mgrid[:stage, :stage])
-        away = src != dst
-        one = stage == 1
-        rates["ring_nics"] = fabric.nics if one else most_at_once(mesh, src[away], dst[away], 1 / (stage - 1))
+        of_mesh = functools.partial(most_at_once, mesh)
+        whole = mesh.servers // stage * stage
+        rates["ring_nics"] = fabric.nics if stage == 1 else gradient_nics(of_mesh, np.inf, whole, stage)
     if fabric.stage_nics is None:
         src = np.arange(mesh.servers - stage)
         rates["stage_nics"] = most_at_once(mesh, src, src + stage) if len(src) else fabric.nics

@@ -15,14 +15,16 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import Network
 from mfabric_jax.fabric.graph_links import GraphLinks
-from mfabric_jax.fabric.own_graph import OwnGraph, own_graph
+from mfabric_jax.fabric.own_graph import OwnGraph, kinds_of, own_graph
 from mfabric_jax.routing.fixed import leaving
+from mfabric_jax.routing.gradients import gradient_nics
 from mfabric_jax.routing.graph_ways import NEARLY, GraphWays, ways_of
 from mfabric_jax.routing.shortest import shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
 
 SIZED = "least-loaded"  # needs the bytes of every flow, which differ from one all-to-all to the next
+PAIRS_AT_ONCE = 1 << 22  # of GPUs that reduce gradients
 _ONE = threading.Lock()  # scenarios are solved side by side, over the same routes
 
 
@@ -70,8 +72,8 @@ def _slowest_stage(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, shape: _Sh
 
 
 def rated(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphLinks:
-    """The group with what its servers can send around their stage's ring, and to the next stage, all at once: GPUs to
-    those of equal rank in the other server."""
+    """The group with what its servers can send of gradients (`gradient_nics`), and to the next stage, all at once: GPUs
+    to those of equal rank in the other server."""
     with _ONE:
         rates = _rates(own_graph(group.of), _Shape.of(job), paths, seed)
     every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
@@ -80,27 +82,54 @@ def rated(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphL
 
 @functools.lru_cache(maxsize=8)
 def _rates(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> dict[str, float | None]:
-    gpu, stage = np.arange(shape.gpus), shape.stage
-    first = gpu // stage * stage
-    ring = first + (gpu - first + shape.server) % stage
-    apart, onward = gpu[ring != gpu], gpu[: shape.gpus - stage]
+    stage, servers = shape.stage // shape.server, shape.gpus // shape.server
+
+    def most(src: np.ndarray, dst: np.ndarray, part: float) -> float:
+        """NICs of each GPU if servers send to servers, at once and GPU to GPU."""
+        step = max(1, PAIRS_AT_ONCE // shape.server)
+        parts = [slice(first, first + step) for first in range(0, len(src), step)]
+        ends = ([_gpus_of(shape.server, server[some]) for server in (src, dst)] for some in parts)
+        load = sum(_load(graph, src, dst, np.full(len(src), part), paths, seed) for src, dst in ends)
+        return 1 / _over(graph, np.asarray(load))
+
+    onward = np.arange(servers - stage)
     return {
-        "ring_nics": _most_at_once(graph, apart, ring[apart], paths, seed),
-        "stage_nics": _most_at_once(graph, onward, onward + stage, paths, seed),
+        "ring_nics": None if stage < 2 else gradient_nics(most, _ports(graph), servers, stage),
+        "stage_nics": most(onward, onward + stage, 1.0) if len(onward) else None,
     }
 
 
-def _most_at_once(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, paths: str, seed: int) -> float | None:
-    """NICs of each GPU that fill the busiest link if all pairs send at once; None without pairs."""
-    return 1 / _busiest(graph, src, dst, np.ones(len(src)), paths, seed) if len(src) else None
+def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
+    return np.add.outer(server * per_server, np.arange(per_server)).ravel()
+
+
+def _ports(graph: OwnGraph) -> float:
+    """NICs of a GPU: links that leave the server which has fewest, over its GPUs."""
+    network = _in_nics(graph)
+    server = np.full(network.size, -1)
+    server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server
+    up = np.isin(network.tail, graph.nodes) & (kinds_of(network)[network.head] == "nvswitch")
+    server[network.head[up]] = server[network.tail[up]]
+    tail, head = server[network.tail], server[network.head]
+    out = (tail >= 0) & (tail != head)
+    return float(np.bincount(tail[out], network.capacity[out]).min()) / graph.per_server
 
 
 def _busiest(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, amount: np.ndarray, paths: str, seed: int) -> float:
     """The most that a link carries over its bandwidth in NICs."""
-    network, ends = _in_nics(graph), (graph.nodes[src], graph.nodes[dst])
-    load = shortest_loads(network, *ends, amount, routing=_known(paths), seed=seed, relay=graph.relays.forward)
+    return _over(graph, _load(graph, src, dst, amount, paths, seed))
+
+
+def _over(graph: OwnGraph, load: np.ndarray) -> float:
     used = load > 0
-    return float((load[used] / network.capacity[used]).max())
+    return float((load[used] / _in_nics(graph).capacity[used]).max())
+
+
+def _load(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, amount: np.ndarray, paths: str, seed: int) -> np.ndarray:
+    """What every link carries [L]."""
+    ends = graph.nodes[src], graph.nodes[dst]
+    network, relay = _in_nics(graph), graph.relays.forward
+    return shortest_loads(network, *ends, amount, routing=_known(paths), seed=seed, relay=relay)
 
 
 def _known(paths: str) -> str:

@@ -43,16 +43,25 @@ def all_to_all_time(
     (max-min sharing would end later, see `port_bound`). Infinity where bytes have no path. Works under `vmap`;
     differentiable in demand, bandwidth, real-valued circuits and shares. The time is the latest pair's alone, so the
     derivative is 0 for nearly every other pair under "unsplit" and "best-path"; under "split" and "relay" it reaches
-    all pairs of the busiest ports and links. The result has the wider dtype of demand and the region's arrays, at
-    least float32.
+    all pairs of the busiest ports and links. A plan with a schedule takes its `schedule_time`, whatever the routing.
+    The result has the wider dtype of demand and the region's arrays, at least float32.
     """
     one_of("routing", routing, ROUTINGS)
+    if (seconds := _scheduled(region, plan, demand)) is not None:
+        return seconds
     circuits = _circuits(plan)
     if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
         circuits = circuits.checked(region.optical_degree)
     legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
     demand = _widened(region, between_servers(region, demand))
     return jnp.maximum(*part_times(region, legal, demand, routing=routing))
+
+
+def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
+    from mfabric_jax.routing.schedule import schedule_time  # it builds on this module
+
+    schedule = plan.schedule if isinstance(plan, Plan) else None
+    return None if schedule is None else schedule_time(region, schedule, demand)
 
 
 def part_times(
@@ -146,9 +155,12 @@ def fluid_lower_bound(
 ) -> Float[Array, ""]:
     """Completion time of one all-to-all whose flows are paced to end together [s]: the busiest circuit or EPS port.
 
-    A cheap lower bound of `all_to_all_time` (equal under split), with the same arguments; use it to optimise circuits.
+    A cheap lower bound of `all_to_all_time` (equal under split and for a schedule), with the same arguments; use it to
+    optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
+    if (seconds := _scheduled(region, plan, demand)) is not None:
+        return seconds
     circuits, demand = _circuits(plan), between_servers(region, demand)
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))

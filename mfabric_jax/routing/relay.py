@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
+from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import FlowProblem, completion_times
 
 TOLERANCE = 1e-4  # on the sum of a pair's shares
@@ -23,10 +24,19 @@ class Plan(eqx.Module):
 
     - `circuits`: number of circuits between each pair of servers.
     - `shares` [S S S+2]: fraction of each pair's bytes (via server k, direct circuits, EPS); None for other routings.
+    - `schedule`: what the switches show while the all-to-all runs, in the place of `circuits`, which are then those in
+      place when it has ended.
     """
 
     circuits: Circuits
     shares: Float[Array, "S S S+2"] | None = None
+    schedule: Schedule | None = None
+
+    @staticmethod
+    def of_schedule(schedule: Schedule) -> "Plan":
+        """Without circuits that stay: whatever comes next turns the switches."""
+        nothing = jnp.zeros(schedule.configurations.shape[1:], jnp.int32)
+        return Plan(Circuits(nothing), schedule=schedule)
 
 
 @jax.jit

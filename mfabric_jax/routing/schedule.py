@@ -38,11 +38,17 @@ def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"
     `InputError` for an illegal schedule (`Schedule.checked`). One trace per shape; under `vmap` a batch; differentiable
     in seconds, delay, bandwidth, demand and real-valued configurations.
     """
+    return jnp.maximum(*schedule_part_times(region, schedule, demand))
+
+
+def schedule_part_times(
+    region: Region, schedule: Schedule, demand: Float[Array, "S S"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """When circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
     demand = between_servers(region, demand)
-    schedule = schedule.checked(region)
-    last, left = circuit_part(region, schedule, demand)
+    last, left = circuit_part(region, schedule.checked(region), demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
-    return jnp.maximum(last.max(initial=0), star_completion(left, port, port).max(initial=0))
+    return last.max(initial=0), star_completion(left, port, port).max(initial=0)
 
 
 def circuit_part(

@@ -21,6 +21,7 @@ from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossin
 from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
 from mfabric_jax.timing.on_host import Choice, degrees_of, once_each_row, solver_now
 from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.scheduled import Pace, region_at, scheduled
 from mfabric_jax.timing.switching import (
     Table,
     demands_of_stages,
@@ -43,6 +44,8 @@ def covers(one: Scenario) -> bool:
     """Whether the host solves a scenario: links that do not change, or a policy of the demand alone in SPANS."""
     settings, group, job = one.settings, one.group, one.workload
     case: Any = settings.case
+    if group.reconfigures and settings.scheduled:
+        return True
     if platform() != "cpu" or getattr(case.placement.rule, "every", 0):
         return False
     if not group.reconfigures:
@@ -99,6 +102,8 @@ def _sent(one: Scenario) -> np.ndarray:
 def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray | None) -> list[Exchanges]:
     job, settings = one.workload, one.settings
     case: Any = settings.case
+    if settings.scheduled:
+        return _on_schedules(one, sent)
     solver = solver_now(unit, choice_of(one), case.circuits.routing, settings.carried_by.acks_back, case.run.dtype)
     where, start, cold = places(job), uniform_circuits(degrees_of(unit)), case.circuits.cold_start
     even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
@@ -118,6 +123,20 @@ def _on_circuits(one: Scenario, unit: Any, sent: np.ndarray, planned: np.ndarray
     of_iteration = [seen] * len(demands) if one.circuits_for == "run" else [each[None] for each in seen]
     each = zip(demands, of_iteration, strict=True)
     return [set_once(where, start, demand, even, past, solver, cold=cold) for demand, past in each]
+
+
+def _on_schedules(one: Scenario, sent: np.ndarray) -> list[Exchanges]:
+    """At every bandwidth, every iteration."""
+    job, acks = one.workload, one.settings.carried_by.acks_back
+    even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
+    demands = acknowledged(server_bytes(dispatched_bytes(job, sent), job.ranks_per_server), acks)
+    region, found = jax.tree.map(np.asarray, one.group), []
+    for gbps in one.bandwidths:
+        pace = Pace.of(trade_off_of(job, *jax.tree.map(float, (one.rates(gbps), one.seconds))))
+        planner = one.settings.planner(region_at(region, pace))
+        cold = one.settings.case.circuits.cold_start
+        found += [scheduled(places(job), each, even, planner, pace, cold=cold) for each in demands]
+    return found
 
 
 def circuits_now(one: Scenario, demand: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """One iteration as a function of numbers, and cases that differ in numbers as one compiled program."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -93,6 +94,7 @@ class IterationOf(eqx.Module):
     peak_s: BlockSeconds
     shares: Shares
     path_links: Float[Array, ""]
+    own_delay_s: Float[Array, ""] | None  # of a link, in the place of `network.link_delay_s`
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]
 
@@ -128,6 +130,8 @@ class IterationOf(eqx.Module):
     def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
         names = ("goodput", "link_delay_s", "alpha_s", "each_s", "reactivation_s")
         numbers = {name: case[name] for name in names if name in case} | {"memory_Bps": self.memory_Bps}
+        if self.own_delay_s is not None:
+            numbers["link_delay_s"] = self.own_delay_s
         own = units.gigabytes_per_s(case["nvlink_gigabytes_per_s"])
         numbers |= {
             "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, case["nic_gbps"], own),
@@ -171,6 +175,8 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
     settings, dtype = one.settings, one.settings.case.run.dtype
+    if one.group.reconfigures and settings.scheduled:
+        raise InputError("circuits.schedule is planned on the host; a function of numbers that JAX traces has none.")
     peak_s = settings.block_seconds(one.workload, 1.0)
     function = IterationOf(
         on=one.fabric,
@@ -186,6 +192,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
         path_links=jnp.asarray(one.path_links, dtype),
+        own_delay_s=None if one.own_delay_s is None else jnp.asarray(one.own_delay_s, dtype),
         memory_Bps=jnp.asarray(settings.memory_Bps, dtype),
         oversubscription=jnp.asarray(settings.oversubscription or 1.0, dtype),
     )
@@ -209,6 +216,7 @@ DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on th
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
+LINK_DELAY = "network.link_delay_s"
 PORTS = "network.mfabric.optical_degree"
 NIC = "nic_Bps"  # what a NIC carries of a case
 MOST_KEYS = 256  # different all-to-alls whose flows are shown
@@ -368,6 +376,16 @@ class Points:
             found[column] = eqx.tree_at(lambda f: f.shares, function, shares)
         return found
 
+    def _prompt(self, cases: dict[str, np.ndarray]) -> tuple[IterationOf, dict[str, np.ndarray]] | None:
+        """The function and numbers of messages without latency beside `network.link_delay_s`; None: they have none."""
+        alpha_s, usual_s, own_s = cases[ALPHA], cases[LINK_DELAY], self.scenario.own_delay_s
+        if not alpha_s.any() and (own_s is None or not np.any(usual_s < own_s)):
+            return None
+        quick = {ALPHA: np.zeros_like(alpha_s)}
+        if own_s is not None:
+            quick[LINK_DELAY] = np.minimum(usual_s, own_s)
+        return dataclasses.replace(self.function, own_delay_s=None), cases | quick
+
     def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before: Any) -> dict[str, np.ndarray]:
         solved_for = self.function.solved_for
         keys, place = np.unique(np.stack([cases[name] for name in solved_for], axis=1), axis=0, return_inverse=True)
@@ -385,8 +403,8 @@ class Points:
         arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
         found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in (*PARTS, NIC)}
         ways = {column: (function, cases) for column, function in self._variants().items()}
-        if (alpha_s := cases[ALPHA]).any():
-            ways[PROMPT] = self.function, cases | {ALPHA: np.zeros_like(alpha_s)}
+        if (prompt := self._prompt(cases)) is not None:
+            ways[PROMPT] = prompt
         for column, (function, numbers) in ways.items():
             way = jax.tree_util.Partial(_timed, function)
             arrays = evaluate(way, {"case": numbers, "solved": again}, at_once=at_once, before=before).arrays

@@ -15,8 +15,10 @@ from mfabric_jax import platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
+from mfabric_jax.policies import is_own
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
@@ -31,6 +33,7 @@ SHOWN = {  # settings that contract columns show as they stand
     "network.nic_gbps",
     "network.nic_use",
     "circuits.policy",
+    "circuits.schedule",
     "circuits.routing",
     "circuits.ocs",
     "job.parallel.gpus",
@@ -151,7 +154,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 def _groups(block: Block) -> Iterator[Group]:
     others = [path for path in block.columns if path != BANDWIDTH]
-    if len(block) > FEW or block.case.run.sample is not None or "run.sample" in others:
+    if not _scheduled(block.case) and (len(block) > FEW or block.case.run.sample is not None or "run.sample" in others):
         yield Group(tuple(range(len(block))), Points(block))
         return
     made: dict[Any, tuple[list[int], list[float], Scenario]] = {}
@@ -166,6 +169,13 @@ def _groups(block: Block) -> Iterator[Group]:
     for places, bandwidths, scenario in made.values():
         one = dataclasses.replace(scenario, bandwidths=tuple(bandwidths))
         yield Group(tuple(places), one, _draws(one))
+
+
+def _scheduled(case: Case) -> bool:
+    """Whether every case has schedules of its own, planned for its bandwidth and delay."""
+    if case.circuits.schedule != NO_SCHEDULE or not is_own(case.circuits.policy):
+        return case.circuits.schedule != NO_SCHEDULE
+    return scenario_at(resolve(case), (case.network.nic_gbps,)).plans_schedules
 
 
 def _draws(one: Scenario) -> tuple[Scenario, ...]:

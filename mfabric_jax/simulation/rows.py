@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.bands import PROMPT, band_columns
+from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
@@ -168,10 +169,10 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
     mean["replica_s"] = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
     if solved.anew is not None:
-        switching = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
+        switching = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.every_turn))
         both = (np.broadcast_to(x.mean(axis=-1), len(one.bandwidths)) for x in switching)
         mean |= zip(SWITCHING, both, strict=True)
-    mean[TURNED] = np.full(len(one.bandwidths), float(np.any(solved.switch)))
+    mean[TURNED] = np.full(len(one.bandwidths), float(np.any(solved.every_turn)))
     over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
     variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
     if PROMPT in variants:
@@ -215,12 +216,14 @@ def columns_of(
 
 def _named(one: Scenario) -> dict[str, Any]:
     settings, on = one.settings, one.fabric
+    schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.optical_regions is not None
     return {
         "model": one.workload.model,
         "fabric": on.name,
         "variant": one.variant,
-        "policy": on.policy or settings.policy_name,
+        "policy": on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none"),
+        "schedule": schedule,
         "routing": on.routing_of(settings) or settings.case.circuits.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,

@@ -35,17 +35,18 @@ from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.policies import Policy, topoopt, uniform
+from mfabric_jax.policies import Policy, is_own, topoopt, uniform
 from mfabric_jax.policies.static import matchings
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved
-from mfabric_jax.resolving.settings import Settings, knobs_of
+from mfabric_jax.resolving.settings import SCHEDULE, Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.graphs import rated
 from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.scheduled import carries_schedule
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
 from mfabric_jax.traffic.placement_files import read_placement
@@ -98,7 +99,17 @@ class Scenario:
     @property
     def weighs(self) -> bool:
         """Whether circuits also depend on bandwidth and computation."""
-        return self.settings.first == "pays" and self.group.reconfigures
+        return self.group.reconfigures and (self.settings.first in ("pays", SCHEDULE) or self.plans_schedules)
+
+    @functools.cached_property
+    def plans_schedules(self) -> bool:
+        """Whether the user's policy answers with schedules."""
+        if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
+            return False
+        dtype = self.settings.case.run.dtype
+        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
+        key = jax.random.key(self.settings.case.run.seed)
+        return carries_schedule(self.settings.circuits_policy(), group_numbers(self.group, dtype), demand, key)
 
     @property
     def mean_demand(self) -> jax.Array:
@@ -109,16 +120,30 @@ class Scenario:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
         return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
 
+    @functools.cached_property
+    def own_delay_s(self) -> float | None:
+        """Of a link, where the fabric has delays of its own in the place of `network.link_delay_s`."""
+        return self.fabric.link_delay_s(self.settings)
+
+    @property
+    def late(self) -> bool:
+        """Whether messages have a latency beside `network.link_delay_s`."""
+        network = self.settings.case.network
+        return network.alpha_s > 0 or (self.own_delay_s or 0.0) > network.link_delay_s
+
     def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
         """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`, or `PROMPT`."""
         settings, case, on = self.settings, self.settings.case, self.fabric
-        alpha_s, links = (0.0, "usual") if links == PROMPT else (case.network.alpha_s, links)
+        alpha_s, link_delay_s = case.network.alpha_s, case.network.link_delay_s
+        own_s = link_delay_s if self.own_delay_s is None else self.own_delay_s
+        if links == PROMPT:
+            alpha_s, own_s, links = 0.0, min(own_s, link_delay_s), "usual"
         return rates_at(
             on.at(self.group, nic_gbps, settings.gpu_tbps),
             settings.carried_by,
             self.path_links,
             goodput=settings.goodput,
-            link_delay_s=case.network.link_delay_s,
+            link_delay_s=own_s,
             nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
             memory_Bps=settings.memory_Bps,
             shares=settings.shares(self.workload, links),

@@ -237,7 +237,7 @@ def solve_between(one: Scenario, carry: Any = None) -> Exchanges:
         solved = programs.run(_solve_weighed, *given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
         solved = programs.run(_solve_all, *given)
-    if is_own(settings.case.circuits.policy) and one.group.reconfigures:
+    if is_own(settings.case.circuits.policy) and one.group.reconfigures and solved.count is not None:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
 
@@ -302,7 +302,7 @@ def _ways(one: Scenario) -> dict[str, tuple[BlockSeconds, str]]:
     if settings.case.compute.rate.name == "kernels" and not one.drawn_again:
         ways |= {column: (settings.of_kernels(job, how), "usual") for how, column in OF_KERNELS.items()}
         ways |= {column: (usual, how) for how, column in OF_LINKS.items()}
-    return ways | ({PROMPT: (usual, PROMPT)} if settings.case.network.alpha_s > 0 else {})
+    return ways | ({PROMPT: (usual, PROMPT)} if one.late else {})
 
 
 def simulate_each(

@@ -76,7 +76,8 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
     shown = [_scenario(one) for one in (*beside[:1], block)]
     title = f"{resolved.job.model}: one region, {resolved.settings.policy_name} circuits"
     lines = {f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps": one for one in shown}
-    return {title: _region(shown[-1])}, {name: one_block(one.workload, timeline(one)[0]) for name, one in lines.items()}
+    region = {} if resolved.settings.scheduled else {title: _region(shown[-1])}
+    return region, {name: one_block(one.workload, timeline(one)[0]) for name, one in lines.items()}
 
 
 def _scenario(block: Block) -> Scenario:

@@ -25,7 +25,7 @@ INDEX = "configuration"
 DECISIVE = (PORTS, BANDWIDTH)  # traced numbers that can make a case impossible
 OF_FILES = (  # settings that may name a file
     *("model.name", "gpu.name", "network.prices", "network.transport", "traffic.trace.path", "traffic.knobs"),
-    *("circuits.policy", "placement.given"),
+    *("circuits.policy", "circuits.schedule", "placement.given"),
 )
 
 

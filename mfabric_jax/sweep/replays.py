@@ -24,7 +24,8 @@ from mfabric_jax.tasks.graph import TaskGraph
 
 GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float}
 GIVEN |= {"unbounded_bytes": float, "weights": str}  # of `LeftOut`, as a file of a sweep has them
-OF_CASES = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
+SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
+OF_CASES = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
 PLAIN = (int, float, str, bool, type(None))
 
 

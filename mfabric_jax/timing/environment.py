@@ -25,7 +25,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows.problem import as_floats
-from mfabric_jax.policies import Policy, greedy, uniform
+from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 
 
@@ -190,7 +190,8 @@ class RegionEnv:
     - `routing`: "unsplit", "best-path" or "split", timed by `fluid_lower_bound`.
     - `history`: number H of demands in an observation, newest last.
     - `ahead`: the agent acts before it sees the demand to be served (prediction).
-    - `policies`: None: the action is scores of pairs. Otherwise an integer: 0 keeps circuits, n applies policy n.
+    - `policies`: None: the action is scores of pairs. Otherwise an integer: 0 keeps circuits, n applies policy n. The
+      time of a plan with a schedule holds its turns; a first turn that is free there is paid here, where not hidden.
     - `dtype`: type of real numbers.
 
     Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Circuits go one at a time to the pair with the largest (sum
@@ -280,11 +281,8 @@ class RegionEnv:
     @functools.partial(jax.jit, static_argnums=0)
     def _step_env(self, key, state: State, action, params: Params):
         region, choose, draw = params.region, *jax.random.split(key)
-        count = self._chosen(choose, state, action, region).astype(state.count.dtype)
         cost = (jnp.asarray(part, self.dtype) for part in (region.delay_s, params.each_s, params.hidden_s))
-        *_, hidden = cost = ReconfigurationCost(*cost)
-        paid = cost.exposed_s(state.count, count, hidden)
-        exchange = fluid_lower_bound(region, Circuits(count), state.demand, routing=self.routing)
+        count, exchange, paid = self._served(choose, state, action, region, ReconfigurationCost(*cost))
         bound = degree_bound(region, state.demand)
         reward = jnp.where(bound > 0, -(exchange + paid) / jnp.where(bound > 0, bound, 1), 0)
         source, demand = params.source.next(draw, state.source)
@@ -307,14 +305,26 @@ class RegionEnv:
             raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
         return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
 
-    def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
+    def _served(self, key, state: State, action, region: Region, cost: "ReconfigurationCost"):
+        """Circuits in place after the step, seconds of its all-to-all and of waiting for the switch."""
         if self.policies is None:
-            return jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
+            count = jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
+            return self._timed(Plan(Circuits(count.astype(state.count.dtype))), state, region, cost)
         before = Plan(Circuits(state.count))
-        known = state.seen[-1]
-        each = [policy(known, region, previous=before, key=key).circuits.count for policy in self.policies]
-        every = jnp.stack([state.count, *(count.astype(state.count.dtype) for count in each)])
-        return every[action]
+        plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
+        if all(plan.schedule is None for plan in plans):  # one all-to-all to time, whichever was chosen
+            every = jnp.stack([state.count, *(plan.circuits.count.astype(state.count.dtype) for plan in plans)])
+            return self._timed(Plan(Circuits(every[action])), state, region, cost)
+        each = [self._timed(plan, state, region, cost) for plan in (before, *plans)]
+        return jax.tree.map(lambda *x: jnp.stack(x)[action], *each)
+
+    def _timed(self, plan: Plan, state: State, region: Region, cost: "ReconfigurationCost"):
+        count = plan.circuits.count.astype(state.count.dtype)
+        exchange = fluid_lower_bound(region, plan, state.demand, routing=self.routing).astype(self.dtype)
+        if plan.schedule is None:
+            return count, exchange, cost.exposed_s(state.count, count, cost.hidden_s)
+        waits = jnp.maximum(cost.delay_s - cost.hidden_s, 0) if plan.schedule.first_free else jnp.zeros_like(exchange)
+        return count, exchange, waits
 
 
 def _array(value: Any) -> Array | None:
@@ -341,9 +351,8 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Legal circuits from any scores: `greedy` (rule "next") on scores clipped to 0..1, NaN as 0."""
-    scores = jnp.clip(jnp.nan_to_num(as_floats(scores), nan=0.0), 0, 1)
-    return greedy(scores, region, rule="next").circuits.count
+    """Circuits of an action: `policies.rounded` for scores clipped to 0..1."""
+    return rounded(jnp.clip(as_floats(scores), 0, 1), region)
 
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")

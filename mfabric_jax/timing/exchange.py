@@ -16,13 +16,15 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
+from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
+from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
 from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
 from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
 from mfabric_jax.workload import Workload
 
-Carry = SinglePaths | Callable | None
+Carry = SinglePaths | GraphWays | Callable | None
 
 
 def exchanges(
@@ -42,6 +44,8 @@ def exchanges(
 
     - `tokens`: selections per MoE layer, micro-batch, source rank and expert, repeated cyclically; from
       `traffic.sent_tokens` where dispatch is "per-server".
+    - `policy`: one whose plans hold a schedule is asked for every all-to-all, with its own bytes, at the region's
+      bandwidth and delay; `first`, `span`, `partial`, `routing` say nothing then.
     - `first`, `span`: rule for the first all-to-all of a block, and how long circuits stay set.
     - `partial`: unchanged circuits carry while others turn.
     - `carry`: replaces spraying and `routing`: `single_paths` on an electrical fabric; on a region `single_part_times`
@@ -104,7 +108,7 @@ def exchanges_between(
     demand = dispatched_bytes(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
-        paths = carry.time if isinstance(carry, SinglePaths) else None
+        paths = carry.time if isinstance(carry, SinglePaths | GraphWays) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
         found = steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
         return in_phases(workload, found) if unit.phases else found
@@ -118,9 +122,19 @@ def exchanges_between(
         raise InputError("partial needs flows that spread; carry must be None.")
     parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
     parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
-    servers, even = server_bytes(demand, per_server), server_bytes(even_bytes(workload, demand.dtype), per_server)
-    given = places(workload), unit, servers, jnp.asarray(even), policy, key, parts, first
+    servers = server_bytes(demand, per_server)
+    even = jnp.asarray(server_bytes(even_bytes(workload, demand.dtype), per_server))
+    if carries_schedule(policy, unit, even, key):
+        pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
+        planner = planner_of(policy, region_at(group, pace), key)
+        return scheduled(places(workload), acknowledged(servers, acks), even, planner, pace, cold=first.cold)
+    given = places(workload), unit, servers, even, policy, key, parts, first
     return switched(*given, guess, span, seen, partly)
+
+
+def pace_of(workload: Workload, region: Any) -> Pace:
+    """Of schedules at the region's own bandwidth and delay."""
+    return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:

@@ -123,6 +123,7 @@ class Exchanges(NamedTuple):
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
     - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
+    - `turns`: of a switch while an all-to-all runs, its time among the seconds (None: none); `anew` counts them in.
     """
 
     optical: Float[Array, "P Q L 2"]
@@ -137,10 +138,16 @@ class Exchanges(NamedTuple):
     busy: Float[Array, "P Q L"] | None = None
     early: Float[Array, "P Q L 3 R"] | None = None
     moved: Float[Array, "P 2"] | None = None
+    turns: Float[Array, "P Q L 2"] | None = None
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:
         return array_module(self.optical, self.electrical).maximum(self.optical, self.electrical)
+
+    @property
+    def every_turn(self) -> Array:
+        """Turns of a switch before and during every all-to-all [P Q L 2]."""
+        return self.switch if self.turns is None else self.switch + self.turns
 
 
 class Places(NamedTuple):

@@ -548,9 +548,15 @@ def once_each(
 
 def _served(at: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
     """Index of the demand that the circuits serve in every slot, and before it; -1: none."""
+    return _last(at.reshape(len(at), -1)).reshape(at.shape), latest_before(at, cold)
+
+
+def latest_before(at: np.ndarray, cold: bool) -> np.ndarray:
+    """The latest index [P ...] before each in running order, -1 for none; up to the first, the last of the iteration
+    before, if not `cold`."""
     serving = _last(at.reshape(len(at), -1))
-    begin = np.full((len(at), 1), -1) if cold else serving[:, -1:]  # as the iteration before left them
-    return serving.reshape(at.shape), np.concatenate([begin, serving[:, :-1]], axis=1).reshape(at.shape)
+    before = np.concatenate([np.full((len(at), 1), -1), serving[:, :-1]], axis=1)
+    return (before if cold else np.where(before < 0, serving[:, -1:], before)).reshape(at.shape)
 
 
 def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:

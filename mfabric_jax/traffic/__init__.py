@@ -25,6 +25,7 @@ from mfabric_jax.traffic.tokens import Tokens as Tokens
 if TYPE_CHECKING:
     from mfabric_jax.flows.flows import Flows as Flows
     from mfabric_jax.traffic.predictor import predicted as predicted
+    from mfabric_jax.traffic.samplers import sampler as sampler
     from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
     from mfabric_jax.traffic.training import region_bytes as region_bytes
     from mfabric_jax.traffic.training import training_flows as training_flows
@@ -33,6 +34,7 @@ __getattr__ = at_first_use(
     __name__,
     {
         "predictor": ("predicted",),
+        "samplers": ("sampler",),
         "scenarios": ("likely_demands",),
         "training": ("Flows", "region_bytes", "training_flows"),
     },

@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax import Region
 from mfabric_jax.circuit_schedules import NAMES, get, lower_bound, schedule_time
-from mfabric_jax.circuit_schedules.ending import end_s
+from mfabric_jax.circuit_schedules.ending import end_s, ended
 from mfabric_jax.circuit_schedules.families import moe
 from mfabric_jax.circuit_schedules.placing import problem_of
 
@@ -29,3 +29,4 @@ def test_times_are_those_of_the_schedule(name, switches, packet, all_stop):
     plain = np.asarray(schedule.configurations), np.asarray(schedule.seconds), np.asarray(schedule.switch)
     assert bound * (1 - 1e-9) <= time < np.inf
     assert time == pytest.approx(end_s(problem, plain), rel=1e-9)
+    assert ended(where, schedule, demand) == end_s(problem, plain)

@@ -133,12 +133,14 @@ def test_planes_of_a_nic_each():
 
 
 def test_planes_of_split_nics():
-    network = made("planes", Numbers(gpus=64, planes=4, split=True, nic_gbps=800, radix=16, nvlink_gbps=0))
+    network = made("planes", Numbers(gpus=64, planes=4, split=True, nic_gbps=800, radix=4, nvlink_gbps=0))
     assert network.nodes == (("gpu", 64), ("edge", 4 * 8), ("spine", 4 * 8))
     assert network.links == (("nic up", 256), ("nic down", 256), ("edge up", 256), ("edge down", 256))
     assert capacities(network, "nic up") == capacities(network, "edge up") == {200}
     network = made("planes", Numbers(gpus=131072, planes=1, radix=512, gpus_per_server=1))
     assert network.nodes[1:] == (("edge", 512), ("spine", 256))  # a plane of MRC
+    split = Numbers(gpus=4096, planes=8, split=True, radix=64, gpus_per_server=1)  # 8 x 64 ports: 256 down
+    assert made("planes", split).nodes[1:] == (("edge", 8 * 16), ("spine", 8 * 256))
 
 
 def test_fat_tree_and_dragonfly():

@@ -10,6 +10,7 @@ from mfabric_jax import InputError, cases, resolve, simulate
 from mfabric_jax.cluster.whole_cluster import solve_cluster
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.cost import Prices
+from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.rail_rings import RailRings, ring_of
 from mfabric_jax.failures import failures
 from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, rail_bytes, wired
@@ -205,10 +206,107 @@ def test_what_does_not_go():
         solve_cluster(small(job(pp=1)))
 
 
-def test_failures_are_those_inside_servers():
-    (one,) = failures(small(job(pp=2, dp=2, micro_batches=8) | {"circuits.delay_s": 1.0, "gpu.nvswitches": 10**9}))
-    assert (one["failure"], one["slow_down"]) == ("nvswitch", pytest.approx(0, abs=1e-9))  # of so many, none is missed
+# ----------------------------------------------------------------------------------------------------------- failures
+def broken(servers, nics, ranks, kind, server=0):
+    return degraded(rings(servers, nics), kind, server=server, ranks_per_server=ranks)
+
+
+def after(servers, nics, ranks, kind, demand, server=0):
+    left = broken(servers, nics, ranks, kind, server)
+    return float(fixed_times_now(left.group, np.asarray(demand, float)[None], ranks)[0])
+
+
+def test_a_nic_and_a_switch_down_by_hand():
+    # Four servers of two ranks, a rail each, a byte a pair: 2 ranks of a server send 2 bytes on the rail of the other
+    # end, so links of healthy rings carry 4 bytes at 1/2 byte/s, 8 s. Without the NIC of server 0 on rail 0, rail 1
+    # also carries its bytes from and to server 0, 2 a pair: link 0 -> 1 has 4, 2 more to server 1, half of 2 to 2.
+    even = np.ones((8, 8))
+    assert after(4, 2, 2, "optical-nic", even) == pytest.approx(2 * (4 + 2 + 1))
+    assert after(4, 2, 2, "link", even) == pytest.approx(14)
+    # Without rail 0, rail 1 carries all.
+    assert after(4, 2, 2, "optical-switch", even) == pytest.approx(16)
+    # Rail 0 alone has bytes, between servers 1 and 3, opposite each other: once half either way around; without the NIC
+    # of server 0 on the ring of three, all over the link between them.
+    far = np.zeros((8, 8))
+    far[2, 6] = 6
+    assert after(4, 2, 2, "optical-nic", far, server=2) == pytest.approx(12)
+    assert float(fixed_time(rings(4, 2), jnp.asarray(far), 2)) == pytest.approx(6)
+    # One rank with two rails has half of its bytes on each: of server 0 then all on the second.
+    assert after(4, 2, 1, "optical-nic", np.ones((4, 4))) == pytest.approx(2 * (1 + 0.5 + 0.25))
+    assert after(4, 2, 1, "optical-switch", np.ones((4, 4))) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("servers", [2, 3, 4, 5, 8])
+def test_a_line_is_no_faster_than_a_rail_without_the_nic(servers):
+    line = wired(RailRings(servers, to_gbps(1.0), 1, 1.0, 1.0, ring_of(servers).without_one(0, 1)))
+    without = after(servers, 2, 2, "link", np.kron(np.ones((servers, servers)), np.eye(2)))
+    assert float(fixed_time(line, jnp.ones((servers, servers)), 1)) >= without - 1e-6
+
+
+@pytest.mark.parametrize("kind", ["optical-nic", "optical-switch"])
+@pytest.mark.parametrize(("servers", "ranks", "nics"), [(2, 2, 2), (3, 1, 2), (4, 2, 4), (5, 2, 2), (6, 3, 6)])
+def test_broken_rails_against_exact_fractions(servers, ranks, nics, kind):
+    rng, each = np.random.default_rng(servers), nics // ranks
+    size = servers * ranks
+    demand = rng.integers(0, 50, (size, size)) * (rng.random((size, size)) < 0.5)
+    hit, carried = servers - 1, [{} for _ in range(nics)]
+    for (i, j), sent in np.ndenumerate(demand):
+        a, b, rank = i // ranks, j // ranks, j % ranks
+        if a == b or not sent:
+            continue
+        mine = list(range(rank * each, (rank + 1) * each))
+        if 0 in mine and (kind == "optical-switch" or hit in (a, b)):
+            mine = mine[1:] or [1]
+        for rail in mine:
+            carried[rail][a, b] = carried[rail].get((a, b), 0) + Fraction(int(sent), len(mine))
+    ends = [Fraction(0)]
+    for rail, size in enumerate(carried):
+        there = [one for one in range(servers) if (rail, kind, one) != (0, "optical-nic", hit)]
+        links = [(server, step) for server in range(len(there)) for step in (1, -1)]
+        paths = [
+            [(links.index(link), part) for link, part in ways(len(there), *map(there.index, pair)).items()]
+            for pair in size
+        ]
+        _, finish = run([Fraction(1, 2)] * len(links), paths, list(size.values())) if size else (None, ends)
+        ends.append(max(finish))
+    assert after(servers, nics, ranks, kind, demand, hit) == pytest.approx(float(max(ends)), rel=1e-9)
+
+
+def test_what_is_left_of_gradients_and_what_cannot_fail():
+    for kind in ("optical-nic", "link", "optical-switch"):
+        left = broken(4, 8, 8, kind)
+        assert (left.eps_left, left.everywhere) == (7 / 8, kind == "optical-switch")
+        with pytest.raises(InputError, match="no other rail could carry"):
+            broken(4, 1, 1, kind)
+    for kind in ("gpu", "server"):
+        assert broken(4, 8, 8, kind).group.servers == 4
+    with pytest.raises(InputError, match="without turns no phase but the present one"):
+        broken(4, 8, 8, "controller")
+    assert after(1, 2, 2, "optical-nic", np.ones((2, 2))) == 0
+
+
+def test_failures_of_a_run():
+    case = small(job(pp=2, dp=2, micro_batches=8) | {"circuits.delay_s": 1.0, "gpu.nvswitches": 10**9})
+    rows = {one["failure"]: one for one in failures(case)}
+    assert list(rows) == ["optical-nic", "link", "gpu", "server", "optical-switch", "nvswitch"]
+    for kind in ("gpu", "server", "nvswitch"):  # of so many NVSwitches, none is missed
+        assert rows[kind]["slow_down"] == pytest.approx(0, abs=1e-9)
+    one, nic, rail = (rows[kind] for kind in ("nvswitch", "optical-nic", "optical-switch"))
     assert one["reconfig_s"] == pytest.approx(one["healthy_reconfig_s"], rel=1e-9)
     assert one["reconfig_s"] > 4
-    (one,) = failures(small(job(pp=2, dp=2) | {"gpu.nvswitches": 2}))
-    assert one["slow_down"] > 0
+    assert 0 < nic["slow_down"] < rail["slow_down"]
+    assert rows["link"]["slow_down"] == nic["slow_down"]
+    turns = 2.0  # to the ring of gradients and back
+    slower = (nic["dp_comm_s"] - turns) / (nic["healthy_dp_comm_s"] - turns)
+    assert 1.142 < slower < 8 / 7  # NVLinks inside servers are no slower
+    # 16 servers of 8 NICs with two links each; 32 ports of the switch of a rail
+    assert [rows[kind]["devices"] for kind in ("optical-nic", "link", "optical-switch")] == [128, 256, 8]
+    assert rail["spare_part_usd"] == pytest.approx(32 * Prices().ocs_port)
+
+
+def test_a_rail_is_of_all_stages():
+    """Where stages are alike, all are hit as the one."""
+    even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0, "circuits.delay_s": 0.0}
+    asked = job(pp=2, dp=2) | even | {"failures.kinds": ("optical-switch",)}
+    first, last = (next(failures(small(asked | {"failures.stage": stage}))) for stage in (0, 1))
+    assert first["failed_s"] == pytest.approx(last["failed_s"], rel=1e-12)

@@ -11,11 +11,15 @@ import pytest
 
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
+from mfabric_jax.circuit_schedules import Schedule, get, schedule_time
+from mfabric_jax.fabric import Region
 from mfabric_jax.learning import Evaluation, Scoreboard, Training, evaluate_policies
 from mfabric_jax.learning.demands import held_out, learned_from, pool
-from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
+from mfabric_jax.learning.judging import interval, legal, over_bound, plan_over_bound
 from mfabric_jax.learning.training import lessons
-from mfabric_jax.policies.learned import Index, load, save
+from mfabric_jax.policies.index_rule import Index
+from mfabric_jax.policies.learned import load, save
+from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.traffic import Recording, save_tokens
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
@@ -109,13 +113,14 @@ def test_what_training_held_out_may_judge_and_what_it_saw_may_not(trained, tmp_p
     _, trace, seen = trained
     assert load(seen).configuration["learned_from"] | {"digests": None} == {
         "records": [100, 170],
-        "held_out": [180, 190],
+        "validation": [180, 180],
+        "held_out": [190, 190],
         "digests": None,
     }
     judge = functools.partial(Evaluation, policies=(seen,), trace=str(trace))
-    judge(records=(180, 190))
+    judge(records=(190, 190))
     for records, got in ((None, "100-190"), ((170, 190), "170-190"), ((100, 100), "100-100")):
-        check_refused(f"none of those that .* was trained on, got {got}; allowed: 180-190", judge, records=records)
+        check_refused(f"none of those that .* was trained on, got {got}; allowed: 190-190", judge, records=records)
     old = str(save(tmp_path / "old.policy", Index(), {"trace": "run.npz", "records": [10, 20]}))
     check_refused("must say which records they were trained on", Evaluation, policies=(old,), trace="other.npz")
 
@@ -131,7 +136,7 @@ def test_routing_that_was_trained_on_is_known_in_a_copy_and_in_other_formats(tra
             Evaluation(policies=(seen,), trace=str(tmp_path / name))
     np.save(tmp_path / "other.npy", np.roll(count, 1, axis=-1))
     Evaluation(policies=(seen,), trace=str(tmp_path / "other.npy"))
-    Scoreboard(policies=(seen,), workloads=("recorded",), trace=str(tmp_path / "array.npy"), records=(8, 9))
+    Scoreboard(policies=(seen,), workloads=("recorded",), trace=str(tmp_path / "array.npy"), records=(9, 9))
 
 
 def test_a_network_brings_its_own_shares():
@@ -150,3 +155,26 @@ def test_what_plans_for_many_demands_gets_scenarios_of_the_forecast():
     for routing in ("relay", "relay-planned"):
         found = {name: only(rows, workload="drawn", routing=routing, policy=name)["over_bound"] for name in names}
         assert 1 <= found["sample-average"] < found["joint"] - 0.05
+
+
+def test_schedules_are_judged_by_what_direct_calls_give():
+    config = dataclasses.replace(CONFIG, policies=("greedy",), routings=("split",), schedules=("spectra", "whole-pair"))
+    config = dataclasses.replace(config, sigmas=(0.0,), turn=0.05)
+    rows, held = list(evaluate_policies(config)), workload("drawn")
+    for name in config.schedules:
+        want = []
+        for demand in np.asarray(held.demand, float):
+            bound = float(degree_bound(config.region(4), demand))
+            there = Region(4, 1.0, 3, 1, delay_s=0.05 * bound)
+            want.append(float(schedule_time(there, get(name)(demand, there), demand)) / bound)
+        row = only(rows, workload="drawn", forecast="0", routing="scheduled", policy=name)
+        assert row["over_bound"] == pytest.approx(np.mean(want), rel=1e-6)
+        greedy = only(rows, workload="drawn", forecast="0", routing="split", policy="greedy")
+        assert row["gain"] == pytest.approx(greedy["over_bound"] - row["over_bound"], rel=1e-5)
+    assert list(evaluate_policies(config, start=4)) == rows[4:]
+
+
+def test_a_policy_that_answers_with_schedules_is_told_where_they_are_judged():
+    kept = Schedule(np.zeros((1, 4, 4), int), [1.0])
+    with pytest.raises(InputError, match="answers with a schedule: see schedules"):
+        legal("own", jax.tree.map(lambda x: jnp.asarray(x)[None], Plan.of_schedule(kept)), CONFIG.region(4))

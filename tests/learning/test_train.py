@@ -14,6 +14,7 @@ from mfabric_jax.learning import Training, demands, train, training
 from mfabric_jax.learning.training import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.traffic.demand_families import BROAD, FAMILIES
+from mfabric_jax.traffic.samplers import SPLITS
 from tests.mistakes import check_refused
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "share_steps": 2}
@@ -99,13 +100,14 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
 
 
 def test_what_is_held_out_is_not_learned_from(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(1, 99, (5, 2, 1, 16, 32)).astype(float))
+    sizes = []
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(1, 99, (10, 2, 1, 16, 32)).astype(float))
     for trace in (None, str(tmp_path / "tokens.npy")):
-        learned, held = (demands.pool(4, 0, trace, held_out=held_out) for held_out in (False, True))
-        seen, unseen = ({tuple(np.sort(one, axis=None)) for one in some if one.any()} for some in (learned, held))
-        assert not seen & unseen
-    assert len(held) - len(demands.pool(4, 0, None, held_out=True)) == 1 * 24  # records times layers
-    assert len(learned) - len(demands.pool(4, 0, None)) == 4 * 24
+        pools = [demands.pool(4, 0, trace, split=split) for split in SPLITS]
+        seen, chose, unseen = ({tuple(np.sort(one, axis=None)) for one in some if one.any()} for some in pools)
+        assert all(not one & other for one, other in ((seen, chose), (seen, unseen), (chose, unseen)))
+        sizes.append([len(pool) for pool in pools])
+    assert np.subtract(*sizes[::-1]).tolist() == [8 * 24, 1 * 24, 1 * 24]  # records times layers
 
 
 def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(tmp_path):
@@ -114,7 +116,8 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
     config = Training(**INDEX | {"steps": 1}, trace=str(tmp_path / "tokens.npy"))
     train(config, tmp_path / "run")
     learned = load(tmp_path / "run" / training.TRAINED_POLICY).configuration["learned_from"]
-    assert (learned["records"], learned["held_out"], len(set(learned["digests"]))) == ([0, 3], [4, 4], 4)
+    assert [learned[part] for part in ("records", "validation", "held_out")] == [[0, 3], [4, 4], None]
+    assert len(set(learned["digests"])) == 5
     train(config, tmp_path / "run")
     np.save(tmp_path / "tokens.npy", count[::-1])
     check_refused("trace must hold what it held when the run in", train, config, tmp_path / "run")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import get, greedy, policy_file
-from mfabric_jax.policies.learned import Index, PolicyNetwork, index, learned, load, save, shipped
+from mfabric_jax.policies.index_rule import Index, index, shipped
+from mfabric_jax.policies.learned import learned, load, save
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.samples import normalised
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.relay import checked_shares
@@ -199,7 +201,7 @@ def test_a_network_in_a_file_is_told_sigma(tmp_path):
     want = NETWORK(demand, region(servers=4), sigma=2.0).circuits.count
     np.testing.assert_array_equal(told(demand, region(servers=4)).circuits.count, want)
     np.testing.assert_array_equal(get(path, sigma=jnp.asarray(2.0))(demand, region(servers=4)).circuits.count, want)
-    assert "has no setting 'rule'; it has sigma, share_steps" in refused(get, path, rule="next")
+    assert "has no setting 'rule'; it has sigma, share_steps, hidden_s" in refused(get, path, rule="next")
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
@@ -223,7 +225,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
         assert refused(load, stored).endswith("is damaged: what follows its first line is not what was written.")
     for fields, said in (
         ({"mfabric_jax": 2}, "must have the layout 1, got 2."),
-        ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index."),
+        ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index, module."),
         ({"settings": {"width": 9, "depth": 1}}, "does not hold the arrays that its first line announces."),
         ({"settings": {"depth": 1, "girth": 6}}, "lacks what a policy of kind 'network' needs."),
         ({"settings": None}, "lacks what a policy of kind 'network' needs."),

@@ -120,6 +120,20 @@ def test_mistakes_are_sentences_before_any_compute():
         assert sentence in str(mistake.value)  # one of them ends with what JAX says
 
 
+def test_beside_overlapping_passes_own_policies_choose_by_demand_alone(mine):
+    passes = {"job.schedule": "dualpipe", "job.overlap": "passes", "job.parallel.pp": 2, "job.parallel.dp": 4}
+    passes["job.batch.micro_batches"] = 4
+
+    def staying(demand, region, *, previous=None, key=None):
+        return uniform(demand, region) if previous is None else previous
+
+    resolve(on_mfabric(f"{mine}:squared", passes))
+    said = refused(lambda: resolve(on_mfabric(staying, passes)))
+    assert said.startswith("circuits.policy must choose by demand alone beside job.overlap passes")
+    assert "got staying, which" in said
+    resolve(on_mfabric(staying, passes | {"circuits.span.length": "iteration"}))
+
+
 def test_what_the_trial_does_not_show_the_run_does():
     with as_a_user():
         said = refused(simulate(on_mfabric(sly, {"traffic.knobs": "balanced"})).rows)

@@ -1,6 +1,9 @@
 """`mfabric replay`: what it prints and writes, and one sentence for every mistake."""
 
 import json
+import pathlib
+import re
+import shutil
 import signal
 
 import pytest
@@ -88,3 +91,33 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, ca
     words = ("--picture", tmp_path / "still.png", "--out", tmp_path / "rows.csv")
     assert "picture needs a graph in which something takes time" in mistake(capsys, "replay", job, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["still.json"]
+
+
+def test_several_graphs_beside_a_fabric(tmp_path, capsys, monkeypatch):
+    """Each has a row with its file, and what it has alone: all the same is said once."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(pathlib.Path(__file__).parent.parent / "golden" / "job.json", "job.json")
+    for kind, gbps in (("leaf-spine", 400), ("leaf-spine", 200), ("torus", 400)):
+        words = f"make-graph {kind} --gpus 16 --nic-gbps {gbps} --out {kind}-{gbps}.json"
+        assert status(*words.split()) == 0
+    files = ["leaf-spine-400.json", "leaf-spine-200.json", "torus-400.json"]
+    asked = f"replay job.json --fabrics fat-tree,{','.join(files)} --no-gradient --out rows.csv".split()
+    capsys.readouterr()
+    assert status(*asked) == 0
+    said = capsys.readouterr().out
+    rows = read_rows("rows.csv")[0]
+    assert [(row["fabric"], row["graph"] or None) for row in rows] == [("fat-tree", None)] + [
+        ("graph", x) for x in files
+    ]
+    for row in rows[1:]:
+        (alone,) = replayed_alone(row["graph"])
+        assert row["makespan_s"] == pytest.approx(alone["makespan_s"], rel=1e-9)
+    assert rows[2]["makespan_s"] > 1.5 * rows[1]["makespan_s"]
+    assert all(re.search(rf"^{file} ", said, re.M) for file in files)
+    assert "leaf-spine-400.json, leaf-spine-200.json: as the graph says; GPUs do not forward" in said
+    assert "torus-400.json: as the graph says; GPUs forward for others" in said
+
+
+def replayed_alone(file):
+    assert status("replay", "job.json", "--fabrics", file, "--no-gradient", "--out", f"{file}.csv") == 0
+    return read_rows(f"{file}.csv")[0]

@@ -9,7 +9,7 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.html.panels import PAPER, _entry, contrast, hue, on_dark
+from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from tests.report import synthetic
 
 ONE = {"models": ("llama-moe",)}
@@ -54,7 +54,7 @@ def test_cost_and_worth_show_priced_points_and_their_front_and_name_the_others()
     assert "Without dollars a million tokens: NVL72." in price.note
     assert [look.label for look in price.key] == ["Fat-tree", "mFabric"]
     chart = cost_against_time(arrange(rows))
-    assert "Without price or a time: NVL72." in chart.note
+    assert chart.note.endswith(f"Not shown: {len(rows) // 3} of {len(rows)} designs (no price: NVL72).")
     (panel,) = chart.panels
     found = {point for _, point in points(panel)}
     assert found == {(r["network_cost_usd"] / 1e6, r["iteration_s"]) for r in rows if r["fabric"] != "nvl72"}
@@ -154,4 +154,24 @@ def test_every_fabric_has_a_glyph_on_the_page():
     for name in (*NAMES, "graph"):
         label, colour, marker = get(name).look
         for hollow in (False, True):
-            assert label in _entry(style.Look(label, colour, marker, hollow=hollow), bars=False)
+            assert label in entry(style.Look(label, colour, marker, hollow=hollow), bars=False)
+
+
+def test_charts_of_cost_count_rows_without_a_point_and_no_empty_cells():
+    rows = synthetic.rows(fabrics=("fat-tree", "mfabric"), **ONE)
+    rows = rows[1:]  # a fat-tree at one bandwidth less: no row, nothing to count
+    assert "Not shown" not in cost_against_time(arrange(rows)).note
+    rows[0] = rows[0] | {"network_cost_usd": None}
+    rows[-1] = rows[-1] | {"iteration_s": None}
+    said = f"Not shown: 2 of {len(rows)} designs (no price: Fat-tree; no time: mFabric)."
+    assert cost_against_time(arrange(rows)).note.endswith(said)
+
+
+def test_graphs_are_told_apart_by_the_names_of_their_files():
+    def named(*files):
+        rows = [row | {"network.graph": file} for file in files for row in synthetic.rows(fabrics=("fat-tree",), **ONE)]
+        return [one.named("graph") for one in arrange([row | {"fabric": "graph"} for row in rows]).series]
+
+    assert named("some/where/ring.json", "star.json") == ["graph, ring", "graph, star"]
+    assert named("a/ring.json", "b/ring.json") == ["graph, a/ring.json", "graph, b/ring.json"]
+    assert named("ring.json") == ["graph"]

@@ -1,5 +1,6 @@
 """The pictures of clusters and graphs: right numbers, right colours, no words over words; looks were judged by eye."""
 
+import dataclasses
 import itertools
 import re
 from collections import Counter
@@ -13,10 +14,13 @@ from matplotlib.patches import FancyBboxPatch
 
 from mfabric_jax.fabric import Cluster, cluster, get
 from mfabric_jax.fabric.graph import graph_of
+from mfabric_jax.fabric.graphs import made as graphs
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report.figures.circuits import build_region, region
 from mfabric_jax.report.figures.clusters import build_fabric, climbed, joined, layout
+from mfabric_jax.report.figures.grouped import classes, part_of
 from mfabric_jax.report.figures.networks import build_graph, colours, layers
+from mfabric_jax.report.figures.pairs import joined_pairs
 from tests.report import synthetic
 from tests.report.readable import assert_readable
 
@@ -200,9 +204,86 @@ def test_graphs_are_readable_and_show_every_node_and_pair():
 
 
 def test_names_without_room_are_left_out_and_this_is_said():
-    figure = build_graph(random_graph(151, 3, 0))
+    figure = build_graph(leaf_spine(10, 4, 40))
     assert "names have no room" in " ".join(words(figure))
     assert len(words(figure)) <= 3
+
+
+BOXES = {  # of graphs too large to be drawn whole, by hand: {box: {(other box, with how many of it each is joined)}}
+    "leaf-spine": (
+        {"gpus": 2048},
+        {"2,048 gpu": {"nvswitch 1", "edge 1"}, "256 nvswitch": {"gpu 8"}, "64 edge": {"gpu 32", "spine 32"}}
+        | {"32 spine": {"edge 64"}},
+    ),
+    "planes": (
+        {"gpus": 2048, "planes": 4, "split": True, "radix": 16},
+        {"2,048 gpu": {"nvswitch 1", "edge 4"}, "256 nvswitch": {"gpu 8"}, "256 edge": {"gpu 32", "spine 32"}}
+        | {"128 spine": {"edge 64"}},
+    ),
+}
+
+
+def joined_boxes(drawn):
+    """The same of what is shown."""
+    found = {name: set() for name in drawn.names}
+    for pair in drawn.pairs:
+        for one, other, each in zip(pair.ends, pair.ends[::-1], pair.each, strict=True):
+            found[drawn.names[one]].add(f"{drawn.kinds[other]} {each}")
+    return found
+
+
+@pytest.mark.parametrize("kind", BOXES)
+def test_nodes_of_a_large_graph_that_are_joined_alike_are_one_box(kind):
+    numbers, expected = BOXES[kind]
+    graph = graphs.made(kind, graphs.Numbers(**numbers))
+    assert joined_boxes(part_of(graph, joined_pairs(graph))) == expected
+    figure = build_graph(graph, utilisation=np.linspace(0, 1, len(graph.tail)))
+    assert_readable(figure)
+    assert set(expected) <= set(words(figure))
+    told = " ".join(words(figure))
+    assert f"{graph.size:,} nodes" in told
+    assert "nodes that are joined alike" in told
+
+
+def test_what_differs_in_a_large_graph_is_a_box_of_its_own():
+    """A leaf whose NICs run at half their rate, with its 32 GPUs, their 4 NVSwitches, and all others."""
+    graph = graphs.made("leaf-spine", graphs.Numbers(gpus=1024))
+    slow = (graph.tail < 32) & (graph.head >= 1024 + 128)
+    graph = dataclasses.replace(graph, capacity=np.where(slow, graph.capacity / 2, graph.capacity))
+    boxes = joined_boxes(part_of(graph, joined_pairs(graph)))
+    assert sorted(boxes) == sorted(
+        ["32 gpu", "992 gpu", "4 nvswitch", "124 nvswitch", "1 edge", "31 edge", f"{graph.nodes[-1][1]} spine"]
+    )
+    assert boxes["1 edge"] == {"gpu 32", f"spine {graph.nodes[-1][1]}"}
+    assert "200/400" in words(build_graph(graph))
+
+
+def test_classes_are_fewer_where_there_is_no_room():
+    """Nodes of a random graph are all different: they stay together by kind."""
+    drawn = random_graph(600, 4, 0)
+    assert set(classes(drawn)) == {0}
+    line = network([(i, i + 1, 1) for i in range(9)])
+    assert classes(line).tolist() == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0]
+    assert classes(line, most=4).tolist() == [0, 1, 2, 3, 3, 3, 3, 2, 1, 0]
+
+
+def test_of_a_large_mesh_the_first_node_is_shown_with_those_around():
+    torus = graphs.made("torus", graphs.Numbers(gpus=512, shape=(8, 8, 8)))
+    shown = part_of(torus, joined_pairs(torus))
+    steps = [np.unravel_index(int(name), (8, 8, 8), order="F") for name in shown.names]
+    near = [place for place in np.ndindex(8, 8, 8) if sum(min(x, 8 - x) for x in place) <= 2]
+    assert sorted(tuple(map(int, step)) for step in steps) == near
+    assert "nodes within 2 links of 0" in shown.said
+    figure = build_graph(torus)
+    assert_readable(figure)
+    assert len(lines(figure)) == len(shown.pairs) == 6 + 6 * 1 + 12 * 2
+    full = graphs.made("full-mesh", graphs.Numbers(gpus=200))
+    assert "the first 80 of 200" in part_of(full, joined_pairs(full)).said
+
+
+@pytest.mark.parametrize("name", ["torus", "twisted-torus", "full-mesh", "railx", "dragonfly", "dragonfly-plus"])
+def test_meshes_of_2048_gpus_are_readable(name):
+    assert_readable(build_fabric(made(name, 256)))
 
 
 def test_lines_of_a_graph_carry_what_they_can():

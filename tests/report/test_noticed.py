@@ -46,6 +46,8 @@ BUSY = (
             NEVER.format("m"),
         ),
         ([STILL | {"nic_gbps": 100.0, "iteration_s": 40.0}, STILL | {"circuit_changes": 1.0}], None),
+        ([STILL | {"circuits_for": "run"}, STILL | {"circuits_for": "all-to-all"}], NEVER.format("m")),
+        ([STILL | {"circuits_for": "iteration"}], None),  # they change from one to the next
         ([ELECTRICAL | {"circuit_changes": None}], None),
         ([MESH], None),  # the policy says so itself
         ([{}, MESH | {"model": "n"}], None),

@@ -189,5 +189,5 @@ def test_parts_of_memory_stand_end_to_end_and_what_is_too_much_says_so():
         (35.0, 65.0),
         (65.0, 66.0),
     ]  # parts of nothing are no bars
-    assert panel.totals == [(80.0, "66 GB"), (96.0, "96 GB, too much"), (66.0, "66 GB")]
+    assert panel.totals == [(80.0, "66 of 80 GB"), (96.0, "96 of 80 GB, too much"), (66.0, "66 GB")]
     assert panel.curves[0].points == [(80.0, 0), (80.0, 1)]

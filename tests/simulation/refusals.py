@@ -33,6 +33,8 @@ LPT = "placement.longest-processing-time"
 LIMITED = {"model.name": "deepseek-r1", "job.per-server.node_limit": "model"}
 MEASURED = {"compute.measured.iteration_s": 5.0, "compute.measured.fabric": "mfabric"}
 
+SCHEDULED = {"model.name": "mixtral-8x7b", "circuits.schedule": "spectra"}
+
 CASES = [  # settings that do not go together, or that nothing has
     ({"model.name": "llama-mo"}, "model.name 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed:"),
     ({"circuits.policy": "greedi"}, "policy 'greedi' is unknown (did you mean 'greedy'?)"),
@@ -40,6 +42,15 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit beside"),
     ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false beside"),
     ({"circuits.turn": "always", "circuits.partial": True}, "circuits.partial must be false beside circuits.turn"),
+    (SCHEDULED | {"circuits.schedule": "spectre"}, "scheduler 'spectre' is unknown (did you mean 'spectra'?)"),
+    (SCHEDULED | {"circuits.turn": "pays"}, "circuits.turn must be on-demand beside circuits.schedule, got pays."),
+    (SCHEDULED | {"circuits.each_s": 0.1}, "circuits.each_s must be 0.0 beside circuits.schedule, got 0.1."),
+    (SCHEDULED | {"network.paths": "ecmp"}, "network.paths must be spray beside circuits.schedule, got ecmp."),
+    (SCHEDULED | {"run.sample": 0}, "run.sample must be auto beside circuits.schedule, got 0."),
+    (SCHEDULED | {"job.recompute": "block"}, "job.recompute must be none or light"),
+    (SCHEDULED | {"circuits.switches": 4}, "optical_degree must be a multiple of the 4 switches"),
+    (SCHEDULED | {"network.fabric": "acos"}, "circuits.schedule must be none beside its fixed graphs, got spectra."),
+    ({"circuits.schedule": "no.py:file"}, "scheduler 'no.py:file' must be FILE.py:FUNCTION, but there is no file"),
     ({"network.nic_gbps": 50.0}, NO_PRICE),
     ({"network.mfabric.optical_degree": 8}, "network.mfabric.optical_degree must be below the 8 NICs of a server"),
     ({"network.radix": 15}, "network.radix must be even (half of the ports go up) and at least 4, got 15."),
@@ -90,6 +101,10 @@ CASES = [  # settings that do not go together, or that nothing has
     (PASSES | {"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
     (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
     (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
+    *[
+        (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone beside job.overlap passes")
+        for policy in ("random", "previous", "threshold", "local-search", "relaxed")
+    ],
     (
         {"job.recompute": "block", "circuits.turn": "pays"},
         "job.recompute must be none or light or attention or parts",

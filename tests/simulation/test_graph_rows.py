@@ -1,11 +1,13 @@
-"""A graph that is made has the rows of the fabric that it draws, in float64 to 1e-9: where they are the same by
-definition. Elsewhere they differ: rings of gradients on a dragonfly are counted over all pairs of servers there and as
-rings on a graph; a torus of servers takes one dimension after the other, a graph all shortest paths; rail-only sends
-over the NVSwitch of the source alone, a graph of whole planes over that of either end."""
+"""A graph that is made has the rows of the fabric that it draws, in float64 to 1e-9, where they are the same by
+definition. Elsewhere it is said by how much: a torus of servers takes one dimension after the other, a graph
+all shortest paths; rail-only sends over the NVSwitch of the source alone, a graph of whole planes over that of either
+end; servers of a dragonfly pool their NICs, so its flows are others, though they end together."""
 
+import dataclasses
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from mfabric_jax.case import Case
@@ -15,8 +17,8 @@ from mfabric_jax.simulation import simulate
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "run.dtype": "float64"}
-TIMES = ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s")
-TIMES += ("flow_p50_s", "flow_p99_s", "busiest_link_use")
+PARTS = ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s")
+TIMES = (*PARTS, "flow_p50_s", "flow_p99_s", "busiest_link_use")
 COSTS = ("network_cost_usd", "network_kw")
 
 
@@ -26,8 +28,10 @@ def rows(tmp_path):
 
     def both(kind, named, settings=None, **numbers):
         file = tmp_path / "own.json"
-        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        network = made(kind, Numbers(**numbers))
         case = Case().with_(JOB | QUICK | {"job.parallel.gpus": numbers["gpus"]} | (settings or {}))
+        delay_s = np.full(len(network.tail), case.network.link_delay_s)
+        file.write_text(graph_text(dataclasses.replace(network, delay_s=delay_s)))
         own = case.with_({"network.fabric": "graph", "network.graph": str(file)})
         with jax.enable_x64(True):
             (one,), (other,) = simulate(own).rows(), simulate(case.with_(named)).rows()
@@ -47,7 +51,11 @@ def rows(tmp_path):
             {"radix": 12, "oversubscription": 2},
         ),
         ("fat-tree", {"fabric": "fat-tree", "tiers": 3, "radix": 8}, {"radix": 8}),
-        ("planes", {"fabric": "multi-plane", "radix": 64, "multi-plane.planes": 4}, {"planes": 4, "split": True}),
+        (
+            "planes",
+            {"fabric": "multi-plane", "radix": 8, "multi-plane.planes": 4},
+            {"planes": 4, "split": True, "radix": 8},
+        ),
     ],
 )
 def test_trees_and_planes_are_those_of_the_fabric(rows, kind, named, numbers):
@@ -59,27 +67,57 @@ def test_trees_and_planes_are_those_of_the_fabric(rows, kind, named, numbers):
     assert "gpu" in one["busiest_link"] or "edge" in one["busiest_link"]
 
 
-def test_all_to_alls_of_a_dragonfly_are_those_of_the_fabric(rows):
-    quiet = {"network.link_delay_s": 0.0, "job.parallel.dp": 8}  # a graph's longest path is one of its own
-    one, other = rows("dragonfly", {"network.fabric": "dragonfly"}, quiet, gpus=256)
-    assert one["ep_comm_s"] == pytest.approx(other["ep_comm_s"], rel=1e-9)
+QUIET = {"network.link_delay_s": 0.0}  # a graph's longest path is that of any two GPUs
+ALONE = QUIET | {"gpu.gpus_per_server": 1}  # GPUs are the servers, a link is a NIC
+
+
+def test_parts_of_a_dragonfly_are_those_of_the_fabric(rows):
+    one, other = rows("dragonfly", {"network.fabric": "dragonfly"}, QUIET | {"job.parallel.dp": 8}, gpus=256)
+    for column in PARTS:
+        assert one[column] == pytest.approx(other[column], rel=1e-9), column
     for column in COSTS:
         assert one[column] == pytest.approx(other[column], rel=0.01), column
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "named"),
+    ("kind", "shape", "stages", "named"),
     [
-        ("twisted-torus", (2, 4, 4), {"network.twisted-torus.shape": "2x4x4"}),
-        ("full-mesh", (4, 4), {"network.full-mesh.shape": "4x4", "network.nics": 6}),
+        ("twisted-torus", (2, 4, 4), 1, {"network.twisted-torus.shape": "2x4x4"}),
+        ("full-mesh", (4, 8), 2, {"network.full-mesh.shape": "4x8", "network.nics": 10}),
     ],
 )
-def test_all_to_alls_of_meshes_of_gpus_are_those_of_the_fabric(rows, kind, shape, named):
-    """GPUs are the servers, a link is a NIC. Gradients go around a ring on a graph, and between all pairs there; a
-    twisted torus closes its rings through optical switches, which a graph has not."""
-    alone = {"job.parallel.pp": 1, "gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}
-    one, other = rows(kind, {"network.fabric": kind} | named, alone, gpus=math.prod(shape), shape=shape)
-    for column in ("ep_comm_s", "flow_p50_s", "flow_p99_s"):
+def test_meshes_of_gpus_are_those_of_the_fabric(rows, kind, shape, stages, named):
+    """A twisted torus closes its rings through optical switches, which a graph has not."""
+    settings = ALONE | {"job.parallel.pp": stages}
+    one, other = rows(kind, {"network.fabric": kind} | named, settings, gpus=math.prod(shape), shape=shape)
+    for column in TIMES:
         assert one[column] == pytest.approx(other[column], rel=1e-9), column
     if kind == "full-mesh":
         assert one["network_cost_usd"] == pytest.approx(other["network_cost_usd"], rel=0.01)
+
+
+def test_a_torus_differs_by_its_paths(rows):
+    """All shortest paths even out what dimension order piles up; two more rings carry gradients that go around z alone
+    there, where they are in the way of each other; ports of optical switches are the difference in price."""
+    settings = ALONE | {"job.parallel.pp": 1}
+    one, other = rows("torus", {"network.fabric": "torus"}, settings, gpus=64, shape=(4, 4, 4))
+    ratios = [one[column] / other[column] for column in ("iteration_s", "ep_comm_s", "dp_comm_s", "network_cost_usd")]
+    assert ratios == pytest.approx([0.959, 0.914, 1.016, 0.9375], abs=0.002)
+
+
+def test_whole_planes_differ_from_rails_by_the_switches_that_bytes_cross(rows):
+    named = {"network.fabric": "rail-only", "network.radix": 16}
+    one, other = rows("planes", named, QUIET, gpus=64, planes=8, radix=16)
+    ratios = [one[column] / other[column] for column in ("iteration_s", "ep_comm_s", "dp_comm_s")]
+    assert ratios == pytest.approx([0.951, 0.906, 1.0], abs=0.002)
+
+
+def test_a_sampled_iteration_of_a_graph(rows):
+    """One of several iterations, and cases enough to be columns of one program."""
+    settings = {"run.iterations": 2}
+    one, _ = rows("leaf-spine", {"network.fabric": "fat-tree"}, settings | {"run.sample": 0}, gpus=32, radix=16)
+    other, _ = rows("leaf-spine", {"network.fabric": "fat-tree"}, settings | {"run.sample": 1}, gpus=32, radix=16)
+    both, _ = rows("leaf-spine", {"network.fabric": "fat-tree"}, settings, gpus=32, radix=16)
+    mean = (one["iteration_s"] + other["iteration_s"]) / 2
+    assert both["iteration_s"] == pytest.approx(mean, rel=1e-9)
+    assert one["iteration_s"] != other["iteration_s"]

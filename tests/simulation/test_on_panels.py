@@ -37,6 +37,9 @@ def test_a_ranking_says_it():
     (ranking,) = rankings(shown, {}).values()
     (said,) = [line for line in ranking.remarks if "never turned" in line]
     assert "on patch panels its network costs" in said
+    other = shown[0] | {"seed": 1, "panel_network_cost_usd": None}  # the same design, whose switch turned once
+    (ranking,) = rankings([*shown, other], {}).values()
+    assert not [line for line in ranking.remarks if "never turned" in line]
 
 
 def test_columns_say_the_same():

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from mfabric_jax.circuit_schedules import Schedule, schedule_time
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies import greedy, uniform
+from mfabric_jax.policies import Plan, greedy, uniform
+from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.timing import Drift, Recorded, RegionEnv, best_trajectory
 from mfabric_jax.timing.environment import Box, Dict, Discrete, Params, circuits_of
 from tests.mistakes import check_refused
@@ -320,3 +322,26 @@ def test_no_sequence_of_candidates_is_faster_than_the_best():
         changes.add(int(got.changed.sum()))
     assert len(changes) > 2
     assert middle > 5
+
+
+@pytest.mark.parametrize("first_free", [False, True])
+def test_a_plan_with_a_schedule_is_timed_by_it_and_leaves_no_circuits(first_free):
+    where = Region(4, 400.0, 2, 2, delay_s=1e-3)
+    there = np.roll(np.eye(4, dtype=int), 1, axis=1)
+    schedule = Schedule(np.stack([2 * there, 2 * there.T]), np.full(2, 2e-3), first_free=first_free)
+
+    def turning(demand, region, *, previous=None, key=None):
+        return Plan.of_schedule(schedule)
+
+    env, params = RegionEnv(policies=(greedy, turning), dtype="float64"), Params(where, Drift(burst=0.0), hidden_s=4e-4)
+    _, state = env.reset(jax.random.key(0), params)
+    _, after, reward, _, info = env.step(jax.random.key(1), state, 2, params)
+    seconds = float(schedule_time(where, schedule, state.demand))
+    assert float(info["exchange_s"]) == pytest.approx(seconds, rel=1e-12)
+    assert float(info["paid_s"]) == pytest.approx(6e-4 if first_free else 0.0, rel=1e-12)
+    assert float(all_to_all_time(where, turning(None, None), state.demand)) == pytest.approx(seconds, rel=1e-12)
+    assert float(reward) == pytest.approx(-float(info["exchange_s"] + info["paid_s"]) / float(info["bound_s"]))
+    assert not np.asarray(after.count).any()
+    _, kept, _, _, info = env.step(jax.random.key(1), state, 0, params)
+    np.testing.assert_array_equal(kept.count, state.count)
+    assert float(info["paid_s"]) == 0

@@ -17,7 +17,7 @@ from mfabric_jax.timing import switching
 from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import order_of, places
-from mfabric_jax.timing.switching import First, SlotsToServe, Span, TradeOff, choose, what_pays
+from mfabric_jax.timing.switching import First, SlotsToServe, Span, TradeOff, choose, latest_before, what_pays
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.schedules import BACKWARD, SCHEDULES
 from tests.oracles.greedy import greedy as plain_greedy
@@ -540,3 +540,9 @@ def test_never_later_than_when_all_wait():
         earlier += float(partly.iteration_s) < float(whole.iteration_s) * (1 - 1e-6)
     assert earlier
     assert (np.asarray(found.waiting) <= np.asarray(found.optical)).all()
+
+
+def test_what_was_in_place_before_an_iteration_outlasts_blocks_without_experts():
+    at = np.array([[-1, -1, 3, -1, 5], [-1, -1, -1, -1, -1]])
+    np.testing.assert_array_equal(latest_before(at, False), [[5, 5, 5, 3, 3], [-1] * 5])
+    np.testing.assert_array_equal(latest_before(at, True), [[-1, -1, -1, 3, 3], [-1] * 5])

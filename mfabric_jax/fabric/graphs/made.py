@@ -33,8 +33,9 @@ class Numbers:
     - `gpus`; `shape`: sizes of the dimensions of a torus or mesh, None: the usual ones for `gpus`.
     - `nic_gbps`: of every NIC (on tori and meshes: link between GPUs) and switch port, per direction.
     - `nvlink_gbps`: of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch.
-    - `oversubscription`: down over up ports of edge switches; `radix`: ports of every switch.
-    - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, a part of every NIC is on each plane.
+    - `oversubscription`: down over up ports of edge switches; `radix`: ports of every switch, of a whole NIC each.
+    - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, a part of every NIC is on each plane,
+      and every port of a switch is split alike, as on the fabric multi-plane.
     """
 
     gpus: int
@@ -104,7 +105,8 @@ def planes(numbers: Numbers) -> Network:
         server, nic = np.divmod(gpu, each)
         host = nic % several * (numbers.servers * each // several) + server * (each // several) + nic // several
         width = 1.0
-    tree = Tree(len(host), numbers.radix, 2, numbers.oversubscription, parts=several)
+    ports = numbers.radix * (several if split else 1)
+    tree = Tree(len(host), ports, 2, numbers.oversubscription, parts=several)
     return _on_tree(numbers, tree, gpu, host, width)
 
 

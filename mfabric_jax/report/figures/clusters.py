@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from mfabric_jax.fabric import NAMES, get
+from mfabric_jax.fabric.acos import NAME as ACOS
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.networks import (
@@ -323,6 +324,9 @@ class _Picture:
         each = cluster.regions.sum(axis=2)
         total, most = int(np.triu(cluster.regions).sum()), int(each.max())
         words = [f"one {what} for each region"] if regions > 1 else []
+        if cluster.name == ACOS:
+            words = ["small switches, one for each optical NIC,", "choose among graphs wired beforehand"]
+            what = "region of small switches"
         words.append(f"{many(total, 'circuit')} of {cluster.nic_gbps:g} Gbps each way")
         words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
         head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"

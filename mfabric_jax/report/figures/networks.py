@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.grouped import Shown, part_of, whole
+from mfabric_jax.report.figures.pairs import Pair, joined_pairs, rates_of
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 LINK = "#5F7488"
 _ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on a line its number may stand
+_NEAR, _FAR = (0.14, 0.2, 0.26, 0.32, 0.38), (0.86, 0.8, 0.74, 0.68, 0.62)
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
 ENDPOINTS = ("gpu", "host", "server")
 BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
-MOST_NODES = 500
+MOST_NODES, MOST_LINES = 500, 700  # more are drawn in parts
 _SWEEPS, _LARGER = 12, 1.15
 _FLAT = 0.25  # part of the links that may stay inside a layer
 _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
@@ -57,53 +59,19 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
     return style.save(lambda: build_graph(network, utilisation=utilisation, title=title), path)
 
 
-@dataclass
-class _Pair:
-    """Two joined nodes, the lower number first: `gbps` in both directions, `ways` with links, numbers of links."""
-
-    ends: tuple[int, int]
-    kind: str
-    gbps: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    ways: set[bool] = field(default_factory=set)
-    links: list[int] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        there, back = self.gbps
-        return f"{there:.4g}/{back:.4g}" if len(self.ways) == 2 and there != back else f"{max(there, back):.4g}"
-
-
-def _joined(network: Any) -> list[_Pair]:
-    found: dict[tuple[int, int], _Pair] = {}
-    kinds = [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
-    gbps = units.to_gbps(network.capacity.astype(float)).tolist()
-    for link, (tail, head) in enumerate(zip(network.tail.tolist(), network.head.tolist(), strict=True)):
-        if tail != head:
-            ends = min(tail, head), max(tail, head)
-            pair = found.setdefault(ends, _Pair(ends, kinds[link]))
-            pair.gbps[tail > head] += gbps[link]
-            pair.ways.add(tail > head)
-            pair.links.append(link)
-    return [found[ends] for ends in sorted(found)]
-
-
-def _rates(pairs: Sequence[_Pair]) -> list[float]:
-    return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)
-
-
 def build_graph(network: Any, *, utilisation: Any = None, title: str = "", places: Any = None) -> Figure:
-    if not 1 <= network.size <= MOST_NODES:
-        raise InputError(f"network must have 1 to {MOST_NODES} nodes to be drawn, got {network.size:,}.")
+    if not network.size:
+        raise InputError("network must have nodes to be drawn, got none.")
     busy = None if utilisation is None else LinkHeat(network, utilisation)
-    kinds = [kind for kind, count in network.nodes for _ in range(count)]
-    names = [str(i) for _, count in network.nodes for i in range(count)]
-    names = names if network.names is None else [str(name) for name in network.names]
-    pairs = _joined(network)
+    pairs = joined_pairs(network)
+    fits = network.size <= (MOST_NODES if len(network.nodes) > 1 else _NAMED) and len(pairs) <= MOST_LINES
+    shown = whole(network, pairs) if fits else part_of(network, pairs)
+    kinds, names, pairs, places = shown.kinds, shown.names, shown.pairs, places if fits else None
     placed, layered = placed_boxes(kinds, names, [pair.ends for pair in pairs], places)
     paths = [_path(placed, *pair.ends, layered, places is not None) for pair in pairs]
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
-    keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
+    keys, words = _keys(network, shown, busy), _words(network, shown, bool(placed.font), broad)
     columns = style.key_columns(keys, broad)
     low[1] -= _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
     base = 0.72 if busy else 0.12
@@ -112,8 +80,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
     axes.set_axis_off()
     _draw_lines(axes, pairs, paths, busy)
-    if len(paths) <= _LABELLED and len(_rates(pairs)) > 1:
-        _draw_rates(axes, pairs, paths, placed)
+    _draw_labels(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
         place = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
@@ -149,12 +116,12 @@ def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> n
     return np.stack([start + rise, end - rise])
 
 
-def _line_colours(pairs: Sequence[_Pair]) -> dict[str, str]:
+def _line_colours(pairs: Sequence[Pair]) -> dict[str, str]:
     return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
 
 
-def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], busy: LinkHeat | None) -> None:
-    rates, crowd, look_of = _rates(pairs), min(1.0, math.sqrt(120 / max(len(paths), 1))), _line_colours(pairs)
+def _draw_lines(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], busy: LinkHeat | None) -> None:
+    rates, crowd, look_of = rates_of(pairs), min(1.0, math.sqrt(120 / max(len(paths), 1))), _line_colours(pairs)
     colours = [busy.of(pair.links) if busy else look_of[pair.kind] for pair in pairs]
     thick = [0.7 + 2.0 * math.sqrt(max(pair.gbps) / rates[0]) if len(rates) > 1 else 1.0 for pair in pairs]
     dashes = ["-" if max(pair.gbps) > 0 else (0, (3, 3)) for pair in pairs]
@@ -169,13 +136,19 @@ def _draw_lines(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], bus
             axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
 
 
-def _draw_rates(axes: Axes, pairs: Sequence[_Pair], paths: list[np.ndarray], placed: Placed) -> None:
+def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], placed: Placed) -> None:
+    """Gbps in the middle of lines, if they differ and are few, and at their ends with how many each node is joined."""
     taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
+    rated = len(paths) <= _LABELLED and len(rates_of(pairs)) > 1
     for pair, path in zip(pairs, paths, strict=True):
-        width, height = (0.62 * len(pair.label) * 7 + 3) / 72, 0.14
-        if free := style.free_place(places_on(path), width, height, taken):
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            write(axes, *free, pair.label, 7, zorder=2.5, bbox=box, color="#444444")
+        texts = [(pair.label, _ALONG)] if rated else []
+        texts += list(zip(pair.each, (_NEAR, _FAR), strict=True)) if pair.each else []
+        for text, along in texts:
+            width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
+            if free := style.free_place(places_on(path, along), width, height, taken):
+                colour = "#444444" if along is _ALONG else style.INK
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+                write(axes, *free, text, 7, zorder=2.5, bbox=box, color=colour)
 
 
 # -- positions of nodes: in layers if the graph is a hierarchy, else by their links
@@ -312,20 +285,22 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
             write(axes, x, y, name, placed.font, parse_math=False, **turned)
 
 
-def _keys(network: Any, pairs: Sequence[_Pair], kinds: list[str], busy: LinkHeat | None) -> list[Any]:
+def _keys(network: Any, shown: Shown, busy: LinkHeat | None) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    kinds, counted = shown.kinds, any(pair.each for pair in shown.pairs)  # by names of boxes
     nodes = [
         Patch(facecolor=mixed(_colour(kind, kinds), 0.8), edgecolor=_colour(kind, kinds), label=f"{count:,} {kind}")
         for kind, count in network.nodes
     ]
-    lines = [Line2D([], [], color=colour, label=kind) for kind, colour in _line_colours(pairs).items()]
-    return (nodes if len(nodes) > 1 else []) + (lines if len(lines) > 1 and busy is None else [])
+    lines = [Line2D([], [], color=colour, label=kind) for kind, colour in _line_colours(shown.pairs).items()]
+    return (nodes if len(nodes) > 1 and not counted else []) + (lines if len(lines) > 1 and busy is None else [])
 
 
-def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> list[str]:
-    rates, words = _rates(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
+def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
+    pairs = shown.pairs
+    rates, words = rates_of(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
         words += f"; {rates[0]:g} Gbps between joined nodes"
     elif rates:
@@ -333,6 +308,7 @@ def _words(network: Any, pairs: Sequence[_Pair], named: bool, broad: float) -> l
         several = f"{rates[-1]:g} to {rates[0]:g}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
         words += f"; {several} Gbps between joined nodes"
         words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
+    words += f"; {shown.said}" if shown.said else ""
     return wrap(words if named else words + "; names have no room", int((broad - 0.2) / 0.065))
 
 
@@ -362,9 +338,9 @@ def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
 
 
-def places_on(path: np.ndarray) -> list[tuple[float, float]]:
+def places_on(path: np.ndarray, along: Sequence[float] = _ALONG) -> list[tuple[float, float]]:
     """Possible positions of a line's number: the middle, or towards an end."""
-    x, y = (np.interp(_ALONG, np.linspace(0, 1, len(path)), values) for values in path.T)
+    x, y = (np.interp(along, np.linspace(0, 1, len(path)), values) for values in path.T)
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 

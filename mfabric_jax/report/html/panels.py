@@ -56,13 +56,13 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 def _markup(chart: Chart) -> str:
     bars = any(panel.bars for panel in chart.panels)
-    key = tag("ul", *(_entry(look, bars) for look in chart.key), class_="key") if chart.key else ""
+    key = tag("ul", *(entry(look, bars) for look in chart.key), class_="key") if chart.key else ""
     head = tag("h3", words(chart.title)) + tag("p", words(chart.note), class_="note")
     folded = [tag("details", tag("summary", words(name)), _panels(some)) for name, some in chart.folded.items()]
     return tag("section", head, key, _panels(chart.panels), *folded, class_="chart")
 
 
-def _entry(look: style.Look, bars: bool) -> str:
+def entry(look: style.Look, bars: bool) -> str:
     glyph = "■" if bars else _GLYPHS[look.marker][look.hollow]
     if look.colour.lower() == style.PAPER:
         glyph = "□"

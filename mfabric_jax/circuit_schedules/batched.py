@@ -1,0 +1,74 @@
+"""Many schedules at once: one array for all, to be timed under `vmap`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.circuit_schedules.placing import problem_of
+from mfabric_jax.circuit_schedules.quick import several
+from mfabric_jax.circuit_schedules.registry import facts_of
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
+
+
+def schedules(
+    demands: Any,
+    region: Region,
+    switches: int = 1,
+    delay_s: float | None = None,
+    all_stop: bool = True,
+    first_free: bool = False,
+) -> Schedule:
+    """`get("quick")` of every demand in one call: a `Schedule` whose arrays are [B K S S] and [B K].
+
+    `demands` [B S S]: bytes from server i to server j, known, not traced. Circuits are directed. K is the most that one
+    of them shows; shorter ones are filled up as by `stacked`.
+    """
+    demands = np.array(not_negative("demands", demands), float)
+    if demands.ndim != 3 or demands.shape[1:] != (region.servers, region.servers):
+        wanted = f"[B S S] with S = {region.servers} servers"
+        raise InputError(f"demands must be {wanted}, got {list(demands.shape)}.")
+    demands[:, np.arange(region.servers), np.arange(region.servers)] = 0
+    facts = facts_of(region, switches)
+    how = {"switches": switches, "all_stop": all_stop, "directed": True, "first_free": first_free}
+    delay = float(region.delay_s) if delay_s is None else float(not_negative("delay_s", delay_s))
+    common = problem_of(np.zeros((region.servers, region.servers)), **facts, **how, delay_s=delay)
+    found = several(demands / facts["circuit_Bps"], common)
+    arrays = found.configurations(), found.seconds, found.switch
+    own = None if delay_s is None else jnp.full(len(demands), delay_s, arrays[1].dtype)
+    return jax.vmap(lambda *one, delay=None: Schedule(*one, delay_s=delay, **how))(*arrays, delay=own)
+
+
+def stacked(many: Sequence[Schedule]) -> Schedule:
+    """One `Schedule` with arrays [B K S S] and [B K] of some that differ in numbers alone, for `jax.vmap`.
+
+    K is the most that one of them shows. Others show no circuits for no time behind their last, on switch 0: what comes
+    after the last byte costs nothing. `InputError` for different servers, switches or rules, or if only some have a
+    delay of their own.
+    """
+    if not many:
+        raise InputError("stacked needs one schedule at least, got none.")
+    names = ("switches", "all_stop", "directed", "first_free")
+    rules = {name: getattr(many[0], name) for name in names}
+    own = many[0].delay_s is not None
+    for number, one in enumerate(many):
+        for name, value in (*rules.items(), ("servers", many[0].configurations.shape[-1])):
+            got = one.configurations.shape[-1] if name == "servers" else getattr(one, name)
+            if got != value:
+                raise InputError(f"schedules to stack must have the same {name}: {value} and, in [{number}], {got}.")
+        if (one.delay_s is not None) != own:
+            raise InputError(f"schedules to stack must all have a delay_s, or none; [{number}] differs from [0].")
+    most = max(len(one.seconds) for one in many)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_filled(one, most, rules) for one in many))
+
+
+def _filled(one: Schedule, most: int, rules: dict[str, Any]) -> Schedule:
+    more = most - len(one.seconds)
+    arrays = one.configurations, one.seconds, one.switch
+    filled = (jnp.pad(array, [(0, more), *[(0, 0)] * (array.ndim - 1)]) for array in arrays)
+    delay = None if one.delay_s is None else jnp.asarray(one.delay_s, one.seconds.dtype)
+    return Schedule(*filled, delay_s=delay, **rules)

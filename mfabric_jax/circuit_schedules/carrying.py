@@ -1,0 +1,42 @@
+"""Which bytes of every pair each configuration of a schedule carries, and which are left to packet NICs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.ending import Span, spans_of
+from mfabric_jax.circuit_schedules.placing import Placed, Problem
+
+
+class Carried(NamedTuple):
+    """What circuits carry, as `schedule_time` has it: `spans` [I], every switch's in the order of time; `part` [I S S]
+    of a pair's bytes; `left` [S S], the part that packet NICs carry. `first_free`: as of `Schedule`.
+    """
+
+    spans: list[Span]
+    part: np.ndarray
+    left: np.ndarray
+    first_free: bool
+
+
+def carried(problem: Problem, schedule: Placed) -> Carried:
+    """A pair's bytes go over its circuits from the moment that these are there until none are left; circuits of several
+    switches carry them in proportion to their number.
+    """
+    spans = list(spans_of(problem, schedule))
+    need, shape = problem.need, problem.need.shape
+    times = np.unique([0.0, *(at for span in spans for at in (span.start_s, span.start_s + span.seconds))])
+    there = np.zeros((len(spans), len(times) - 1), bool)
+    for row, span in zip(there, spans, strict=True):
+        row[slice(*np.searchsorted(times, (span.start_s, span.start_s + span.seconds)))] = True
+    circuits = np.array([span.circuits for span in spans], float).reshape(-1, *shape)
+    count = np.tensordot(there.T.astype(float), circuits, 1)
+    room = np.cumsum(count * np.diff(times)[:, None, None], axis=0)
+    rounding = (len(schedule[1]) + 8) * np.finfo(float).eps
+    until = np.where(room >= need * (1 - rounding), need, room)
+    each = np.diff(until, axis=0, prepend=np.zeros((1, *shape)))
+    of_one = np.divide(each, count * need, out=np.zeros_like(each), where=count * need > 0)
+    part = circuits * np.tensordot(there.astype(float), of_one, 1)
+    gone = until[-1] if len(until) else np.zeros(shape)
+    left = np.divide(need - gone, need, out=np.zeros(shape), where=need > 0)
+    return Carried(spans, part, left, problem.first_free)

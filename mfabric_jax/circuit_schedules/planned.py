@@ -1,0 +1,115 @@
+"""Schedules for the all-to-alls of a case, planned and timed on the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax.case.policies import is_function
+from mfabric_jax.checks import InputError
+from mfabric_jax.circuit_schedules.carrying import Carried, carried
+from mfabric_jax.circuit_schedules.ending import part_ends_s
+from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get, used_of
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.policies.own import load_function
+from mfabric_jax.timing.on_host import once_each_row
+from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches
+
+TRIED = 1e8  # bytes of every pair of the demand on which a user's scheduler is tried
+
+
+def planner(name: str, region: Region, **how: Any) -> Planner:
+    """When all-to-alls end under the `schedulers` of a name."""
+    region = jax.tree.map(np.asarray, region)
+    return planner_of(schedulers(name, region, **how), region)
+
+
+def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool], Carried]:
+    """What each configuration carries under the `schedulers` of a name: (demand [S S] bytes, known before) -> it."""
+    region = jax.tree.map(np.asarray, region)
+    scheduler = schedulers(name, region, **how)
+
+    def planned(demand: np.ndarray, known: bool) -> Carried:
+        return carried(*_problem(region, _checked(scheduler(known)(demand, region), region), demand))
+
+    return planned
+
+
+def schedulers(
+    name: str, region: Region, *, switches: int = 1, all_stop: bool = True, directed: bool = True
+) -> Callable[[bool], Scheduler]:
+    """Whether demand is known before -> the scheduler of that name, whose first turn is then free, or the function of
+    FILE.py:FUNCTION.
+
+    Demand and region are NumPy arrays. `InputError` where the switches do not share a server's ports evenly, or a
+    user's scheduler fails, or gives what the region cannot show, on a uniform demand.
+    """
+    uniform = TRIED * (1.0 - np.eye(region.servers))
+    facts_of(region, switches)
+    if is_function(name):
+        scheduler: Any = load_function(name, "scheduler")
+        _try_out(name, scheduler, uniform, region)
+        return lambda known: scheduler
+    how = {"all_stop": all_stop, "directed": directed}
+    both = {known: get(name, switches, **how, first_free=known) for known in (False, True)}
+    return both.__getitem__
+
+
+def scheduler_named(name: str) -> Scheduler:
+    """By name on one switch, its first turn paid, or the function of FILE.py:FUNCTION."""
+    return load_function(name, "scheduler") if is_function(name) else get(name)
+
+
+def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planner:
+    """`scheduler`: demand is known before -> scheduler."""
+
+    def planned(demand: np.ndarray, known: bool) -> Planned:
+        plan = scheduler(known)
+        rows = once_each_row(lambda each: _columns([_planned(plan(one, region), region, one) for one in each]), demand)
+        return Planned(*rows)
+
+    return planned
+
+
+def _try_out(name: str, scheduler: Scheduler, demand: np.ndarray, region: Region) -> None:
+    try:
+        found = scheduler(demand, region)
+    except InputError:
+        raise
+    except Exception as error:
+        said = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"scheduler {name}, called as scheduler(demand, region), raised {type(error).__name__}: {said[0]}"
+        ) from error
+    _planned(found, region, demand, name)
+
+
+def _planned(schedule: Schedule, region: Region, demand: np.ndarray, name: str = "of your own") -> tuple:
+    schedule = _checked(schedule, region, name)
+    return (*part_times_now(region, schedule, demand), *ends_of_switches(schedule), schedule.first_free)
+
+
+def _checked(schedule: Schedule, region: Region, name: str = "of your own") -> Schedule:
+    if not isinstance(schedule, Schedule):
+        raise InputError(f"scheduler {name} must return a Schedule, got {type(schedule).__name__}.")
+    return jax.tree.map(np.asarray, schedule.checked(region))
+
+
+def _columns(rows: list[tuple]) -> tuple[np.ndarray, ...]:
+    return tuple(np.stack(column) for column in zip(*rows, strict=True))
+
+
+def part_times_now(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[float, float]:
+    """`schedule_part_times` on the host in float64; the same ports at all servers."""
+    return part_ends_s(*_problem(region, schedule, demand))
+
+
+def _problem(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Problem, Placed]:
+    used, facts = used_of(demand, region), facts_of(region, schedule.switches)
+    delay: Any = region.delay_s if schedule.delay_s is None else schedule.delay_s
+    how = {name: getattr(schedule, name) for name in ("switches", "all_stop", "directed", "first_free")}
+    problem = problem_of(used, **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
+    return problem, (schedule.configurations, schedule.seconds, schedule.switch)  # type: ignore[return-value]

@@ -1,0 +1,83 @@
+"""The best of three fast schedulers, compiled, for one demand or thousands in one call.
+
+Spectra's permutations, whole-pair matchings, and Solstice's slices, of which the one counts that ends first as planned
+(`placing.Problem.planned_s`). Where several matchings are as good as each other, others may be taken than by the
+schedulers of these names: Solstice's slices keep what they can of the matching before.
+
+Assignments start from the prices of the round before, and slices from its matching, which is why it is faster than the
+same by SciPy's assignment. Circuits of both directions: the three by themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.solstice import solstice
+from mfabric_jax.circuit_schedules.spectra import spectra
+from mfabric_jax.circuit_schedules.whole_pair import whole_pair
+from mfabric_jax.loops import kept, made_once
+
+MOST = 10  # configurations, in servers; Spectra needs one a server, those that would need more are left out
+
+
+class Several(NamedTuple):
+    """Schedules of B demands: matchings [B K ports S] (the partner of every server, itself: none), seconds and switch
+    [B K], how many of K are shown [B]."""
+
+    partner: np.ndarray
+    seconds: np.ndarray
+    switch: np.ndarray
+    count: np.ndarray
+
+    def configurations(self) -> np.ndarray:
+        """Circuits [B K S S], none beyond `count`."""
+        many, most, ports, servers = self.partner.shape
+        found = np.zeros((many, most, servers, servers), np.int32)
+        shown = np.arange(most)[None, :, None] < self.count[:, None, None]
+        for port in range(ports):
+            b, k, i = np.nonzero(shown & (self.partner[:, :, port] != np.arange(servers)))
+            found[b, k, i, self.partner[b, k, port, i]] += 1
+        return found
+
+
+def quick(demand, **network: Unpack[Network]) -> Placed:
+    """The earliest end of Spectra, whole pairs and slices; arguments as of `registry`."""
+    problem = problem_of(demand, **network)
+    if not problem.directed:
+        return min((one(demand, **network) for one in (spectra, whole_pair, solstice)), key=problem.planned_s)
+    found = several(problem.need[None], problem)
+    return found.configurations()[0].astype(np.int64), found.seconds[0], found.switch[0].astype(np.int64)
+
+
+def several(need: np.ndarray, facts: Problem) -> Several:
+    """Of directed circuits, for every demand [B S S] in seconds of a circuit; `facts`: what they have in common."""
+    from mfabric_jax.circuit_schedules.quick_loops import Facts, Plan, Work
+
+    many, servers = need.shape[:2]
+    most, ports = MOST * servers, facts.ports
+    if not ports:
+        nothing = np.zeros((many, 0))
+        return Several(np.zeros((many, 0, 0, servers), np.int16), nothing, nothing.astype(int), np.zeros(many, int))
+    column, rows = np.empty((most, servers), np.int64), np.empty((2, most))
+    order, shown_as, on = np.empty((3, most), np.int64)
+    plan = Plan(column, rows[0], order, shown_as, rows[1], on)
+    left, cost, uncovered = np.empty((3, servers, servers))
+    columns, of_rows = np.empty((2, servers), np.int64)
+    lines, spare = np.empty((2, 2 * servers))
+    index, free = np.empty(4 * servers, np.int64), np.empty(facts.switches)
+    work = Work(left, cost, uncovered, np.empty(servers), columns, of_rows, spare, index, lines, free)
+    known = Facts(float(facts.packet), facts.switches, ports, float(facts.delay_s), bool(facts.first_free))
+    partner = np.empty((many, most, ports, servers), np.int16)
+    seconds, switch, count = np.zeros((many, most)), np.zeros((many, most), np.int16), np.empty(many, np.int64)
+    _loops()(np.ascontiguousarray(need, float), known, plan, work, partner, seconds, switch, count)
+    shown = int(count.max(initial=0))
+    return Several(partner[:, :shown], seconds[:, :shown], switch[:, :shown], count)
+
+
+@made_once
+def _loops() -> Callable[..., Any]:
+    from mfabric_jax.circuit_schedules.quick_loops import plans
+
+    return kept(plans)

@@ -1,0 +1,328 @@
+"""The loops of `quick`, compiled by numba: three schedulers of one directed demand, and the one that ends first.
+
+Bytes are seconds of a circuit. A matching is the column [S] of every row, on the diagonal an idle port. `Plan` holds
+matchings in the order found; `placed` puts them on switches, `ports` at a time, as `placing.Problem.place` does.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, matched_above
+
+ROUNDING = 1e-9  # of the busiest line, as in `placing`
+DIGIT = float(np.finfo(float).eps)
+LEVEL = 1e-12  # of the load, as in `spectra`
+
+
+class Plan(NamedTuple):
+    """Matchings with room for K, and where they come to be shown: groups of `ports`, the first of them the longest."""
+
+    column: np.ndarray  # [K S]
+    seconds: np.ndarray  # [K] of each matching
+    order: np.ndarray  # [K] matchings, the longest first: group g holds those from g ports on
+    shown: np.ndarray  # [K] which group every configuration is
+    length: np.ndarray  # [K] seconds of every configuration
+    switch: np.ndarray  # [K]
+
+
+class Work(NamedTuple):
+    """Room for what the loops keep."""
+
+    left: np.ndarray  # [S S]
+    cost: np.ndarray  # [S S]
+    uncovered: np.ndarray  # [S S]
+    price: np.ndarray  # [S] of columns
+    column: np.ndarray  # [S] of rows
+    row: np.ndarray  # [S] of columns
+    spare: np.ndarray  # [2 S] numbers
+    index: np.ndarray  # [4 S] whole numbers
+    lines: np.ndarray  # [2 S] sums of rows and columns
+    free: np.ndarray  # [switches]
+
+
+class Facts(NamedTuple):
+    packet: float
+    switches: int
+    ports: int
+    delay: float
+    first_free: bool
+
+
+@compiled
+def largest(values):
+    """Of a row of numbers."""
+    found = values[0]
+    for value in values:
+        found = max(found, value)
+    return found
+
+
+@compiled
+def largest_of(matrix):
+    """Of all entries."""
+    found = matrix[0, 0]
+    for row in matrix:
+        found = max(found, largest(row))
+    return found
+
+
+@compiled
+def busiest(matrix, lines):
+    """The largest sum of a row or column; `lines` [2 S] are all."""
+    size = len(matrix)
+    lines[:] = 0
+    for i in range(size):
+        for j in range(size):
+            lines[i] += matrix[i, j]
+            lines[size + j] += matrix[i, j]
+    return largest(lines)
+
+
+@compiled
+def copied(matrix, into):
+    for i in range(len(matrix)):
+        for j in range(len(matrix)):
+            into[i, j] = matrix[i, j]
+
+
+@compiled
+def remaining(need, plan, found, left):
+    """What so many matchings leave [S S], negative where they have room."""
+    copied(need, left)
+    for k in range(found):
+        for i in range(len(need)):
+            left[i, plan.column[k, i]] -= plan.seconds[k]
+
+
+@compiled
+def spectra(need, plan, work):
+    """Matchings that cover every entry, as many as the busiest line has; how many. See `spectra.decomposed`."""
+    size, found = len(need), 0
+    rows, columns = work.index[:size], work.index[size : 2 * size]
+    left, uncovered, most = work.left, work.uncovered, largest_of(need)
+    rows[:] = 0
+    columns[:] = 0
+    copied(need, left)
+    for i in range(size):
+        for j in range(size):
+            uncovered[i, j] = need[i, j] > 0
+            rows[i] += need[i, j] > 0
+            columns[j] += need[i, j] > 0
+    work.price[:] = 0
+    while found < len(plan.seconds):
+        rounds = max(largest(rows), largest(columns))
+        if not rounds:
+            break
+        for i in range(size):
+            for j in range(size):
+                critical = (rows[i] == rounds) + (columns[j] == rounds)
+                work.cost[i, j] = -left[i, j] - uncovered[i, j] * critical * 2 * size * most
+        assign(work.cost, work.price, work.column, work.row, work.spare, work.index[2 * size :])
+        sent = np.inf
+        for i in range(size):
+            entry = left[i, work.column[i]]
+            if 0 < entry < sent:
+                sent = entry
+        sent = sent if sent < np.inf else 0.0
+        for i in range(size):
+            j = work.column[i]
+            plan.column[found, i] = j
+            left[i, j] = max(left[i, j] - sent, 0.0)
+            if uncovered[i, j]:
+                uncovered[i, j] = 0
+                rows[i] -= 1
+                columns[j] -= 1
+        plan.seconds[found] = sent
+        found += 1
+    return found
+
+
+@compiled
+def whole_pairs(need, plan, work, found):
+    """Heaviest matchings of what so many leave, each as long as its largest entry; how many there are then."""
+    size, left = len(need), work.left
+    remaining(need, plan, found, left)
+    for i in range(size):
+        for j in range(size):
+            left[i, j] = left[i, j] if left[i, j] > ROUNDING * need[i, j] else 0.0
+    work.price[:] = 0
+    while found < len(plan.seconds) and largest_of(left) > 0:
+        for i in range(size):
+            for j in range(size):
+                work.cost[i, j] = -left[i, j]
+        assign(work.cost, work.price, work.column, work.row, work.spare, work.index)
+        longest = 0.0
+        for i in range(size):
+            longest = max(longest, left[i, work.column[i]])
+            left[i, work.column[i]] = 0
+            plan.column[found, i] = work.column[i]
+        plan.seconds[found] = longest
+        found += 1
+    return found
+
+
+@compiled
+def slices(need, plan, work, facts):
+    """Slices of falling thresholds; how many. See `solstice.sliced`."""
+    size, left, lines, found = len(need), work.left, work.lines, 0
+    most = busiest(need, lines)
+    copied(need, left)
+    for empty in range(2):  # entries that there are first, then the others
+        for i in range(size):
+            for j in range(size):
+                if (need[i, j] <= 0) == empty:
+                    more = most - max(lines[i], lines[size + j])
+                    if more > 0:
+                        left[i, j] += more
+                        lines[i] += more
+                        lines[size + j] += more
+    least = ROUNDING * most if facts.packet > 0 else max(ROUNDING * most, facts.delay)
+    threshold = 2.0 ** (np.ceil(np.log2(largest_of(left))) - 1)
+    work.column[:] = -1
+    work.row[:] = -1
+    while threshold >= least and found < len(plan.seconds):
+        if facts.packet > 0 and busiest(left, lines) <= facts.packet * placed(plan, found, work, facts)[1]:
+            break
+        if not matched_above(left, threshold, work.column, work.row, work.index):
+            threshold /= 2
+            continue
+        sent = np.inf
+        for i in range(size):
+            sent = min(sent, left[i, work.column[i]])
+        for i in range(size):
+            plan.column[found, i] = work.column[i]
+            left[i, work.column[i]] -= sent
+        plan.seconds[found] = sent
+        found += 1
+    return found
+
+
+@compiled
+def refine(need, plan, work, found):
+    """Raise seconds in order until everything is carried. See `matching.refined`."""
+    size, left = len(need), work.left
+    remaining(need, plan, found, left)
+    for k in range(found):
+        more = 0.0
+        for i in range(size):
+            if plan.column[k, i] != i:
+                more = max(more, left[i, plan.column[k, i]])
+        plan.seconds[k] += more
+        for i in range(size):
+            left[i, plan.column[k, i]] -= more
+
+
+@compiled
+def placed(plan, found, work, facts):
+    """(configurations, end of the last): the longest first, on the switch that is free first."""
+    for k in range(found):  # by falling seconds, stable
+        place = k
+        while place > 0 and plan.seconds[plan.order[place - 1]] < plan.seconds[k]:
+            plan.order[place] = plan.order[place - 1]
+            place -= 1
+        plan.order[place] = k
+    work.free[:] = -facts.delay if facts.first_free else 0.0
+    count = (found + facts.ports - 1) // facts.ports
+    for group in range(count):
+        lane = 0
+        for other in range(1, facts.switches):
+            lane = other if work.free[other] < work.free[lane] else lane
+        plan.shown[group], plan.switch[group] = group, lane
+        plan.length[group] = plan.seconds[plan.order[group * facts.ports]]
+        work.free[lane] += facts.delay + plan.length[group]
+    return count, max(largest(work.free), 0.0)
+
+
+@compiled
+def level(plan, count, work, facts):
+    """Even out switches; (configurations, end of the last). See `spectra.equalised`."""
+    free = work.free
+    while 0 < count < len(plan.length):
+        full, empty = 0, 0
+        for lane in range(1, facts.switches):
+            full = lane if free[lane] > free[full] else full
+            empty = lane if free[lane] < free[empty] else empty
+        move, longest = (free[full] - free[empty] - facts.delay) / 2, -1
+        for k in range(count):
+            if plan.switch[k] == full and (longest < 0 or plan.length[k] > plan.length[longest]):
+                longest = k
+        if move <= LEVEL * free[full] or plan.length[longest] <= move:
+            break
+        plan.length[longest] -= move
+        plan.shown[count], plan.length[count], plan.switch[count] = plan.shown[longest], move, empty
+        free[full] -= move
+        free[empty] += move + facts.delay
+        count += 1
+    return count, max(largest(free), 0.0)
+
+
+@compiled
+def packets(need, plan, count, found, work, facts):
+    """Seconds of packet NICs for what the configurations leave."""
+    size, left = len(need), work.left
+    copied(need, left)
+    for k in range(count):
+        first = plan.shown[k] * facts.ports
+        for one in range(first, min(first + facts.ports, found)):
+            for i in range(size):
+                left[i, plan.column[plan.order[one], i]] -= plan.length[k]
+    for i in range(size):
+        for j in range(size):
+            kept = left[i, j] > (count + 8) * DIGIT * need[i, j] and i != j
+            left[i, j] = left[i, j] if kept else 0.0
+    return busiest(left, work.lines) / facts.packet
+
+
+@compiled
+def fewest(need, plan, start, found, work, facts):
+    """(matchings, configurations, end): of those found, as many beyond `start` as end first with packet NICs."""
+    best, end = start, np.inf
+    for some in range(start, found + 1):
+        count, clock = placed(plan, some, work, facts)
+        clock = max(clock, packets(need, plan, count, some, work, facts))
+        if clock < end:
+            best, end = some, clock
+    return best, placed(plan, best, work, facts)[0], end
+
+
+@compiled
+def one_plan(need, how, plan, work, facts):
+    """(matchings, configurations, end) of Spectra, whole pairs or slices, by `how`."""
+    if how == 0:
+        found = spectra(need, plan, work)
+        refine(need, plan, work, found)
+        count, end = placed(plan, found, work, facts)
+        if facts.switches > 1:
+            count, end = level(plan, count, work, facts)
+        return found, count, end
+    start = slices(need, plan, work, facts) if how == 2 else 0
+    if facts.packet > 0:
+        found = whole_pairs(need, plan, work, start) if how == 1 else start
+        return fewest(need, plan, start, found, work, facts)
+    found = whole_pairs(need, plan, work, start)
+    refine(need, plan, work, found)
+    count, end = placed(plan, found, work, facts)
+    return found, count, end if found < len(plan.seconds) or largest_of(work.left) <= 0 else np.inf
+
+
+def plans(need, facts, plan, work, matchings, length, switch, counts):
+    """The best of three for every demand [B S S] of seconds, written to `matchings` [B K ports S], `length` and
+    `switch` [B K]; `counts` [B]: configurations."""
+    for b in range(len(need)):
+        first = np.inf
+        counts[b] = 0
+        for how in range(3):
+            if largest_of(need[b]) <= 0:
+                break
+            found, count, end = one_plan(need[b], how, plan, work, facts)
+            if end < first and count <= matchings.shape[1]:
+                first, counts[b] = end, count
+                for k in range(count):
+                    length[b, k], switch[b, k] = plan.length[k], plan.switch[k]
+                    for p in range(facts.ports):
+                        at = plan.shown[k] * facts.ports + p
+                        for i in range(need.shape[1]):
+                            matchings[b, k, p, i] = plan.column[plan.order[at], i] if at < found else i
+        for k in range(counts[b], length.shape[1]):
+            length[b, k], switch[b, k] = 0, 0

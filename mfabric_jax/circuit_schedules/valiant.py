@@ -1,0 +1,79 @@
+"""Round robin with two hops: what a pair's own circuits would carry too slowly goes by way of all servers.
+
+RotorNet and Sirius relay because direct circuits give a heavy pair one slot in S - 1. Here in two stages:
+
+1. Circuits of every pair carry its own bytes up to a threshold. A server cuts what is left of each pair into S equal
+   parts, one for each server (its own part waits), and sends them in the same slots.
+2. When all have arrived, every server sends what it holds to where it belongs.
+
+Every slot of stage 2 is as full as that of stage 1: demand whose lines are at most L takes at most 2 (S - 1) / S x L
+over all circuits of a server, and turns, which is half of the full rate times the share of time that circuits are up.
+Uniform demand is all below the threshold, and loses nothing. Source: Valiant 1982; as RotorLB in RotorNet (SIGCOMM
+2017), whose servers agree on offers slot by slot instead of a threshold, and send on without waiting for all.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from mfabric_jax.circuit_schedules.registry import get
+from mfabric_jax.circuit_schedules.rotor import ROUNDING
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.routing.schedule import schedule_time
+
+
+class Stage(NamedTuple):
+    """What switches show, and the bytes [S S] that their circuits carry meanwhile, one hop each."""
+
+    schedule: Schedule
+    demand: Float[ArrayLike, "S S"]
+
+
+def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | None = None, **how: Any) -> list[Stage]:
+    """The stages of a two-hop round robin: two, or one where relaying does not pay.
+
+    - `demand` [S S]: bytes from server i to server j, known.
+    - `slot_s`: of every configuration; None: in each stage as long as one cycle needs.
+    - `how`: delay_s, all_stop, directed, first_free, as of `get`.
+
+    The threshold is the entry of the demand (or 0) that makes the slots of both stages shortest. Packet NICs rest.
+    """
+    bytes_ = np.array(demand, float)
+    np.fill_diagonal(bytes_, 0)
+    given = {"switches": switches, **how}
+    stages = _spread(bytes_, _threshold(bytes_, region, slot_s, given))
+    scheduler = [get("rotor", slot_s=slot_s, **given), get("rotor", slot_s=slot_s, **{**given, "first_free": False})]
+    return [Stage(plan(stage, region), stage) for plan, stage in zip(scheduler, stages, strict=True) if stage.any()]
+
+
+def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
+    """Completion time of stages that wait for each other [s]: the sum of their `schedule_time`. A stage turns to its
+    first configuration unless that is free to it."""
+    times = [schedule_time(region, stage.schedule, jax.numpy.asarray(stage.demand)) for stage in stages]
+    return jax.numpy.stack(times).sum() if times else jax.numpy.zeros(())
+
+
+def _spread(demand: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes [S S] of circuits in stage 1 and stage 2."""
+    direct = np.minimum(demand, threshold)
+    rest = (demand - direct) / len(demand)
+    other = 1 - np.eye(len(demand))
+    return direct + rest.sum(1)[:, None] * other, rest.sum(0)[None] * other
+
+
+def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, given: dict[str, Any]) -> float:
+    """The one with the least slots: their seconds, and turns."""
+    delay = float(region.delay_s if given.get("delay_s") is None else given["delay_s"])
+    circuit = float(region.nic_Bps)
+
+    def seconds(threshold: float) -> float:
+        slots = [stage.max() / circuit for stage in _spread(demand, threshold) if stage.any()]
+        if slot_s is None:
+            return sum(slot + delay for slot in slots)
+        return sum(math.ceil(slot / slot_s * (1 - ROUNDING)) * (slot_s + delay) for slot in slots)
+
+    return min(np.unique(np.append(demand, 0)).tolist()[::-1], key=seconds)

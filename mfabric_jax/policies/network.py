@@ -1,0 +1,178 @@
+"""The network policy.
+
+The network is permutation-equivariant, so one set of weights serves any region. Messages pass between pairs of servers
+over rows and columns (Hartford et al., ICML 2018, exchangeable matrices) and over third servers (Maron et al., NeurIPS
+2019, provably powerful graph networks). The output shifts the logarithms of circuits proportional to demand.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from mfabric_jax.checks import not_negative, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.relaxed import demand_logits, soft_circuits
+from mfabric_jax.policies.rounding import dealt
+from mfabric_jax.policies.samples import NormalisedDemand, normalised
+from mfabric_jax.policies.weighing import relative_delay, weighed
+from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import between_servers
+from mfabric_jax.traffic.scenarios import expected
+
+PAIR_FEATURES = 15
+WEIGHED_FEATURES = 2
+MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
+FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
+SHARE_STEPS = 60
+
+
+class Layer(eqx.Module):
+    pair: eqx.nn.Linear
+    server: eqx.nn.Linear
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __init__(self, width: int, *, key: PRNGKeyArray):
+        keys = jax.random.split(key, 4)
+        third = width // 3
+        self.pair = eqx.nn.Linear(2 * width + third, width, dtype=jnp.float32, key=keys[0])
+        self.server = eqx.nn.Linear(4 * width, 2 * width, use_bias=False, dtype=jnp.float32, key=keys[1])
+        self.first = eqx.nn.Linear(width, third, use_bias=False, dtype=jnp.float32, key=keys[2])
+        self.second = eqx.nn.Linear(width, third, use_bias=False, dtype=jnp.float32, key=keys[3])
+
+    def __call__(self, pairs: Float[Array, "S S W"]) -> Float[Array, "S S W"]:
+        servers = len(pairs)
+        between = ~jnp.eye(servers, dtype=bool)[..., None]
+        pairs = jnp.where(between, pairs, 0)
+        hop = jnp.einsum("ikc,kjc->ijc", on_pairs(self.first, pairs), on_pairs(self.second, pairs)) / servers
+        own = on_pairs(self.pair, jnp.concatenate([pairs, jnp.swapaxes(pairs, 0, 1), hop], axis=2))
+        high = jnp.where(between, pairs, jnp.finfo(pairs.dtype).min)
+        pooled = [pairs.sum(1) / servers, pairs.sum(0) / servers, high.max(1), high.max(0)]
+        sends, receives = jnp.split(jax.vmap(self.server)(jnp.concatenate(pooled, axis=1)), 2, axis=1)
+        return pairs + jax.nn.gelu(own + sends[:, None] + receives[None, :])
+
+
+class PolicyNetwork(eqx.Module):
+    """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand.
+
+    `weighs`: the network sees the circuits in place and the delay of a change, and what it proposes is `weighed`
+    against these circuits and even ones. `patience`: logarithm of the all-to-alls for which a change is worth its
+    saving.
+    """
+
+    lift: eqx.nn.Linear
+    layers: tuple[Layer, ...]
+    score: eqx.nn.Linear
+    patience: Float[Array, ""] | None
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    weighs: bool = eqx.field(static=True)
+
+    def __init__(self, width: int = 18, depth: int = 2, weighs: bool = False, *, key: PRNGKeyArray):
+        self.width, self.depth = whole("width", width, at_least=3), whole("depth", depth)
+        self.weighs, self.patience = bool(weighs), jnp.zeros((), jnp.float32) if weighs else None
+        keys = jax.random.split(key, 2 + depth)
+        features = PAIR_FEATURES + WEIGHED_FEATURES * self.weighs
+        self.lift = eqx.nn.Linear(features, width, dtype=jnp.float32, key=keys[0])
+        score = eqx.nn.Linear(width, 1, use_bias=False, dtype=jnp.float32, key=keys[1])
+        self.score = eqx.tree_at(lambda linear: linear.weight, score, FIRST_SCORE * score.weight)
+        self.layers = tuple(Layer(width, key=layer_key) for layer_key in keys[2:])
+
+    def weighing(self) -> "PolicyNetwork":
+        """The network as one that weighs, with the same logits: weights of what it did not see are 0."""
+        if self.weighs:
+            return self
+        wide = PolicyNetwork(self.width, self.depth, True, key=jax.random.key(0))
+        unseen = jnp.zeros((self.width, WEIGHED_FEATURES), jnp.float32)
+        lift = jnp.concatenate([self.lift.weight, unseen], axis=1)
+        given = lift, self.lift.bias, self.layers, self.score
+        return eqx.tree_at(lambda one: (one.lift.weight, one.lift.bias, one.layers, one.score), wide, given)
+
+    def settings(self) -> dict[str, int]:
+        return {"width": self.width, "depth": self.depth} | ({"weighs": True} if self.weighs else {})
+
+    def __call__(
+        self,
+        demand: Float[Array, "S S"],
+        region: Region,
+        *,
+        previous: Plan | None = None,
+        key: PRNGKeyArray | None = None,
+        sigma: float | Float[Array, ""] = 0.0,
+        share_steps: int = SHARE_STEPS,
+        hidden_s: float | Float[Array, ""] = 0.0,
+    ) -> Plan:
+        """Circuits and relay shares; arguments as for `learned`."""
+        before = None if previous is None else previous.circuits.count
+        given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
+        demand = between_servers(region, demand)
+        circuits = Circuits(self.chosen(demand, region, before, **given))
+        seen, _ = expected(demand, sigma)
+        return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
+
+    @eqx.filter_jit
+    def chosen(
+        self,
+        demand: Float[Array, "S S"],
+        region: Region,
+        before: Int[Array, "S S"] | None,
+        *,
+        sigma: float | Float[Array, ""] = 0.0,
+        hidden_s: float | Float[Array, ""] = 0.0,
+        noise: Float[Array, "S S"] | float = 0.0,
+    ) -> Int[Array, "S S"]:
+        """The circuits of a plan; `noise` is added to the logits, for methods of training that try other circuits."""
+        seen, spread = expected(demand, sigma)
+        need, degrees = normalised(seen, region), region.degrees
+        delay = relative_delay(region, seen, hidden_s)
+        count = dealt(soft_circuits(self.logits(need, degrees, spread, before, delay) + noise, degrees), need, degrees)
+        if not self.weighs:
+            return count
+        patience = jnp.zeros((), jnp.float32) if self.patience is None else self.patience
+        return weighed(count, demand, region, previous=before, sigma=sigma, delay=delay / jnp.exp(patience))
+
+    def logits(
+        self,
+        need: NormalisedDemand,
+        degrees: Int[Array, "S"],
+        spread: Float[Array, ""],
+        before: Float[Array, "S S"] | Int[Array, "S S"] | None = None,
+        delay: Float[Array, ""] | float = 0.0,
+    ) -> Float[Array, "S S"]:
+        """Symmetric logits for `soft_circuits`.
+
+        - `spread`: standard deviation of the logarithm of the demand.
+        - `before`: circuits in place; `delay` of a change in degree bounds. Only a network that weighs sees them.
+        """
+        need = need.single()
+        features = _pair_features(need, degrees, spread)
+        if self.weighs:
+            features = jnp.concatenate([features, _weighed_features(len(degrees), before, delay)], axis=2)
+        hidden = on_pairs(self.lift, features)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        score = on_pairs(self.score, hidden)[..., 0]
+        return demand_logits(need.pairs) + MOST_SCORE * jnp.tanh((score + score.T) / MOST_SCORE)
+
+
+def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array, "S S G"]:
+    return jax.vmap(jax.vmap(linear))(pairs)
+
+
+def _weighed_features(servers: int, before, delay) -> Float[Array, "S S 2"]:
+    in_place = jnp.zeros((servers, servers), jnp.float32) if before is None else before.astype(jnp.float32)
+    cost = jnp.log1p(jnp.asarray(delay, jnp.float32))
+    return jnp.stack([in_place / 4, jnp.broadcast_to(cost, in_place.shape)], axis=2)
+
+
+def _pair_features(need: NormalisedDemand, degrees: Int[Array, "S"], spread) -> Float[Array, "S S F"]:
+    bytes_ = need.pairs
+    dtype, servers = bytes_.dtype, len(bytes_)
+    seen = [bytes_ / 4, bytes_.T / 4, jnp.log1p(16 * bytes_), jnp.log1p(16 * bytes_.T)]
+    seen.append(jnp.broadcast_to(spread.astype(dtype), bytes_.shape))
+    server = [bytes_.sum(1) / 8, bytes_.sum(0) / 8, degrees.astype(dtype) / 8, need.ports / 8]
+    server = jnp.stack([*server, jnp.broadcast_to(need.efficiency, servers)], axis=1)
+    shape = (servers, servers, server.shape[1])
+    ends = [jnp.broadcast_to(server[:, None], shape), jnp.broadcast_to(server[None], shape)]
+    return jnp.concatenate([jnp.stack(seen, axis=2), *ends], axis=2)

@@ -1,0 +1,83 @@
+"""Files of your own policies that are Equinox modules: what builds the module again stands beside its arrays."""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.policies.own import load_function
+
+
+def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The part of a file's header that builds such a policy; `InputError` for one that cannot be built again."""
+    kind = type(policy)
+    if not isinstance(policy, eqx.Module) or not callable(policy):
+        raise InputError(f"policy must be an Equinox module that can be called, got {kind.__name__}.")
+    if build is None and (kind.__module__ == "__main__" or "<locals>" in kind.__qualname__):
+        raise InputError(
+            f"build must be FILE.py:FUNCTION or MODULE:NAME of what makes a {kind.__name__}: its class stands in no "
+            f"module that can be imported."
+        )
+    build = f"{kind.__module__}:{kind.__qualname__}" if build is None else _absolute(build)
+    try:
+        known = json.loads(json.dumps(dict(settings or {})))
+    except TypeError as error:
+        raise InputError(f"settings of {build!r} must be what JSON can hold: {error}.") from error
+    if not _alike(policy, like := skeleton(build, known)):
+        raise InputError(
+            f"policy must have the arrays that {build!r} builds with settings {known}, got {_shapes(policy)} for "
+            f"{_shapes(like)}."
+        )
+    return {"build": build, "settings": known}
+
+
+def skeleton(build: str, settings: Mapping[str, Any]) -> Any:
+    """What `build` makes of the settings, and of a random key where it takes one and has none."""
+    function = _function(build)
+    given = dict(settings)
+    try:
+        if "key" in inspect.signature(function).parameters and "key" not in given:
+            given["key"] = jax.random.key(0)
+        with jax.ensure_compile_time_eval():  # the first use may be inside jit
+            return function(**given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"build {build!r} with settings {dict(settings)} raised {error}.") from error
+
+
+def _absolute(build: str) -> str:
+    path, mark, name = build.rpartition(".py:")
+    return f"{Path(path + '.py').resolve()}:{name}" if mark else build
+
+
+def _function(build: str) -> Callable[..., Any]:
+    if ".py:" in build:
+        return load_function(build)
+    module, _, name = build.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"build must be FILE.py:FUNCTION or MODULE:NAME that exists, got {build!r}: {error}."
+        ) from None
+    if not callable(found):
+        raise InputError(f"build must name what can be called, got {build!r}.")
+    return found
+
+
+def _alike(policy: Any, like: Any) -> bool:
+    """By names and arrays: a class that was imported and the same one run from its file are two classes."""
+    return type(policy).__qualname__ == type(like).__qualname__ and _shapes(policy) == _shapes(like)
+
+
+def _shapes(tree: Any) -> list[str]:
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array_like))
+    return [f"{jax.tree_util.keystr(at)} {np.asarray(x).dtype} {list(np.shape(x))}" for at, x in leaves]

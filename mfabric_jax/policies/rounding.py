@@ -1,0 +1,43 @@
+"""From scores of pairs to legal circuits: the one rounding of the environment, of networks and of your own policies."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.flows.problem import as_floats
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.index_rule import allocated, shipped
+from mfabric_jax.policies.samples import NormalisedDemand, normalised
+
+FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
+
+
+def rounded(
+    scores: Float[Array, "S S"], region: Region, *, demand: Float[Array, "S S"] | None = None
+) -> Int[Array, "S S"]:
+    """Legal circuits from any scores: one at a time, to the pair with the largest score for its next circuit.
+
+    - `scores` [S S]: both directions count together; NaN, negative ones and the diagonal are 0. Their unit does not
+      matter.
+    - `demand` None: a pair's score is divided by its circuits + 1, and pairs with score 0 get none (`greedy`, rule
+      "next"). Demand [S S] bytes: by the learned `Index`, which also prefers servers whose electrical ports are still
+      busy, and gives NICs that are left to pairs without a score; better where scores are real-valued circuits.
+
+    Not differentiable: train through `relaxed.soft_circuits`, or by `mfabric train --method evolution`. Works under
+    `jit` and `vmap`. `InputError` for scores of another shape.
+    """
+    scores, servers = as_floats(scores), region.servers
+    if scores.shape != (servers, servers):
+        raise InputError(f"scores must be [S S] with S = {servers} servers, got {list(scores.shape)}.")
+    largest = jnp.finfo(scores.dtype).max / (4 * servers)  # sums of two stay finite
+    scores = jnp.clip(jnp.nan_to_num(scores, nan=0.0, posinf=largest), 0, largest)
+    if demand is None:
+        return greedy(scores, region, rule="next").circuits.count
+    both = jnp.where(jnp.eye(servers, dtype=bool), 0, (scores + scores.T) / 2)
+    return dealt(both, normalised(demand, region), region.degrees)
+
+
+def dealt(count: Float[Array, "S S"], need: NormalisedDemand, degrees: Int[Array, "S"]) -> Int[Array, "S S"]:
+    """Whole circuits from real-valued symmetric ones, by the index of the package."""
+    return allocated(shipped(), need.single(), count.astype(jnp.float32) + FAINT, degrees)

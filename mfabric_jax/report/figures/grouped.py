@@ -1,0 +1,129 @@
+"""Networks that are too large to be drawn whole: nodes that are joined alike are one box, or one node is shown with
+those around it.
+
+Alike are nodes of one kind whose links have the same kinds and capacities and lead to nodes that are alike (colour
+refinement: Weisfeiler and Leman, 1968), as far as the picture has room for more boxes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.report.figures.pairs import Pair, kinds_of_links
+
+MOST_BOXES, MOST_AROUND = 24, 40
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is drawn of a network: a kind and a name for every box, lines, and a sentence on what was left out."""
+
+    kinds: list[str]
+    names: list[str]
+    pairs: list[Pair]
+    said: str = ""
+
+
+def whole(network: Any, pairs: list[Pair]) -> Shown:
+    """All nodes, by their names."""
+    kinds = [kind for kind, count in network.nodes for _ in range(count)]
+    names = [str(i) for _, count in network.nodes for i in range(count)]
+    return Shown(kinds, names if network.names is None else [str(name) for name in network.names], pairs)
+
+
+def part_of(network: Any, pairs: list[Pair]) -> Shown:
+    """Boxes of nodes that are alike; of nodes of one kind, which all join each other, those around the first."""
+    return around_first(network, pairs) if len(network.nodes) == 1 else in_classes(network, pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------- classes
+def classes(network: Any, most: int = MOST_BOXES) -> np.ndarray:
+    """[N] class of every node, numbered in order of their first nodes; at most `most`, or a class for each kind."""
+    kind = np.repeat(np.arange(len(network.nodes)), [count for _, count in network.nodes])
+    of_link = np.unique(kinds_of_links(network), return_inverse=True)[1] if len(network.tail) else np.zeros(0, int)
+    _, rate = np.unique(network.capacity, return_inverse=True)
+    random, found = np.random.default_rng(0), kind
+    while True:
+        marks = found[:, None]
+        for here, there in ((network.tail, network.head), (network.head, network.tail)):
+            _, key = np.unique(np.stack([of_link, rate, found[there]]), axis=1, return_inverse=True)
+            draw = random.integers(1, 1 << 62, int(key.max(initial=0)) + 1, np.int64)
+            mark = np.zeros(network.size, np.int64)
+            np.add.at(mark, here, draw[key.ravel()])  # a hash of all its links; sums wrap around
+            marks = np.column_stack([marks, mark])
+        _, first, finer = np.unique(marks, axis=0, return_index=True, return_inverse=True)
+        if len(first) > most or len(first) == found.max(initial=0) + 1:
+            return found
+        found = np.argsort(np.argsort(first))[finer.ravel()]
+
+
+def in_classes(network: Any, pairs: list[Pair]) -> Shown:
+    of = classes(network)
+    kind = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
+    count, first = np.bincount(of), np.unique(of, return_index=True)[1]
+    kinds = [str(kind[node]) for node in first]
+    names = [f"{number:,} {name}" for number, name in zip(count.tolist(), kinds, strict=True)]
+    some: dict[tuple[int, int, str, str], list[Pair]] = {}
+    for pair in pairs:
+        one, other = (int(of[node]) for node in pair.ends)
+        if one > other:
+            one, other, pair = other, one, _turned(pair)
+        some.setdefault((one, other, pair.kind, pair.label), []).append(pair)
+    between: dict[tuple[int, int], Pair] = {}
+    own = []
+    for (one, other, link, label), every in sorted(some.items()):
+        each = [_each(of, every, end, int(count[end])) for end in (one, other)]
+        if one == other:
+            own.append(f"of the {names[one]}, each with {each[0]} others ({link}, {label} Gbps)")
+            continue
+        there = between.setdefault((one, other), Pair((one, other), link))
+        low, high = there.each or ("", "")
+        there.each = f"{low}, {each[0]}".lstrip(", "), f"{high}, {each[1]}".lstrip(", ")
+        there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
+        there.ways.update(*(pair.ways for pair in every))
+        there.links += [number for pair in every for number in pair.links]
+    said = "a box: nodes that are joined alike; at its lines, with how many nodes of the other box each is joined"
+    return Shown(kinds, names, list(between.values()), "; ".join([said, *own]))
+
+
+def _turned(pair: Pair) -> Pair:
+    """The pair from its other end."""
+    one, other = pair.ends
+    return Pair((other, one), pair.kind, pair.gbps[::-1], {not way for way in pair.ways}, pair.links)
+
+
+def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
+    """With how many others a node of class `end` is joined, such as 8 or 7-8."""
+    joined = Counter(node for pair in pairs for node in pair.ends if of[node] == end)
+    low, high = min(joined.values()) if len(joined) == nodes else 0, max(joined.values())
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+# --------------------------------------------------------------------------------------------------------- one of many
+def around_first(network: Any, pairs: list[Pair]) -> Shown:
+    """The first node with those that it reaches over a link, or over more as long as there is room."""
+    near: dict[int, set[int]] = {}
+    for pair in pairs:
+        for one, other in (pair.ends, pair.ends[::-1]):
+            near.setdefault(one, set()).add(other)
+    shown, links = {0}, 0
+    while True:
+        wider = shown.union(*(near.get(node, set()) for node in shown))
+        if len(wider) == len(shown) or (links and len(wider) > MOST_AROUND):
+            break
+        shown, links = wider, links + 1
+    kept = sorted(shown)[: 2 * MOST_AROUND]
+    place = {node: number for number, node in enumerate(kept)}
+    inside = [pair for pair in pairs if all(node in place for node in pair.ends)]
+    moved = [Pair((place[a], place[b]), p.kind, p.gbps, p.ways, p.links) for p in inside for a, b in (p.ends,)]
+    names = [str(node) if network.names is None else str(network.names[node]) for node in kept]
+    reach = "a link" if links == 1 else f"{links} links"
+    some = "" if len(kept) == len(shown) else f", the first {len(kept)} of {len(shown)}"
+    return Shown(
+        [network.nodes[0][0]] * len(kept), names, moved, f"shown are the nodes within {reach} of {names[0]}{some}"
+    )

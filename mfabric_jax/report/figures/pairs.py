@@ -1,0 +1,53 @@
+"""Joined pairs of nodes, each a line of a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mfabric_jax import units
+
+
+@dataclass
+class Pair:
+    """Two joined nodes, the lower number first: `gbps` in both directions, `ways` with links, numbers of links.
+
+    `each`: where nodes stand for many, with how many of the other end each of them is joined, in words.
+    """
+
+    ends: tuple[int, int]
+    kind: str
+    gbps: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ways: set[bool] = field(default_factory=set)
+    links: list[int] = field(default_factory=list)
+    each: tuple[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        there, back = (f"{float(f'{gbps:.4g}'):g}" for gbps in self.gbps)
+        both = len(self.ways) == 2 and there != back
+        return f"{there}/{back}" if both else there if self.gbps[0] >= self.gbps[1] else back
+
+
+def kinds_of_links(network: Any) -> list[str]:
+    """The kind of every link, that of both directions alike."""
+    return [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
+
+
+def joined_pairs(network: Any) -> list[Pair]:
+    found: dict[tuple[int, int], Pair] = {}
+    kinds, gbps = kinds_of_links(network), units.to_gbps(network.capacity.astype(float)).tolist()
+    for link, (tail, head) in enumerate(zip(network.tail.tolist(), network.head.tolist(), strict=True)):
+        if tail != head:
+            ends = min(tail, head), max(tail, head)
+            pair = found.setdefault(ends, Pair(ends, kinds[link]))
+            pair.gbps[tail > head] += gbps[link]
+            pair.ways.add(tail > head)
+            pair.links.append(link)
+    return [found[ends] for ends in sorted(found)]
+
+
+def rates_of(pairs: Sequence[Pair]) -> list[float]:
+    """Gbps of the pairs, the largest first."""
+    return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)

@@ -1,0 +1,31 @@
+"""How fast the servers of every stage reduce gradients over links that they share, all stages at once."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mfabric_jax.routing.graph_ways import NEARLY
+
+MostAtOnce = Callable[[np.ndarray, np.ndarray, float], float]
+
+
+def gradient_nics(most: MostAtOnce, ports: float, servers: int, stage: int) -> float:
+    """NICs with which each server sends gradients if all servers, stages of `stage` in a row, do so at once.
+
+    The faster of two ways: around the ring of the stage, to the next server in order; or in equal parts to all other
+    servers of the stage. Either moves the bytes of a ring all-reduce.
+
+    - `most(src, dst, part)`: NICs of a server that fill the busiest link if each pair [F] carries `part` of them.
+    - `ports`: NICs of a server, more than which no way can use.
+    """
+    server = np.arange(servers)
+    first = server // stage * stage
+    around = most(server, first + (server - first + 1) % stage, 1.0)
+    if stage == 2 or around >= ports * (1 - NEARLY):
+        return around
+    i, j = (x.ravel() for x in np.mgrid[:stage, :stage])
+    away = i != j
+    src, dst = (
+        np.add.outer(np.arange(0, servers, stage), x[away]).ravel() for x in (j, i)
+    )  # a target's pairs together
+    return max(around, most(src, dst, 1 / (stage - 1)))

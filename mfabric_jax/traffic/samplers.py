@@ -1,0 +1,166 @@
+"""Samplers of demand with fixed splits: what trains a policy, what chooses among policies, and what judges them.
+
+Drawn families: the split is folded into the key, so that the same key gives other demand in every split. Recordings:
+the first four fifths of the records train, half of the rest validates, and the last ones test.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from mfabric_jax.checks import InputError, not_negative, one_of, part, whole
+from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, check_folds, folded, gate_trace
+
+SPLITS = ("train", "validation", "test")
+TRAINED = 0.8  # fraction of a recording's first records in "train"; "validation" is half of the others
+APART = 0x5B1175  # folded into keys with the split, so that no key of a split is one that others derive
+
+
+def even(key: Key[Array, ""], servers: int) -> Float[Array, "S S"]:
+    """The same bytes from every server to every other."""
+    return jnp.ones((servers, servers), jnp.float32)
+
+
+DRIFT = "drift"
+SAMPLED: dict[str, Callable[..., Float[Array, "S S"]]] = FAMILIES | BROAD | {DRIFT: even}
+
+
+def split_key(key: Key[Array, ""], split: str) -> Key[Array, ""]:
+    """The key of a split; keys of other splits never meet it, whatever is split or folded from either."""
+    return jax.random.fold_in(jax.random.fold_in(key, APART), SPLITS.index(one_of("split", split, SPLITS)))
+
+
+def split_records(records: int, split: str) -> slice:
+    """Which of so many records belong to the split. Few records: those of "test" are the first to be missing."""
+    trained = max(round(TRAINED * records), 1)
+    chosen = trained + -(-(records - trained) // 2)
+    first, last = {"train": (0, trained), "validation": (trained, chosen), "test": (chosen, records)}[
+        one_of("split", split, SPLITS)
+    ]
+    return slice(first, last)
+
+
+def drifting(
+    key: Key[Array, ""],
+    demand: Float[Array, "S S"],
+    steps: int,
+    *,
+    skew: Any = 0.5,
+    pairs: Any = 0.5,
+    memory: Any = 0.9,
+) -> Float[Array, "T S S"]:
+    """`steps` demands around one: its pairs times exp(walk), as the popularity of experts drifts.
+
+    - `skew`, `pairs`: standard deviations of the walks, common to all senders of a receiver, and of every pair.
+    - `memory`: correlation of a walk from one step to the next.
+
+    Every demand has the bytes of the first argument in all. Diagonals are zero.
+    """
+    servers, dtype = len(demand), demand.dtype
+    begin, on = jax.random.split(key)
+    skew, pairs, memory = (jnp.asarray(value, dtype) for value in (skew, pairs, memory))
+    demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+
+    def moved(walks, key):
+        fresh = jax.random.normal(key, walks.shape, dtype)
+        return (memory * walks + jnp.sqrt(1 - memory**2) * fresh,) * 2
+
+    first = jax.random.normal(begin, (servers + 1, servers), dtype)
+    rest = lax.scan(moved, first, jax.random.split(on, steps - 1))[1]
+    walks = jnp.concatenate([first[None], rest])
+    found = demand[None] * jnp.exp(skew * walks[:, :1] + pairs * walks[:, 1:])
+    total = found.sum((1, 2), keepdims=True)
+    return found * demand.sum() / jnp.where(total > 0, total, 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampler:
+    """`sampler(key, servers) -> demand [S S]`; with `steps`: demands that follow each other, [steps S S].
+
+    Only proportions matter; diagonals are zero. Works under `jit` and `vmap` over keys. Made by `traffic.sampler`.
+    """
+
+    family: str
+    split: str
+    skew: float = 0.5
+    pairs: float = 0.5
+    memory: float = 0.9
+    count: np.ndarray | None = None  # of a recording, the records of the split
+
+    def __call__(self, key: Key[Array, ""], servers: int, steps: int | None = None) -> Array:
+        whole("servers", servers, at_least=2)
+        if steps is not None:
+            whole("steps", steps)
+        key = split_key(key, self.split)
+        if self.count is not None:
+            return self._recorded(key, servers, steps)
+        draw, walk = jax.random.split(key)
+        demand = SAMPLED[self.family](draw, servers)
+        if steps is None and self.family != DRIFT:
+            return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+        found = drifting(walk, demand, steps or 1, skew=self.skew, pairs=self.pairs, memory=self.memory)
+        return found[0] if steps is None else found
+
+    def recorded(self, servers: int) -> Float[np.ndarray, "T C S S"]:
+        """All demands of a recording's split: its records, and in each the layers and micro-batches."""
+        assert self.count is not None
+        return _folded(self, servers)
+
+    def _recorded(self, key, servers: int, steps: int | None) -> Array:
+        demands = jnp.asarray(self.recorded(servers))
+        many = 1 if steps is None else steps
+        if many > len(demands):
+            raise InputError(f"steps must be at most the {len(demands)} records of the {self.split} split, got {many}.")
+        begin, which = jax.random.split(key)
+        at = jax.random.randint(begin, (), 0, len(demands) - many + 1)
+        chosen = lax.dynamic_slice_in_dim(demands, at, many)[:, jax.random.randint(which, (), 0, demands.shape[1])]
+        return chosen[0] if steps is None else chosen
+
+
+@functools.lru_cache(maxsize=8)
+def _folded(of: Sampler, servers: int) -> np.ndarray:
+    check_folds("servers", (servers,))
+    assert of.count is not None
+    return folded(of.count, servers).reshape(len(of.count), -1, servers, servers)
+
+
+def sampler(
+    family: str,
+    split: str = "train",
+    *,
+    records: tuple[int, int] | None = None,
+    skew: float = 0.5,
+    pairs: float = 0.5,
+    memory: float = 0.9,
+) -> Sampler:
+    """A sampler of one family of demand, in one of its fixed splits: train, validation or test.
+
+    - `family`: a name of `samplers.SAMPLED` (drawn), or the path of a recording, of which every record, layer and
+      micro-batch is a demand; it must fold to the servers asked for. `records`: its first and last one.
+    - `skew`, `pairs`, `memory`: of `drifting`, for steps of drawn families. "drift" is even demand that drifts.
+
+    Example: `traffic.sampler("zipf", "test")(jax.random.key(0), 8)`. `InputError` for an unknown family or split, and
+    for a recording that has no records of the split.
+    """
+    one_of("split", split, SPLITS)
+    not_negative("skew", skew)
+    not_negative("pairs", pairs)
+    memory = 0.0 if memory == 0 else part("memory", memory)
+    if family in SAMPLED:
+        if records is not None:
+            raise InputError(f"records is for a recording; family {family!r} is drawn, got {list(records)}.")
+        return Sampler(family, split, skew, pairs, memory)
+    if not any(mark in family for mark in "./"):
+        one_of("family", family, SAMPLED)
+    count = gate_trace(family, records).count
+    chosen = count[split_records(len(count), split)]
+    if not len(chosen):
+        raise InputError(f"split {split!r} of {family!r} is empty: it has {len(count)} records in all.")
+    return Sampler(family, split, count=chosen)

@@ -1,0 +1,107 @@
+"""Your own Equinox modules in files: they come back as they were, by name, and what cannot come back is refused."""
+
+import importlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import policies
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import Plan
+from tests.mistakes import refused
+
+REGION = Region(4, 8.0, 3)
+DEMAND = jnp.asarray(np.random.default_rng(0).random((4, 4)), jnp.float32)
+
+
+class Weighted(eqx.Module):
+    """A small policy: scores are a function of each pair's bytes."""
+
+    net: eqx.nn.MLP
+    steps: int = eqx.field(static=True)
+
+    def __init__(self, width=3, steps=1, *, key):
+        self.net, self.steps = eqx.nn.MLP("scalar", "scalar", width, 1, dtype=jnp.float32, key=key), steps
+
+    def __call__(self, demand, region, *, previous=None, key=None, sharp=1.0):
+        scores = jax.nn.softplus(sharp * jax.vmap(jax.vmap(self.net))(demand))
+        return Plan(Circuits(policies.rounded(scores, region)))
+
+
+class Table(eqx.Module):
+    scores: jax.Array
+    name: str = "a leaf that is no array"
+
+    def __call__(self, demand, region, *, previous=None, key=None):
+        return Plan(Circuits(policies.rounded(self.scores, region)))
+
+
+SOURCE = """
+import equinox as eqx
+import jax.numpy as jnp
+from tests.policies.test_own_modules import Table
+
+def blank(servers):
+    return Table(jnp.zeros((servers, servers), jnp.float32))
+"""
+
+
+def test_a_module_comes_back_as_it_was_and_is_a_policy_by_its_path(tmp_path):
+    policy = Weighted(5, 2, key=jax.random.key(7))
+    path = policies.save(tmp_path / "own.policy", policy, {"seed": 7}, settings={"width": 5, "steps": 2})
+    again = policies.load(path)
+    assert eqx.tree_equal(again.model, policy)
+    assert again.configuration == {"seed": 7}
+    want = policy(DEMAND, REGION, sharp=2.0).circuits.count
+    got = jax.jit(lambda demand: policies.get(str(path), sharp=2.0)(demand, REGION).circuits.count)(DEMAND)
+    np.testing.assert_array_equal(got, want)
+    assert "it has sharp." in refused(policies.get, str(path), rule="next")
+
+
+def test_a_function_in_a_file_may_build_the_module(tmp_path):
+    (tmp_path / "mine.py").write_text(SOURCE)
+    policy = Table(DEMAND)
+    build = f"{tmp_path / 'mine.py'}:blank"
+    path = policies.save(tmp_path / "own.policy", policy, build=build, settings={"servers": 4})
+    np.testing.assert_array_equal(policies.load(path).model.scores, DEMAND)
+    (tmp_path / "mine.py").unlink()
+    fresh = path.rename(tmp_path / "moved.policy")
+    assert "there is no file" in refused(policies.load, fresh)
+
+
+def test_what_cannot_be_built_again_is_refused(tmp_path):
+    class Local(Weighted):
+        pass
+
+    save, policy = policies.save, Weighted(5, key=jax.random.key(0))
+    for given, options, said in (
+        (policies.greedy, {}, "policy must be an Equinox module that can be called, got function."),
+        (eqx.nn.Identity, {}, "policy must be an Equinox module that can be called"),
+        (Local(key=jax.random.key(0)), {}, "build must be FILE.py:FUNCTION or MODULE:NAME of what makes a Local"),
+        (policy, {}, "policy must have the arrays that 'tests.policies.test_own_modules:Weighted' builds with "),
+        (policy, {"settings": {"girth": 5}}, "raised "),
+        (policy, {"settings": {"width": jnp.ones(2)}}, "must be what JSON can hold"),
+        (policy, {"build": "no_such_module:thing"}, "that exists, got 'no_such_module:thing'"),
+        (policy, {"build": "mfabric_jax.units:nothing"}, "that exists, got"),
+    ):
+        assert said in refused(save, tmp_path / "none.policy", given, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("field", ["build", "settings"])
+def test_a_file_that_lacks_what_builds_is_refused(tmp_path, field):
+    path = policies.save(tmp_path / "own.policy", Weighted(key=jax.random.key(0)))
+    path.write_bytes(path.read_bytes().replace(f'"{field}"'.encode(), b'"other"', 1))
+    assert "lacks what a policy of kind 'module' needs" in refused(policies.load, path)
+
+
+def test_the_class_of_a_file_builds_what_was_imported_from_it(tmp_path, monkeypatch):
+    (tmp_path / "tables.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = importlib.import_module("tables").Table(DEMAND)
+    build = f"{tmp_path / 'tables.py'}:blank"
+    path = policies.save(tmp_path / "own.policy", policy, build=build, settings={"servers": 4})
+    np.testing.assert_array_equal(policies.load(path).model.scores, DEMAND)
