@@ -44,8 +44,7 @@ def all_to_all_time(
     differentiable in demand, bandwidth, real-valued circuits and shares. The time is the latest pair's alone, so the
     derivative is 0 for nearly every other pair under "unsplit" and "best-path"; under "split" and "relay" it reaches
     all pairs of the busiest ports and links. A plan with a schedule takes its `schedule_time`, whatever the routing.
-    The result has the wider dtype of demand and the region's arrays, at
-    least float32.
+    The result has the wider dtype of demand and the region's arrays, at least float32.
     """
     one_of("routing", routing, ROUTINGS)
     if (seconds := _scheduled(region, plan, demand)) is not None:
@@ -54,6 +53,7 @@ def all_to_all_time(
     if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
         circuits = circuits.checked(region.optical_degree)
     legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
+    demand = _widened(region, between_servers(region, demand))
     return jnp.maximum(*part_times(region, legal, demand, routing=routing))
 
 
@@ -71,7 +71,7 @@ def part_times(
     the last pair that uses any circuit and of the last pair that uses the EPS."""
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(plan)
-    demand = _widened(region, between_servers(region, demand))
+    demand = between_servers(region, demand)
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
     shares = _shares(region, plan) if routing == "relay" else None
@@ -161,7 +161,7 @@ def fluid_lower_bound(
     one_of("routing", routing, ROUTINGS)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    circuits, demand = _circuits(plan), _widened(region, between_servers(region, demand))
+    circuits, demand = _circuits(plan), between_servers(region, demand)
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))
     if routing == "relay":
@@ -185,7 +185,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
     Infinity where a server without NICs has bytes.
     """
-    demand = _widened(region, between_servers(region, demand))
+    demand = between_servers(region, demand)
     nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)

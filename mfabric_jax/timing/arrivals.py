@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, not_negative, positive
-from mfabric_jax.routing.arrivals import Arrivals
+from mfabric_jax.routing.arrived import Arrivals
 
 
 class Ends(NamedTuple):
@@ -58,6 +59,7 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
     return Ends(computed, experts, jnp.maximum(jnp.maximum(circuits[-1], packets[-1]), experts))
 
 
+@jax.jit
 def _chained(ready, busy, gap, some, start) -> Array:
     """Ends [P ...] of work that is done in order: each begins `gap` after the one before, but not before it is
     `ready`; `some` [P ...]: which are done at all."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.routing.arrivals import arrivals
+from mfabric_jax.routing.arrived import arrivals
 from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.timing.arrivals import block_ends
 from tests.oracles import arrivals as plain

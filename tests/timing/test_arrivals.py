@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.routing.arrivals import Arrivals, equal_parts
+from mfabric_jax.routing.arrived import Arrivals, equal_parts
 from mfabric_jax.timing.arrivals import block_ends, experts_end
 from mfabric_jax.timing.blocks import overlapped
 from tests.mistakes import check_refused
