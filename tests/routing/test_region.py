@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from mfabric_jax import all_to_all_time
+from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
@@ -220,9 +220,12 @@ def test_results_have_the_wider_dtype_and_no_less_than_single_precision():
 
 def test_illegal_circuits_are_an_error_where_they_are_traced():
     demand, count, _ = draw(2, ports=2)
+    checked = eqx.filter_jit(lambda where, count, demand: all_to_all_time(where, Circuits(count), demand))
     for wrong, rule in ((count + 9 * circuits({(0, 1): 1}), "more circuits at a server"), (-count, "a negative count")):
         with pytest.raises(Exception, match=f"circuits: {rule}"):
-            jax.block_until_ready(timed(region(), wrong, demand, "unsplit", all_over(DIRECT)))
+            jax.block_until_ready(checked(region(), wrong, demand))
+        with pytest.raises(InputError, match=f"circuits: {rule}"):
+            all_to_all_time(region(), Circuits(wrong), demand)
 
 
 def test_unsplit_time_has_the_derivative_of_one_pair_and_split_of_many():
@@ -250,7 +253,8 @@ def test_the_derivative_in_a_whole_region_leaves_its_degree_out():
 
 def scaled(routing, at):
     where = Region(4, at["nic"] * 8e-9, 6, at["ports"], relay_efficiency=at.get("efficiency", 1.0))
-    return all_to_all_time(where, Plan(Circuits(at["count"]), at.get("shares")), at["demand"], routing=routing)
+    plan = Plan(Circuits(at["count"]), at.get("shares"))
+    return jnp.maximum(*part_times(where, plan, at["demand"], routing=routing))
 
 
 BOTH = {routing: jax.jit(jax.value_and_grad(functools.partial(scaled, routing))) for routing in ROUTINGS}
