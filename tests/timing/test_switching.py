@@ -176,8 +176,8 @@ def test_chains_of_circuits(rule):
         assert_chain(slots, count, switch, pair_of, cold)
         if rule == "random":
             found = count[np.asarray(slots.moe & (slots.kind == 0))][:, 0]
-            assert (np.sort(found.reshape(len(found), -1)) == np.sort(UNIFORM.ravel())).all()
-            assert len({one.tobytes() for one in found}) == 3  # which pairs have only one circuit
+            assert (found.sum(2) == 5).all()  # every NIC is used
+            assert len({one.tobytes() for one in found}) > 3  # more than UNIFORM with its servers in other orders
 
 
 def test_pays_takes_what_ends_first():
