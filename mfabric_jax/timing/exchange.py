@@ -106,8 +106,9 @@ def exchanges_between(
 ) -> Exchanges:
     """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
     demand = dispatched_bytes(workload, tokens)
-    unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
-    if not unit.reconfigures:
+    per_server = workload.ranks_per_server
+    if not group.reconfigures:
+        unit = at_unit_bandwidth(group, demand.dtype)
         paths = carry.time if isinstance(carry, SinglePaths | GraphWays) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
         found = steady(workload, places(workload), demand, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
@@ -125,9 +126,10 @@ def exchanges_between(
     servers = server_bytes(demand, per_server)
     even = jnp.asarray(server_bytes(even_bytes(workload, demand.dtype), per_server))
     pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
-    unit = turning_as(unit, pace)
+    there = region_at(group, pace)
+    unit = at_unit_bandwidth(there, demand.dtype)
     if carries_schedule(policy, unit, even, key):
-        planner = planner_of(policy, region_at(group, pace), key)
+        planner = planner_of(policy, there, key)
         return scheduled(places(workload), acknowledged(servers, acks), even, planner, pace, cold=first.cold)
     given = places(workload), unit, servers, even, policy, key, parts, first
     return switched(*given, guess, span, seen, partly)
@@ -136,12 +138,6 @@ def exchanges_between(
 def pace_of(workload: Workload, region: Any) -> Pace:
     """Of schedules at the region's own bandwidth and delay."""
     return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
-
-
-def turning_as(unit: Any, pace: Pace) -> Any:
-    """The region with NICs of 1 byte/s whose turns take as long, beside its all-to-alls, as at `pace`."""
-    delay_s = jnp.asarray(pace.delay_s * pace.nic_Bps, jnp.asarray(unit.nic_gbps).dtype)
-    return eqx.tree_at(lambda one: one.delay_s, unit, delay_s)
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
@@ -223,8 +219,12 @@ def in_phases(workload: Workload, found: Exchanges, stage: int | None = None) ->
 
 
 def at_unit_bandwidth(group: Any, dtype) -> Any:
-    """The group with NICs of 1 byte/s."""
-    return eqx.tree_at(lambda g: g.nic_gbps, group, array_module(group).asarray(units.to_gbps(1.0), dtype))
+    """The group with NICs of 1 byte/s, whose turns take as long beside its all-to-alls as at its own bandwidth."""
+    xp = array_module(group)
+    unit = eqx.tree_at(lambda g: g.nic_gbps, group, xp.asarray(units.to_gbps(1.0), dtype))
+    if not group.reconfigures:
+        return unit
+    return eqx.tree_at(lambda g: g.delay_s, unit, xp.asarray(group.delay_s * group.nic_Bps, dtype))
 
 
 # --------------------------------------------------------------------------------------------------- experts that move
