@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
-from mfabric_jax.circuit_schedules.registry import facts_of
+from mfabric_jax.circuit_schedules.registry import facts_of, used_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
@@ -41,13 +41,19 @@ def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
 
 def ended(region: Region, schedule: Schedule, demand: np.ndarray) -> float:
     """`schedule_time` on the host, in float64, of equal servers: no program for each number of configurations."""
+    return end_s(*asked(region, schedule, demand))
+
+
+def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Problem, Placed]:
+    """What a schedule answers, and the answer, in the form of schedulers."""
     names = ("switches", "all_stop", "directed", "first_free")
     how = {name: getattr(schedule, name) for name in names}
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
-    problem = problem_of(demand, **facts_of(region, schedule.switches), **how, delay_s=float(delay))
+    facts = facts_of(region, schedule.switches)
+    problem = problem_of(used_of(demand, region), **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
     shown = (np.asarray(part) for part in (schedule.configurations, schedule.seconds, schedule.switch))
     configurations, seconds, switch = shown
-    return end_s(problem, (configurations, seconds.astype(float), switch))
+    return problem, (configurations, seconds.astype(float), switch)
 
 
 def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:

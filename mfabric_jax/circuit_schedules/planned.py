@@ -9,9 +9,8 @@ import numpy as np
 from mfabric_jax.case.policies import is_function
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.carrying import Carried, carried
-from mfabric_jax.circuit_schedules.ending import part_ends_s
-from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
-from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get, used_of
+from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
+from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.policies.own import load_function
@@ -33,7 +32,7 @@ def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool
     scheduler = schedulers(name, region, **how)
 
     def planned(demand: np.ndarray, known: bool) -> Carried:
-        return carried(*_problem(region, _checked(scheduler(known)(demand, region), region), demand))
+        return carried(*asked(region, _checked(scheduler(known)(demand, region), region), demand))
 
     return planned
 
@@ -89,7 +88,7 @@ def _try_out(name: str, scheduler: Scheduler, demand: np.ndarray, region: Region
 
 def _planned(schedule: Schedule, region: Region, demand: np.ndarray, name: str = "of your own") -> tuple:
     schedule = _checked(schedule, region, name)
-    return (*part_times_now(region, schedule, demand), *ends_of_switches(schedule), schedule.first_free)
+    return (*part_ends_s(*asked(region, schedule, demand)), *ends_of_switches(schedule), schedule.first_free)
 
 
 def _checked(schedule: Schedule, region: Region, name: str = "of your own") -> Schedule:
@@ -100,16 +99,3 @@ def _checked(schedule: Schedule, region: Region, name: str = "of your own") -> S
 
 def _columns(rows: list[tuple]) -> tuple[np.ndarray, ...]:
     return tuple(np.stack(column) for column in zip(*rows, strict=True))
-
-
-def part_times_now(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[float, float]:
-    """`schedule_part_times` on the host in float64; the same ports at all servers."""
-    return part_ends_s(*_problem(region, schedule, demand))
-
-
-def _problem(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Problem, Placed]:
-    used, facts = used_of(demand, region), facts_of(region, schedule.switches)
-    delay: Any = region.delay_s if schedule.delay_s is None else schedule.delay_s
-    how = {name: getattr(schedule, name) for name in ("switches", "all_stop", "directed", "first_free")}
-    problem = problem_of(used, **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
-    return problem, (schedule.configurations, schedule.seconds, schedule.switch)  # type: ignore[return-value]

@@ -22,7 +22,7 @@ from mfabric_jax.policies.samples import Samples, normalised, samples_of
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.routing.potentials import descended
+from mfabric_jax.routing.potentials import Potentials, descended
 from mfabric_jax.timing.environment import ReconfigurationCost, Trajectory
 from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting
@@ -144,10 +144,14 @@ def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], s
 def settled_time(true: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, ""]:
     """Softened time of one sample, with relay potentials that took `steps` and are then held."""
     width = count + jnp.asarray(INACTIVE, count.dtype)
+    return softened_over(true, width, settled(true, width, steps), TEMPERATURE, 1.0)
+
+
+def settled(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
+    """Relay potentials [1 ...] of one sample after `steps`, without derivatives."""
     links, _ = true.links(true.pairs[0], lax.stop_gradient(width))
-    enough = true.limit[0] * (1 + ENOUGH / 2)
-    held, _ = descended(links.softened, true.cold[0], steps, enough=enough)
-    return softened_over(true, width, lax.stop_gradient(held)[None], TEMPERATURE, 1.0)
+    held, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
+    return lax.stop_gradient(held)[None]
 
 
 def _patience(model: PolicyNetwork) -> Float[Array, ""]:

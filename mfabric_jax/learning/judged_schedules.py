@@ -5,7 +5,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.array_module import Array
-from mfabric_jax.circuit_schedules.planned import part_times_now, scheduler_named
+from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules.planned import scheduler_named
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 
@@ -22,8 +23,7 @@ def schedules_over_bound(
     for at, (bound, guess, demand) in enumerate(zip(bounds, np.asarray(seen), np.asarray(true), strict=True)):
         if bound:
             there = jax.tree.map(np.asarray, Region(**_fields(region) | {"delay_s": turn * bound}))
-            schedule = jax.tree.map(np.asarray, scheduler(guess, there).checked(there))
-            found[at] = max(part_times_now(there, schedule, demand)) / bound
+            found[at] = ended(there, scheduler(guess, there).checked(there), demand) / bound
     return found
 
 

@@ -35,8 +35,8 @@ from mfabric_jax.checks import (
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.learning.judged_schedules import SCHEDULED, schedules_over_bound
-from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
-from mfabric_jax.routing.region import ROUTINGS
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.routing.region import ROUTINGS, part_times
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.timing.switching import RELAY_STEPS
@@ -340,7 +340,9 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
         over = over_bound(region, circuits, demand, routing, RELAY_STEPS)
         if routing == "relay":
             return bound, over, over
-        fair = all_to_all_time(region, circuits, demand, routing=routing)
+        fair = jnp.maximum(
+            *part_times(region, circuits, demand, routing=routing)
+        )  # circuits that are known to be legal
         return bound, over, fair / jnp.where(bound > 0, bound, 1)
 
     return jax.vmap(one)(count, true)

@@ -47,16 +47,18 @@ def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: i
 
 def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
     """Time with noise; how much later that is than with opposite noise, halved; the circuits in place [T S S]."""
-    one, other = (_noisy(model, sign) for sign in (1.0, -1.0))
+    one, other = (_whole(model, sign) for sign in (1.0, -1.0))
     found = served(one, chain, key, steps)
     late, again = _over(chain, found), _over(chain, served(other, chain, key, steps))
     start = uniform_circuits(chain.region.degrees)[None].astype(found.count.dtype)
     return late, (late - again) / 2, jnp.concatenate([start, found.count[:-1]])
 
 
-def _noisy(model: PolicyNetwork, sign: float) -> Callable[..., Plan]:
+def _whole(model: PolicyNetwork, sign: float = 0.0) -> Callable[..., Plan]:
+    """The policy of the model's circuits alone, with so many times the noise of a key on its logits."""
+
     def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
-        noise = sign * _noise(key, len(demand))
+        noise = sign * _noise(key, len(demand)) if sign else 0.0
         count = model.chosen(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s, noise=noise)
         return Plan(Circuits(count))
 
@@ -90,7 +92,7 @@ def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int)
     def late(flat):
         policy = eqx.combine(back(flat), rest)
         keys = jax.random.split(jax.random.key(0), len(batch.demand))
-        return jax.vmap(lambda chain, key: _over(chain, served(_plain(policy), chain, key, steps)))(batch, keys).mean()
+        return jax.vmap(lambda chain, key: _over(chain, served(_whole(policy), chain, key, steps)))(batch, keys).mean()
 
     def pair(key):
         away = OF_WEIGHTS * jax.random.normal(key, flat.shape, flat.dtype)
@@ -99,13 +101,6 @@ def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int)
 
     times, slopes = lax.map(pair, jax.random.split(key, PAIRS))
     return times.mean(), back(slopes.mean(0))
-
-
-def _plain(model: PolicyNetwork) -> Callable[..., Plan]:
-    def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
-        return Plan(Circuits(model.chosen(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s)))
-
-    return policy
 
 
 def _over(chain: Chain, found) -> Float[Array, ""]:

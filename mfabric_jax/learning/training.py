@@ -23,24 +23,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.chains import Chain, chain_time, drawn_chain, relative, served
+from mfabric_jax.learning.chains import Chain, chain_time, drawn_chain, relative, served, settled
 from mfabric_jax.learning.demands import learned_from, pool, windows
 from mfabric_jax.learning.judging import over_bound, takes_sigma
 from mfabric_jax.learning.methods import METHODS, evolved, reinforced
 from mfabric_jax.policies import policy_file
-from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.exact import ROUTINGS
 from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.learned import KINDS, Trained, load, save
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalised, samples_of
-from mfabric_jax.routing.potentials import Potentials, descended
+from mfabric_jax.routing.potentials import Potentials
 from mfabric_jax.text_files import mapping_in
 from mfabric_jax.traffic.demand_families import check_folds, misjudged
 from mfabric_jax.traffic.scenarios import expected
@@ -311,9 +309,7 @@ def mean_time(
 def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
     """Relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
     true = samples_of(lesson.demand[None], lesson.region)
-    links, _ = true.links(true.pairs[0], width_of(true, lax.stop_gradient(_logits(model, lesson)), strength))
-    found, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
-    return found[None]
+    return settled(true, width_of(true, _logits(model, lesson), strength), steps)
 
 
 def _logits(model: PolicyNetwork, lesson: Lesson) -> Float[Array, "S S"]:

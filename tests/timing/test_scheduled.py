@@ -9,6 +9,7 @@ import pytest
 
 from mfabric_jax import InputError, simulate
 from mfabric_jax.circuit_schedules import Schedule, get, planned
+from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
 from mfabric_jax.cluster.whole_cluster import chosen_circuits
 from mfabric_jax.failures.iterations import failures_of
 from mfabric_jax.policies import Plan, uniform
@@ -113,7 +114,7 @@ def test_every_slot_has_a_schedule_for_its_own_bytes(name):
         key = one.tobytes(), bool(ahead)
         if key not in known:
             schedule = get(name, switches=2, first_free=bool(ahead))(one, where)
-            times = planned.part_times_now(where, jax.tree.map(np.asarray, schedule), one)
+            times = part_ends_s(*asked(where, schedule, one))
             known[key] = (*times, *shown_by(schedule), schedule.first_free)
         return known[key]
 
