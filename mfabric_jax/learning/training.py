@@ -127,7 +127,8 @@ class Training:
         whole("width", self.width, at_least=3)
         for servers in distinct("sizes", self.sizes):
             whole("sizes", servers, at_least=2)
-        check_together(**{"batch": self.batch, "chain": self.chain, "sizes^2": max(self.sizes) ** 2})
+        chain = {"chain": self.chain} if self.length > 1 else {}
+        check_together(**{"batch": self.batch} | chain | {"sizes^2": max(self.sizes) ** 2})
         check_together(**{"depth": self.depth, "width^2": self.width**2})
         if self.trace is not None:
             check_folds("sizes", self.sizes)

@@ -92,8 +92,7 @@ def traced(one):
     given = solving.program_of(one), group_numbers(one.group, dtype), solving.given_of(one)
     (gbps,) = one.bandwidths
     if one.weighs:
-        between = eqx.filter_jit(solving._solve_weighed)(*given, [solving.trade_off_at(one, gbps)])
-        between = jax.tree.map(lambda x: x[0], between)
+        between = eqx.filter_jit(solving._solve_weighed)(*given, solving.trade_off_at(one, gbps))
     else:
         between = eqx.filter_jit(solving._solve_all)(*given)
     sent = np.concatenate([replica.sent for replica in one.each_replica])
