@@ -4,6 +4,7 @@ Tracers pass unchecked. The field's name selects its range: beyond it memory is 
 """
 
 import difflib
+import functools
 import math
 import numbers
 import sys
@@ -73,6 +74,7 @@ def _name(field: str) -> str:
     return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
 
 
+@functools.lru_cache(maxsize=1024)
 def _sizes(field: str) -> Range:
     name = _name(field)
     if name in COUNTS:
@@ -83,11 +85,14 @@ def _sizes(field: str) -> Range:
 
 def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
     """Range check of every number; arrays of unknown fields pass."""
-    import numpy as np
-
     sizes = _sizes(field)
+    if not array.ndim:  # most are, and Python compares them faster
+        number = array.item()
+        if number > float(sizes.most) or 0 != number < float(sizes.least):
+            raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {number:g}.")
+        return
     wrong = (array > sizes.most) | ((array < sizes.least) & (array != 0))
-    if np.any(wrong) and not (sizes is ANY and getattr(value, "ndim", 0)):
+    if wrong.any() and not (sizes is ANY and getattr(value, "ndim", 0)):
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {array[wrong].flat[0]:g}.")
 
 
