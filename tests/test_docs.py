@@ -39,6 +39,7 @@ def as_a_user(monkeypatch, tmp_path):
             jax.config.update("jax_enable_x64", True)
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(shared, "start_jax", start_jax)
     plain = {"jax_numpy_dtype_promotion": "standard", "jax_numpy_rank_promotion": "allow", "jax_enable_x64": False}
     kept = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
