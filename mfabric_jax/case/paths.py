@@ -177,6 +177,7 @@ class Case(Group, frozen=True):
     circuits: tree.CircuitSettings = tree.CircuitSettings()
     run: tree.RunSettings = tree.RunSettings()
     failures: tree.FailureSettings = tree.FailureSettings()
+    serving: tree.ServingSettings = tree.ServingSettings()
 
     def with_(self, changes: Mapping[str, Any]) -> "Case":
         """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.

@@ -9,6 +9,7 @@ COMMANDS = {  # by name, and what each tells
     "failures": "what a broken NIC, link, switch, GPU or server costs a fabric",
     "cluster": "one iteration's flows on a whole cluster at once: who waits for which link",
     "jobs": "several jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, the best shifts",
+    "serve": "inference: seconds from token to token, tokens a second, dollars a million, of models on fabrics",
     "replay": "a graph of tasks on fabrics: when it ends, what holds it, what more bandwidth would bring",
     "timeline": "what every stage does when in one iteration, as a table, a picture or a trace for Perfetto",
     "export": "one iteration as a graph of tasks: computations, messages, what waits for what",
@@ -30,6 +31,6 @@ COMMANDS = {  # by name, and what each tells
 }
 OF_CASES = {  # their `run` takes cases, too
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
-    *("cluster", "draw", "replay"),
+    *("cluster", "draw", "replay", "serve"),
 }
 TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}

@@ -1,6 +1,7 @@
 """Help of commands: their options, and the settings of a case on a screen, by group, or one in full."""
 
 import dataclasses
+import itertools
 import textwrap
 import typing
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.layers import presets
 from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives_at, parts_of, settings, unknown, words
 from mfabric_jax.case.tree import Group
-from mfabric_jax.commands.words import OF_CASES, Option, options_in
+from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
 
 WIDTH = 110
 ALL = "all"
@@ -113,8 +114,8 @@ def of_cases(command: str, cls: type, topic: str | None = None) -> str:
     if inside:
         return "\n".join(line for one in inside for line in _setting(settings()[one]))
     flag = f"--{topic.removeprefix('--')}"
-    if flag in OF_CASES:
-        return "\n".join(_in_full(OF_CASES[flag]))
+    if flag in (short := flags_of_cases(command)):
+        return "\n".join(_in_full(short[flag]))
     raise unknown(path)
 
 
@@ -125,6 +126,8 @@ def _screen(command: str, cls: type) -> Iterator[str]:
     yield from (f"  {line}" for line in _about(cls)[:3])
     yield "what is simulated (values with commas stand side by side); FILE: a case in TOML or JSON"
     yield from _columns([*map(_short, SHOWN), f"{' '.join(DEGREES)}  recipe", "--set PATH=VALUE  any other setting"], 3)
+    if own := OF_COMMAND.get(command, {}):
+        yield from _columns([f"{flag} {default_text(settings()[path].default)}" for flag, path in own.items()], 5)
     yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
     options = [one for one in known if not one.place]
     if options:
@@ -208,7 +211,8 @@ def _in_full(path: str) -> Iterator[str]:
         yield f"  belongs to {one.choice} = {one.of}, which it chooses"
     if one.traced:
         yield "  an axis    of any length runs in one compiled program"
-    flags = [flag for flag, at in OF_CASES.items() if at == path]
+    every = itertools.chain(OF_CASES.items(), *(own.items() for own in OF_COMMAND.values()))
+    flags = [flag for flag, at in every if at == path]
     yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."
     group, _, rest = path.partition(".")
     yield f"  file       [{group}] {rest} = ..."

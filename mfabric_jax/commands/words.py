@@ -41,6 +41,12 @@ ALSO = {  # other spellings
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
 }
+OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
+    "serve": {
+        **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
+        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms"},
+    }
+}
 WITH_COMMAS = ("traffic.trace.axes",)  # settings of which one value has commas
 
 
@@ -135,14 +141,19 @@ def parse(cls: type[T], words: Sequence[str], command: str) -> T:
     return _options(cls, values, free, command)
 
 
-def _sorted(cls: type, words: Sequence[str], *, of_cases: bool = False) -> tuple[dict, list[str], list]:
-    """Values of options by field, words without a flag, and (flag, text) of flags of cases."""
+def flags_of_cases(command: str) -> dict[str, str]:
+    """The settings that short flags of a command mean."""
+    return OF_CASES | OF_COMMAND.get(command, {})
+
+
+def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None = None) -> tuple[dict, list[str], list]:
+    """Values of options by field, words without a flag, and (flag, text) of the flags `of_cases`."""
     flags = {option.flag: option for option in options_in(cls).values() if option.place is None}
     known = {flag: option.switch for flag, option in flags.items()}
-    if of_cases:
-        known |= dict.fromkeys((*OF_CASES, *ALSO, "--preset", "--set"), False)
+    if of_cases is not None:
+        known |= dict.fromkeys((*of_cases, *ALSO, "--preset", "--set"), False)
     values, free, others = {}, [], []
-    for flag, value in _pairs(words, known, of_cases=of_cases):
+    for flag, value in _pairs(words, known, of_cases=of_cases is not None):
         if not flag:
             free.append(str(value))
         elif flag in flags:
@@ -284,14 +295,15 @@ def read(command: str, words: Sequence[str], options: type[T], below: Sequence[L
 
 def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[list[Layer], T]:
     """What words say of cases: presets, then files, then flags; and the options of the run."""
-    values, free, flags = _sorted(options, words, of_cases=True)
+    short = flags_of_cases(command)
+    values, free, flags = _sorted(options, words, short)
     stated: dict[str, Any] = {}
     presets: list[str] = []
     for flag, text in flags:
         if flag == "--preset":
             presets += divided(text)
         else:
-            path, text = (OF_CASES[flag], text) if flag in OF_CASES else _assigned(text)
+            path, text = (short[flag], text) if flag in short else _assigned(text)
             stated[path] = _values(path, text)
     places = [option.place for option in options_in(options).values() if option.place is not None]
     for place, word in zip(places, free, strict=False):

@@ -135,6 +135,10 @@ class Hardware:
         ocs = self.case.circuits.ocs
         return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
+    @functools.cached_property
+    def parts(self) -> Parts:
+        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
+
     def planner(self, region: Region) -> Planner:
         """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
         from mfabric_jax.circuit_schedules.planned import planner
@@ -270,10 +274,6 @@ class Settings(Hardware):
         return room
 
     # ---------------------------------------------------------------------------------------------------------- network
-    @functools.cached_property
-    def parts(self) -> Parts:
-        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
-
     @property
     def rules(self) -> Rules:
         from mfabric_jax.timing import Rules

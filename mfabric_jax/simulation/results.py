@@ -192,18 +192,23 @@ def _draws(one: Scenario) -> tuple[Scenario, ...]:
 def effective(asked: Cases) -> dict[str, Any]:
     """The stated and `resolved` settings (a list where cases differ), and the layer (`sources`) of each stated one."""
     each = [resolve(block.case) for block in asked.blocks]
-    values: dict[str, list[Any]] = {}
-    for resolved in each:
-        for path, value in flat(resolved.case).items():
-            if value not in values.setdefault(path, []):
-                values[path].append(value)
-    for block in asked.blocks:
-        values |= {path: list(column) for path, column in block.columns.items()}
-    said = {path: some[0] if len(some) == 1 else some for path, some in values.items()}
+    said = side_by_side([resolved.case for resolved in each], asked)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
     found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
     return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
+
+
+def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
+    """The settings of cases by path, a list where they differ; `each`: a case of every block."""
+    values: dict[str, list[Any]] = {}
+    for case in each:
+        for path, value in flat(case).items():
+            if value not in values.setdefault(path, []):
+                values[path].append(value)
+    for block in asked.blocks:
+        values |= {path: list(column) for path, column in block.columns.items()}
+    return {path: some[0] if len(some) == 1 else some for path, some in values.items()}
 
 
 def not_known(asked: Cases) -> list[str]:

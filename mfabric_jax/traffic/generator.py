@@ -16,6 +16,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.knobs import POWER_LAW, Knobs
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.models import Architecture
 
 ROW_NOISE_PER_SKEW = 0.5
 LEAST = 1e-200  # popularity of an expert that receives anything, over the hottest one's
@@ -268,20 +269,29 @@ def measured(
     _check_run(iterations, micro_batches, seed)
     checks.not_negative("drift", drift)
     layers, experts = workload.moe_layers, workload.architecture.experts
-    mixtral = workload.architecture.name.lower().startswith("mixtral")
-    table, note = _table("mixtral" if mixtral else "olmoe", experts)
-    domain = np.arange(workload.ep) % table.shape[0]
+    bases, note = layer_shares(workload.architecture, layers, seed)
+    domain = np.arange(workload.ep) % bases.shape[1]
     count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
     for layer in range(layers):
-        order = stream(seed, Purpose.ORDER, layer).permutation(experts)
-        slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
-        base = table[domain, slot][:, order]
+        base = bases[layer, domain]
         walk = np.exp(_deviation(Knobs(drift=drift), experts, seed, layer, np.arange(iterations)))
         for iteration in range(iterations):
             share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
             draws = stream(seed, Purpose.SELECTIONS, layer, iteration)
             count[iteration, layer] = draws.multinomial(workload.selections, share)
     return Tokens(count, f"measured expert shares (arXiv 2409.02060){note}, drift {drift:g}, seed {seed}")
+
+
+def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np.ndarray, str]:
+    """Shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
+    mixtral = architecture.name.lower().startswith("mixtral")
+    table, note = _table("mixtral" if mixtral else "olmoe", architecture.experts)
+    found = []
+    for layer in range(layers):
+        order = stream(seed, Purpose.ORDER, layer).permutation(architecture.experts)
+        slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
+        found.append(table[:, slot][:, order])
+    return np.array(found), note
 
 
 @functools.cache

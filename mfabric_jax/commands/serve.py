@@ -1,0 +1,90 @@
+"""`mfabric serve`: inference on fabrics."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from mfabric_jax.case import Cases
+from mfabric_jax.case.layers import Layer
+from mfabric_jax.commands import shared
+
+READS = (
+    *("model.", "gpu.", "network.", "serving.", "traffic.", "circuits.policy", "circuits.routing", "circuits.ocs"),
+    *("circuits.delay_s", "run.seed", "run.dtype"),
+)
+FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
+BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
+APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown where rows differ in them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(shared.RowsAndPictures):
+    """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
+
+    Lists stand side by side: --ep 8,32 --batch 64,128. With --tpot-ms every row has the batch that is best within that
+    time. All settings: --help serving.
+    """
+
+
+def run(cases: Cases, options: Options) -> None:
+    shared.check_flags(cases, "serve", READS)
+    shared.check_outputs(options.out, figures=options.figures)
+    shared.start_jax("float64", options.device)
+    from mfabric_jax import report
+    from mfabric_jax.report.figures import served
+    from mfabric_jax.serving import serve
+    from mfabric_jax.serving.rows import effective
+
+    rows = shared.kept_rows("serve", options.out, effective(cases), functools.partial(serve, cases), len(cases))
+    print(report.plain([_shown(row) for row in rows], _columns(rows)))
+    shared.print_lines(_said(rows))
+    if options.figures is not None:
+        shared.tell(served(rows, pathlib.Path(options.figures) / "serving.png"))
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with milliseconds, and its band in one cell."""
+    from mfabric_jax import units
+
+    each = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "ttft")}
+    low, high = (units.to_ms(row[f"tpot_{end}_s"]) for end in ("low", "high"))
+    calls = {name: units.to_us(row[f"{name}_s"]) for name in ("dispatch", "combine", "attention", "experts")}
+    return row | each | calls | {"band": f"{low:.3g} to {high:.3g}"}
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Any]:
+    from mfabric_jax import report
+
+    apart = [name for name in APART if len({row[name] for row in rows}) > 1]
+    titles = {"tpot": "tpot [ms]", "band": "band [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU"}
+    titles |= {"usd_per_million_tokens": "$/M tokens", "kj_per_million_tokens": "kJ/M tokens", "ttft": "ttft [ms]"}
+    titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
+    titles |= {"memory_gb": "memory [GB]"}
+    columns = [report.Column(name, title, digits=3) for name, title in titles.items()]
+    return ["fabric", *apart, "ep", "batch", *columns, "bound_by"]
+
+
+def _said(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Which fabric is cheapest, what does not fit, and what the band is."""
+    for model in dict.fromkeys(row["model"] for row in rows):
+        good = [
+            row for row in rows if row["model"] == model and row["fits"] and row["usd_per_million_tokens"] is not None
+        ]
+        if good:
+            best = min(good, key=lambda row: row["usd_per_million_tokens"])
+            yield (
+                f"{model}: cheapest where it fits and prices are known: {best['fabric']}, ep {best['ep']}, batch "
+                f"{best['batch']:g}, {best['usd_per_million_tokens']:.3g} $ a million tokens, prefill included."
+            )
+    over = [row for row in rows if not row["fits"]]
+    for row in over:
+        yield (
+            f"{row['model']} on {row['fabric']}, ep {row['ep']}: {row['requests']:g} requests of a GPU do not fit; "
+            f"memory holds {max(0, int(row['most_requests']))}."
+        )
+    yield (
+        "band: from both micro-batches hidden by fast kernels to none hidden with slow ones; docs/serving.md says what "
+        "is modelled."
+    )

@@ -1,0 +1,271 @@
+"""A deployment: a pool of GPUs that decodes, and one that prefills for it, each in expert-parallel groups."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.array_module import array_module
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.serving import step as parts
+from mfabric_jax.serving.families import Family, family
+from mfabric_jax.serving.group import Group, crossing_of, group_of
+from mfabric_jax.serving.loads import loaded, slots_of
+from mfabric_jax.serving.step import Model, Rates, Step, Wires
+from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
+from mfabric_jax.traffic.generator import layer_shares
+from mfabric_jax.traffic.recording import recorded
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.models import Architecture
+
+TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
+
+
+class Numbers(NamedTuple):
+    """What a step depends on by arithmetic alone: numbers or arrays (NumPy's or JAX's) that broadcast."""
+
+    batch: Any
+    context: Any
+    nic_gbps: Any
+    accepted: Any = 0.0
+    host_s: Any = 0.0
+
+
+class Decoding(NamedTuple):
+    """`Step` of a step, seconds from token to token of a request (as set, hidden, serial), and requests of a GPU."""
+
+    step: Step
+    tpot_s: Any
+    low_s: Any
+    high_s: Any
+    requests: Any
+
+    @property
+    def tokens_per_s(self):
+        """Of a GPU."""
+        return self.requests / self.tpot_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """GPUs of one group on a fabric with a model on them, and the kernels that they send with."""
+
+    model: Model
+    group: Group
+    family: Family
+    crossing: Any
+    precision: str
+    combined: str
+
+    def wires(self, nic_gbps: Any) -> Wires:
+        """The kernels at a bandwidth of NICs."""
+        hidden = self.model.of.hidden
+        sizes = (
+            self.family.sent_bytes(hidden, self.precision),
+            self.family.sent_bytes(hidden, self.combined, combine=True),
+        )
+        beyond = self.group.domains > 1
+        speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
+        return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """A case that serves. `decode`, `prefill`: its pools."""
+
+    case: Case
+    decode: Pool
+    prefill: Pool
+
+    # ---------------------------------------------------------------------------------------------------------- seconds
+    @property
+    def numbers(self) -> Numbers:
+        """Those of the case."""
+        serving = self.case.serving
+        drafts, nic_gbps = serving.drafts, self.case.network.nic_gbps
+        return Numbers(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
+
+    def rates(self, how: str = "usual") -> Rates:
+        return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
+
+    def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
+        """A step of decoding; pure arithmetic in `numbers`: differentiable, and side by side for arrays."""
+        serving, pool, rate = self.case.serving, self.decode, self.rates(how)
+        wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
+        tokens = batch(numbers.batch, float)
+        both = 2 * tokens if serving.overlap else tokens
+
+        def of(some: Any) -> parts.Parts:
+            attention = parts.attention_s(pool.model, rate, some, some / checked, numbers.context)
+            split = parts.split_s(
+                pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, wires.family.dispatch.alpha_s, some
+            )
+            return parts.layers_s(pool.model, rate, wires, some, attention + split)
+
+        step = parts.timed(pool.model, wires, of(both / 2), of(both), numbers.host_s, overlap=serving.overlap)
+        drafted = serving.drafts.tokens * self._draft_s(of, both / checked)
+        each = 1 / (1 + numbers.accepted)
+        set_s, low_s, high_s = ((each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s))
+        return Decoding(step, set_s, low_s, high_s, both / checked)
+
+    def _draft_s(self, of: Any, requests: Any) -> Any:
+        """One further token of every request by a block of its own (MTP), nothing hidden."""
+        one = of(requests)
+        return one.computed_s + one.sent_s + one.head_s
+
+    def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
+        """A pass of prefill over two micro-batches (or one)."""
+        serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
+        wires, gpu = pool.wires(nic_gbps), pool.group.gpu
+
+        def of(tokens: float) -> parts.Parts:
+            attention = parts.prompt_attention_s(pool.model, gpu, rate, tokens, self.prompt)
+            split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
+            one = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
+            return one._replace(head_s=one.head_s * 0.0)  # of the last token of a prompt alone
+
+        both = self.pass_tokens
+        return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=serving.overlap)
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of a prompt."""
+        serving = self.case.serving
+        return round(serving.context) if serving.prompt is None else serving.prompt
+
+    @property
+    def fresh(self) -> float:
+        """Tokens of a prompt that are not cached."""
+        return self.prompt * (1 - self.case.serving.prefill.cached)
+
+    @property
+    def pass_tokens(self) -> float:
+        """Of a GPU in one pass of prefill."""
+        return float(self.case.serving.prefill.tokens * (2 if self.case.serving.overlap else 1))
+
+    def transfer_s(self, nic_gbps: Any) -> Any:
+        """Keys and values of a prompt from one GPU to another, over its NIC alone; nothing where one pool does both."""
+        kept = self.prompt * parts.cache_bytes(self.decode.model) + parts.state_bytes(self.decode.model)
+        return kept / (TRANSFER * units.gbps(nic_gbps))
+
+    def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
+        """From the start of a prompt's pass to the first token: passes, transfer, a step; no queue."""
+        passes = -(-self.fresh // self.pass_tokens)
+        return passes * self.prefilling(nic_gbps).step_s + self.transfer_s(nic_gbps) + decoding.step.step_s
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    def weight_bytes(self, pool: Pool) -> float:
+        """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head."""
+        facts, model = pool.model.of, pool.model
+        size, moe = model.weight_bytes, len(facts.moe_blocks)
+        inner = facts.blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
+        inner += moe * (facts.shared_params + model.load.slots * facts.expert_params)
+        plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
+        drafts = facts.attention_params / model.tp + facts.shared_params + model.load.slots * facts.expert_params
+        return size * (inner + bool(self.case.serving.drafts.tokens) * drafts) + parts.ACTIVATION * plain
+
+    def request_bytes(self, context: Any) -> Any:
+        """Of one request's cache on each GPU of its attention."""
+        model = self.decode.model
+        latents = all(isinstance(kind, parts.Latent) for kind, _ in model.of.attention.shares)
+        return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
+
+    def memory_bytes(self, requests: Any, context: Any) -> Any:
+        """Of a GPU that decodes."""
+        held = requests * self.decode.model.tp * self.request_bytes(context)
+        return self.weight_bytes(self.decode) + held + units.gigabytes(self.case.serving.reserved_gigabytes)
+
+    def most_requests(self, context: Any) -> Any:
+        """Requests of a GPU that its memory holds, maybe 0 or less."""
+        memory = self.decode.group.gpu.memory_bytes
+        if memory is None:
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {self.decode.group.gpu.name}.")
+        left = memory - self.memory_bytes(0.0, context)
+        return left / (self.decode.model.tp * self.request_bytes(context))
+
+    # ------------------------------------------------------------------------------------------------------------- cost
+    @functools.cached_property
+    def bill(self) -> Bill:
+        """Of the cluster of one group that decodes."""
+        group = self.decode.group
+        return bill_of(group.hardware, group.on, group.shape, self.case.network.nic_gbps)  # type: ignore[arg-type]
+
+    def per_gpu(self) -> tuple[float | None, float | None]:
+        """Dollars and joules of a GPU in a second, its part of the network and of servers with it; None: not known."""
+        running, gpus = self.decode.group.hardware.parts.running, self.decode.group.shape.gpus
+        if self.bill.cluster_watts is None:
+            return None, None
+        joules = running.pue * float(self.bill.cluster_watts) / gpus
+        if self.bill.cluster_usd is None:
+            return None, joules
+        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
+        return float(self.bill.cluster_usd) / gpus / running.seconds + energy, joules
+
+    def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
+        """GPUs that prefill for each that decodes, where answers have the length that is set."""
+        asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh
+        return asked * self.prefilling(nic_gbps).step_s / self.pass_tokens
+
+    def per_million(self, each: float | None, decoding: Decoding, nic_gbps: Any) -> Any:
+        """Of a million tokens of answers: what a GPU takes in a second, for both pools."""
+        if each is None:
+            return None
+        return MILLION * each * (1 + self.prefill_share(decoding, nic_gbps)) / decoding.tokens_per_s
+
+
+def deployment(case: Case) -> Deployment:
+    """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
+    serving, model = case.serving, get_model(case.model.name, _changed(case)).architecture
+    for gpus in (serving.ep, serving.prefill.ep or serving.ep):
+        if serving.tp > 1 and (gpus % serving.tp or group_of(case, gpus).shape.gpus_per_server % serving.tp):
+            raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {serving.tp}.")
+    drafts = serving.drafts
+    if drafts.accepted > drafts.tokens:
+        most = f"serving.drafts.tokens, {drafts.tokens}"
+        raise Misfit(f"serving.drafts.accepted must be at most {most}, got {drafts.accepted:g}.")
+    rest = serving.formats.dispatch, serving.formats.combine
+    decode = _pool(case, model, serving.ep, serving.kernels, "deepep-low-latency", rest)
+    prefill = _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, "deepep-normal", rest)
+    return Deployment(case, decode, prefill)
+
+
+def _changed(case: Case) -> dict[str, Any]:
+    from mfabric_jax.resolving.resolve import OF_MODEL
+
+    given = {field: getattr(case.model, field) for field in OF_MODEL}
+    return {field: value for field, value in given.items() if value is not None}
+
+
+def _pool(
+    case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str, formats: tuple[str, str]
+) -> Pool:
+    serving, group = case.serving, group_of(case, gpus)
+    if kernels is None:
+        wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
+        kernels = "nvlink-one-sided" if wide else usual
+    sending = family(kernels)
+    slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
+    load = loaded(model, gpus, slots, _shares(case, model), placed=serving.eplb)
+    served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
+    return Pool(served, group, sending, crossing_of(group, sending, load), *formats)
+
+
+def _shares(case: Case, model: Architecture) -> np.ndarray | None:
+    """Of selections, for every expert in every layer [L E]; None: all alike."""
+    if case.serving.experts == "balanced":
+        return None
+    if case.serving.experts == "measured":
+        return layer_shares(model, len(model.moe_blocks), case.run.seed)[0].mean(axis=1)
+    return _traced(case, model)
+
+
+def _traced(case: Case, model: Architecture) -> np.ndarray:
+    source: Any = case.traffic.source
+    if source.name != "trace" or source.path is None:
+        raise InputError("serving.experts trace needs traffic.trace.path, recorded routing (--trace PATH).")
+    one = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1)
+    return recorded(one, source.path, source.records, None, source.axes).count.sum(axis=(0, 2, 3), dtype=float)

@@ -1,0 +1,153 @@
+"""The GPUs of one expert-parallel group on a fabric, and how long a token's copies take to cross it.
+
+Bytes scale an all-to-all's time, and bandwidth divides it, so both are computed once for a byte a copy and NICs (or
+NVLinks) of 1 byte/s, exactly max-min fair; a step multiplies. Circuits are chosen once, for the mean of the layers, and
+stay: no step of decoding lasts as long as a turn.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import fabric, policies
+from mfabric_jax.case import Case
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.resolving.resolve import hardware_of
+from mfabric_jax.resolving.settings import Hardware
+from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
+from mfabric_jax.routing.graphs import ways_on_graph
+from mfabric_jax.serving.families import Family
+from mfabric_jax.serving.loads import Copies, Load, copies_of
+from mfabric_jax.simulation.on_host import Choice, once_each_row, solver_now
+from mfabric_jax.simulation.scenario import for_demand
+from mfabric_jax.timing.exchange import at_unit_bandwidth
+from mfabric_jax.traffic.dispatch import server_bytes
+from mfabric_jax.workload import Gpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The size of the cluster of one group, as fabrics read it of a job."""
+
+    gpus: int
+    gpus_per_server: int
+    tp = pp = dp = cp = folded = sequence_ranks = 1
+
+    @property
+    def ep(self) -> int:
+        """GPUs that share the experts."""
+        return self.gpus
+
+    @property
+    def servers(self) -> int:
+        """Servers, or parts of scale-up domains."""
+        return self.gpus // self.gpus_per_server
+
+    @property
+    def servers_per_region(self) -> int:
+        """All of them."""
+        return self.servers
+
+    @property
+    def ranks_per_server(self) -> int:
+        """GPUs of a server."""
+        return self.gpus_per_server
+
+
+class Group(NamedTuple):
+    """A group's GPUs on the fabric of a case."""
+
+    on: Fabric
+    hardware: Hardware
+    shape: Shape
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.hardware.server
+
+    @property
+    def domains(self) -> int:
+        """Scale-up domains (or servers) of the group."""
+        return self.shape.servers
+
+    def inside_Bps(self, nic_gbps: Any) -> Any:
+        """Of a GPU in its server or domain [bytes/s]."""
+        return self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, self.gpu.nvlink)
+
+
+def group_of(case: Case, gpus: int) -> Group:
+    """The group of `gpus` GPUs of a case; `Misfit` where they do not fill servers or domains."""
+    on = fabric.get(case.network.fabric)
+    size = on.gpus_of(hardware_of(case, 1).server)
+    if gpus > size and on.domain is None and gpus % size:
+        raise Misfit(f"serving.ep must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}.")
+    used = min(gpus, size) if on.domain is None else on.used_of(hardware_of(case, 1).server, gpus, gpus, 1)
+    if gpus % used:
+        raise Misfit(f"serving.ep must fill domains of {used} GPUs on {on.name}, got {gpus}.")
+    shape = Shape(gpus, used)
+    return Group(on, hardware_of(case, shape.servers), shape)
+
+
+class Crossing(NamedTuple):
+    """Seconds of one dispatch, mean over layers, for one token of every GPU, a byte a copy and links of 1 byte/s.
+
+    - `between`, `inside`: over the network, and over the NVLinks of the slowest domain.
+    - `extra_s`: latency of paths longer than those that kernels were measured on.
+    """
+
+    between: float
+    inside: float
+    extra_s: float = 0.0
+
+
+USUAL_LINKS = 4  # of a path in the clusters that kernels were measured on: up and down two tiers
+
+
+def crossing_of(group: Group, family: Family, load: Load) -> Crossing:
+    """`Misfit` for kernels that do not reach beyond a domain."""
+    if family.inside == "nic":  # every GPU as a server with one NIC
+        alone = dataclasses.replace(group.hardware, server_nics=1)
+        group = group._replace(hardware=alone, shape=Shape(group.shape.gpus, 1))
+    case, servers = group.hardware.case, group.domains
+    if family.reach == "domain" and servers > 1:
+        raise Misfit(
+            f"serving.kernels {family.name} work inside one domain of {group.shape.gpus_per_server} GPUs on "
+            f"{group.on.name}, got serving.ep {group.shape.gpus}."
+        )
+    copies = copies_of(load, family.copies, group.shape.gpus_per_server)
+    inside = once_each_row(lambda each: inside_times_now(each, 1.0), copies.inside).mean()
+    if servers == 1:
+        return Crossing(0.0, float(inside))
+    extra = max(0, group.on.path_links(group.hardware) - USUAL_LINKS) * case.network.link_delay_s
+    return Crossing(float(_between(group, copies).mean()), float(inside), extra + case.network.alpha_s)
+
+
+def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
+    case: Any = group.hardware.case
+    (links, *_) = group.on.groups(group.hardware, group.shape, case.network.nic_gbps, (case.network.nic_use,))
+    per_server = group.shape.gpus_per_server
+    if links.reconfigures:
+        return _on_circuits(links, case, server_bytes(copies.between, per_server))
+    if group.on.over_graph:
+        ways = ways_on_graph(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
+        unit = at_unit_bandwidth(links, np.dtype(float))
+        return once_each_row(lambda each: ways.times_now(unit, each), copies.between)
+    if not links.joined:
+        mean = server_bytes(copies.between, per_server).mean(0)
+        links = for_demand(links, group.shape, mean) if links.mesh is None else wired(links)  # type: ignore[arg-type]
+    unit = at_unit_bandwidth(jax.tree.map(np.asarray, links), np.dtype(float))
+    return once_each_row(lambda each: fixed_times_now(unit, each, per_server), copies.between)
+
+
+def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
+    unit = at_unit_bandwidth(jax.tree.map(np.asarray, region), np.dtype(float))
+    name, routing = case.circuits.policy, case.circuits.routing
+    choice = Choice(name, tuple(policies.suitable(name, routing=routing, names=case.network.acos.topologies).items()))
+    solver = solver_now(unit, choice, routing, 0.0, case.run.dtype)
+    count = solver.choose(demand.mean(0, keepdims=True))
+    seconds = solver.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
+    return np.max(np.stack(seconds), axis=0)

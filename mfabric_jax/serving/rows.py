@@ -1,0 +1,135 @@
+"""Rows of a comparison of serving: one for every case."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.case import cases as several
+from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
+from mfabric_jax.simulation.results import provenance, side_by_side
+from mfabric_jax.workload.kernels import HOW
+
+THOUSAND = 1000
+
+
+def serve(
+    cases: Case | Cases,
+    *,
+    start: int = 0,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Iterator[dict[str, Any]]:
+    """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
+
+    `start`: how many first ones are left out. `InputError` and `Misfit` as of `deployment`.
+    """
+    for case in list(several(cases))[start:]:
+        progress(f"{case.model.name} on {case.network.fabric}, ep {case.serving.ep}")
+        deployed = known(case)
+        yield row_of(deployed if case.serving.tpot_ms is None else in_time(deployed))
+
+
+MOST_BATCH = 8192  # that is looked at
+
+
+def in_time(deployed: Deployment) -> Deployment:
+    """With the batch that gives the most tokens a second within `serving.tpot_ms`; where even one token is too slow or
+    too large, with one. A step may be slower for a smaller batch by nothing but what it hides, so all are looked at."""
+    case = deployed.case
+    batch = np.arange(1, MOST_BATCH + 1, dtype=float)
+    decoding = deployed.decoding(deployed.numbers._replace(batch=batch))
+    good = (decoding.tpot_s <= units.ms(case.serving.tpot_ms)) & (
+        decoding.requests <= deployed.most_requests(case.serving.context)
+    )
+    best = int(np.argmax(np.where(good, decoding.tokens_per_s, -1.0))) if good.any() else 0
+    return dataclasses.replace(deployed, case=case.with_({"serving.batch": float(batch[best])}))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_shape(case: Case) -> Deployment:
+    return deployment(case)
+
+
+SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
+
+
+def known(case: Case) -> Deployment:
+    """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
+    prompt = round(case.serving.context) if case.serving.prompt is None else case.serving.prompt
+    return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
+
+
+def row_of(deployed: Deployment) -> dict[str, Any]:
+    """The row of a deployment at its case's numbers."""
+    case, numbers = deployed.case, deployed.numbers
+    decoding = deployed.decoding(numbers)
+    step, gpu = decoding.step, deployed.decode.group.gpu
+    fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
+    dollars, joules = deployed.per_gpu()
+    most, held = deployed.most_requests(numbers.context), float(decoding.requests)
+    joules_per_million = deployed.per_million(joules, decoding, numbers.nic_gbps)
+    return {
+        "model": case.model.name,
+        "gpu": case.gpu.name,
+        "fabric": case.network.fabric,
+        "nic_gbps": case.network.nic_gbps,
+        "kernels": deployed.decode.family.name,
+        "precision": case.serving.formats.dispatch,
+        "ep": case.serving.ep,
+        "tp": case.serving.tp,
+        "batch": case.serving.batch,
+        "context": case.serving.context,
+        "tpot_s": float(decoding.tpot_s),
+        "tpot_low_s": float(fast.low_s),
+        "tpot_high_s": float(slow.high_s),
+        "overlapped_s": float(decoding.low_s),
+        "serial_s": float(decoding.high_s),
+        "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
+        "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
+        "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
+        "dispatch_s": float(step.dispatch_s),
+        "combine_s": float(step.combine_s),
+        "attention_s": float(step.attention_s),
+        "experts_s": float(step.experts_s),
+        "beside_s": float(step.beside_s),
+        "exposed_comm_s": float(step.exposed_s),
+        "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
+        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(deployed.prefilling(numbers.nic_gbps).step_s),
+        "prefill_gpus": float(deployed.prefill_share(decoding, numbers.nic_gbps)),
+        "requests": held,
+        "most_requests": float(most),
+        "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, numbers.context))),
+        "gpu_memory_gb": None if gpu.memory_bytes is None else float(units.to_gigabytes(gpu.memory_bytes)),
+        "fits": bool(held <= most),
+        "usd_per_million_tokens": _float(deployed.per_million(dollars, decoding, numbers.nic_gbps)),
+        "kj_per_million_tokens": None if joules_per_million is None else float(joules_per_million) / THOUSAND,
+        "bound_by": bound_by(deployed, decoding, fits=bool(held <= most)),
+    }
+
+
+def effective(asked: Cases) -> dict[str, Any]:
+    """The stated and all settings of cases, and where the stated ones come from."""
+    said = side_by_side([block.case for block in asked.blocks], asked)
+    found = {"stated": dict(asked.stated), "resolved": said, "sources": dict(asked.sources)}
+    return found | {"varied": list(asked.varied)} | provenance("float64")
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def bound_by(deployed: Deployment, decoding: Decoding, *, fits: bool) -> str:
+    """What more of would shorten a step most: memory (the requests do not fit), latency or bytes of the network, or
+    the longest part of the computation."""
+    if not fits:
+        return "memory"
+    step = decoding.step
+    sent, computed = step.dispatch_s + step.combine_s, step.attention_s + step.experts_s + step.beside_s
+    if sent > computed:
+        return "latency" if step.latency_s > sent / 2 else "network"
+    each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
+    return max(each, key=lambda name: float(each[name]))
