@@ -16,7 +16,7 @@ from mfabric_jax import fabric, policies
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.resolving.resolve import hardware_of
+from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
 from mfabric_jax.routing.graphs import ways_on_graph
@@ -82,10 +82,11 @@ class Group(NamedTuple):
 def group_of(case: Case, gpus: int) -> Group:
     """The group of `gpus` GPUs of a case; `Misfit` where they do not fill servers or domains."""
     on = fabric.get(case.network.fabric)
-    size = on.gpus_of(hardware_of(case, 1).server)
+    gpu = gpu_of(case)
+    size = on.gpus_of(gpu)
     if gpus > size and on.domain is None and gpus % size:
         raise Misfit(f"serving.ep must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}.")
-    used = min(gpus, size) if on.domain is None else on.used_of(hardware_of(case, 1).server, gpus, gpus, 1)
+    used = min(gpus, size) if on.domain is None else on.used_of(gpu, gpus, gpus, 1)
     if gpus % used:
         raise Misfit(f"serving.ep must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
