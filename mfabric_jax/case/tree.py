@@ -734,7 +734,7 @@ class Drafts(Group, frozen=True):
     """Further tokens that a small model drafts, and a step checks (MTP)."""
 
     tokens: Annotated[Natural, doc("Of a request in each step.")] = 0
-    accepted: Annotated[Least0, doc("Of them, those that are kept, on average.", traced=True)] = 0.0
+    accepted: Annotated[Least0, doc("Of them, those that are kept, on average.")] = 0.0
 
 
 class Prefill(Group, frozen=True):
@@ -754,8 +754,8 @@ class ServingSettings(Group, frozen=True):
 
     ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
     tp: Annotated[Count, doc("Of them, neighbours that split attention.")] = 1
-    batch: Annotated[Amount, doc("Tokens of a GPU in one micro-batch, drafted ones included.", traced=True)] = 128.0
-    context: Annotated[Amount, doc("Tokens in the cache of a request, on average.", traced=True)] = 4096.0
+    batch: Annotated[Amount, doc("Tokens of a GPU in one micro-batch, drafted ones included.")] = 128.0
+    context: Annotated[Amount, doc("Tokens in the cache of a request, on average.")] = 4096.0
     prompt: Annotated[Count | None, doc("Tokens of a prompt (open: context).")] = None
     answer: Annotated[Count, doc("Tokens of an answer.")] = 1024
     kernels: Annotated[
@@ -776,7 +776,7 @@ class ServingSettings(Group, frozen=True):
         Natural | None, doc("Copies of experts beyond one of each (open: as few as fill the GPUs).")
     ] = None
     reserved_gigabytes: Annotated[Least0, doc("Of a GPU's memory, for buffers of kernels and graphs [GB].")] = 6.0
-    host_s: Annotated[Least0, doc("Of every step, in which the GPUs wait for the host [s].", traced=True)] = 0.0
+    host_s: Annotated[Least0, doc("Of every step, in which the GPUs wait for the host [s].")] = 0.0
     tpot_ms: Annotated[
         Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
     ] = None
