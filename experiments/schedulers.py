@@ -45,8 +45,8 @@ class Config:
     delays: tuple[float, ...] = (0.001, 0.01, 0.05)  # Of a turn, over L / B.
     packets: tuple[float, ...] = (0.0, 0.1)  # Rate of a server's packet NICs over a circuit's.
     schedulers: tuple[str, ...] = NAMES  # By name.
-    draws: int = 3  # Of every family.
-    programmes: int = 60  # Linear programmes of joint, from each start.
+    draws: int = 5  # Of every family.
+    programmes: int = 200  # Linear programmes of joint, from each start.
 
     def __post_init__(self):
         known = {"families": FAMILIES, "schedulers": NAMES}
