@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
-from mfabric_jax.array_module import array_module
+from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule

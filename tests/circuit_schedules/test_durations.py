@@ -50,6 +50,7 @@ def test_as_short_as_by_highs(given):
         for start in STARTS:
             configurations, _, switch = start(demand, **given)
             best = by_highs(problem, configurations, switch)
+            assert best is not None
             seconds, price = programme(problem, configurations, switch, problem.packet)
             left = problem.need - np.tensordot(seconds, configurations, 1)
             assert given["packet_Bps"] or left.max() < 1e-8
