@@ -13,7 +13,9 @@ NAMES = (
     *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "untrained", "exact"),
     "topologies",
 )
-SCHEDULERS = ("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint")
+SCHEDULERS = (
+    *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
+)
 NO_SCHEDULE = "none"
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # of files that `mfabric train` writes

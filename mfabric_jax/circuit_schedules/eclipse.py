@@ -10,6 +10,7 @@ SIGMETRICS 2016, with a grid where its search of alpha is binary.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Unpack
 
 import numpy as np
@@ -18,6 +19,7 @@ from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.matching import heaviest
 from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
+from mfabric_jax.loops import kept, made_once
 
 BISECTIONS = 8
 WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs
@@ -62,6 +64,10 @@ def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndar
     left, matchings, seconds = problem.wanted.copy(), [], []
     least = ROUNDING * busiest(left)
     room = problem.lanes * (window + problem.delay_s * problem.first_free)
+    if problem.directed:
+        columns, seconds = np.empty((left.size, len(left)), np.int64), np.empty(left.size)
+        found = _loop()(left, float(room), problem.delay_s, least, alphas, columns, seconds)
+        return list(np.eye(len(left), dtype=np.int64)[columns[:found]]), seconds[:found].tolist()
     while room - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
         score, alpha, matching = max(
             _steps(problem, left, least, room - problem.delay_s, alphas), key=lambda step: step[0]
@@ -82,3 +88,10 @@ def _steps(problem: Problem, left: np.ndarray, least: float, longest: float, alp
         carried = np.minimum(left, alpha)
         matching = heaviest(carried, problem.directed)
         yield (carried * matching).sum() / (alpha + problem.delay_s), alpha, matching
+
+
+@made_once
+def _loop() -> Callable[..., int]:
+    from mfabric_jax.circuit_schedules.eclipse_loops import steps
+
+    return kept(steps)

@@ -9,7 +9,8 @@ from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
 from mfabric_jax.circuit_schedules.registry import facts_of, used_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.flows import star_completion
+from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.routing.schedule import bound_of, lines_of
 
 
 class Span(NamedTuple):
@@ -77,8 +78,8 @@ def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
 def _packets_s(problem: Problem, left: np.ndarray) -> float:
     if not (problem.packet and left.any()):
         return problem.packet_s(left)
-    rate = np.full(len(left), problem.packet)
-    return float(np.max(star_completion(left / problem.busiest_s, rate, rate))) * problem.busiest_s
+    port = np.full((2, len(left)), problem.packet)
+    return float(latest_ends(left[None] / problem.busiest_s, port)[0]) * problem.busiest_s
 
 
 def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
@@ -94,3 +95,12 @@ def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
             yield Span(clock + turn, float(seconds[one]), configurations[one], lane, turn)
             clock += turn + float(seconds[one])
             before = one
+
+
+def least_s(problem: Problem) -> float:
+    """`lower_bound` on the host."""
+    servers = len(problem.need)
+    degree, packet = np.full(servers, problem.lanes), np.full(servers, problem.packet)
+    lines = lines_of(problem.need, degree, packet, problem.directed)
+    how = problem.switches, problem.all_stop, problem.first_free
+    return float(bound_of(lines, np.float64(1), np.float64(problem.delay_s), *how))

@@ -5,8 +5,9 @@ For fixed configurations on fixed switches the best durations and packet shares 
     min T:  sum of t on each switch + its turns <= T,  sum of t_m C_m + e >= demand,  lines of e <= packet rate T.
 
 Its prices say what one more second of a circuit is worth to each pair; a heaviest matching by price is the best new
-configuration but for its turn. From each of Spectra, whole pairs, Solstice and Eclipse, with the durations of their
-programmes, single moves are taken while they end the schedule earlier:
+configuration but for its turn. `duration_loops` solves it, and gives up as soon as it is proven not to end sooner. From
+each of Spectra, whole pairs, Solstice and Eclipse that is near the best, with the durations of its programme, single
+moves are taken while they end the schedule earlier:
 
 - drop a short configuration, replace it by the best new one, or add that one;
 - trade circuits between two configurations: where both are joined to a cycle or path of servers, the longer one takes
@@ -14,29 +15,33 @@ programmes, single moves are taken while they end the schedule earlier:
 - move a configuration from the fullest to the emptiest switch;
 - plan with slower packet NICs than there are: the programme paces them, but they share fairly, and may end later.
 
-So it ends no later than any of the four. No optimum is proven: callers print a lower bound beside it.
+Where none does, some configurations drawn at random are rebuilt together, from what the others leave (large
+neighbourhood search: Shaw, CP 1998). So it ends no later than any of the four. It stops at the lower bound, if it gets
+there; otherwise no optimum is proven.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 
 import numpy as np
 
 from mfabric_jax.checks import whole
+from mfabric_jax.circuit_schedules.durations import programme, shown, trade_gains
 from mfabric_jax.circuit_schedules.eclipse import eclipse
-from mfabric_jax.circuit_schedules.ending import end_s
-from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.ending import end_s, least_s
+from mfabric_jax.circuit_schedules.matching import heaviest
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, problem_of
 from mfabric_jax.circuit_schedules.solstice import solstice
-from mfabric_jax.circuit_schedules.spectra import spectra
-from mfabric_jax.circuit_schedules.whole_pair import whole_pair
-from mfabric_jax.extras import extra
+from mfabric_jax.circuit_schedules.spectra import decomposed, spectra
+from mfabric_jax.circuit_schedules.whole_pair import whole_pair, whole_pairs
 
 STARTS = (spectra, whole_pair, solstice, eclipse)
+NEAR = 1.05  # starts that end later than this, times the best, are not searched
 SHORTEST = 4  # configurations that a move tries to drop or replace
 TRADES = 8  # pairs of configurations that try to trade, those that promise most
 SLOWER = 0.96  # times the packet rate planned with
+REBUILT = 5  # configurations at most that are rebuilt together
+IN_VAIN = 4  # rebuilt sets for each programme, at most, of which nothing is left to rebuild
 GAIN = 1e-6  # relative: less is no move
 
 
@@ -53,7 +58,6 @@ class Durations(NamedTuple):
     pace: float
     end_s: float
     price: np.ndarray  # [S S] of a second of circuit
-    carried: np.ndarray  # [S S] what circuits carry
 
 
 def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Placed:
@@ -63,22 +67,76 @@ def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Place
     starts = [start(demand, **network) for start in STARTS]
     if not problem.need.any():
         return starts[0]
-    searched = [_searched(problem, start, programmes) for start in starts]
-    return min([*starts, *searched], key=lambda schedule: end_s(problem, schedule))
-
-
-def _searched(problem: Problem, start: Placed, programmes: int) -> Placed:
-    best = _durations(problem, Move(start[0], start[2]))
-    moves = _moves(problem, best)
-    for _ in range(programmes):
-        move = next(moves, None)
-        if move is None:
+    searches, near = [], NEAR * min(end_s(problem, start) for start in starts)
+    firsts = [_durations(problem, Move(start[0], start[2]), near) for start in starts]
+    found = sorted((first for first in firsts if first is not None), key=lambda first: first.end_s)
+    for first in found:
+        if first.end_s > NEAR * found[0].end_s or any(search.proven for search in searches):
             break
-        found = _durations(problem, move)
-        if found.end_s < best.end_s * (1 - GAIN):
-            best = found
-            moves = _moves(problem, best)
-    return best.schedule
+        searches.append(_Search(problem, first, programmes))
+        searches[-1].run()
+    return min([*starts, *(search.best.schedule for search in searches)], key=lambda one: end_s(problem, one))
+
+
+class _Search:
+    """From one start: `best` so far, programmes `left` to be solved."""
+
+    def __init__(self, problem: Problem, best: Durations, programmes: int):
+        self.problem, self.best, self.left = problem, best, programmes
+        self.least = least_s(problem) * (1 + GAIN)
+        self.random = np.random.default_rng(0)
+
+    @property
+    def proven(self) -> bool:
+        return self.best.end_s <= self.least
+
+    def run(self) -> None:
+        self.descend()
+        for _ in range(IN_VAIN * self.left):
+            if self.proven or not self.left:
+                break
+            move = _rebuilt(self.problem, self.best, self.random)
+            if move is not None and self.better(move):
+                self.descend()
+
+    def descend(self) -> None:
+        """Moves while they end sooner."""
+        moves = _moves(self.problem, self.best)
+        while self.left and not self.proven and (move := next(moves, None)) is not None:
+            if self.better(move):
+                moves = _moves(self.problem, self.best)
+
+    def better(self, move: Move) -> bool:
+        """Whether the move ends sooner, and is taken."""
+        self.left -= 1
+        limit = self.best.end_s * (1 - GAIN)
+        found = _durations(self.problem, move, limit)
+        if found is None or found.end_s >= limit:
+            return False
+        self.best = found
+        return True
+
+
+def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> Move | None:
+    """Other configurations instead of some, from what the others leave, its entries weighed at random: those of all
+    that is left, or with packet NICs as many as there were, or one less."""
+    configurations, seconds, switch = best.schedule
+    some = random.permutation(len(seconds))[: random.integers(2, REBUILT + 1)]
+    others, on = np.delete(configurations, some, 0), np.delete(switch, some)
+    left = problem.wanted - np.tensordot(np.delete(seconds, some), others, 1)
+    left = np.where(left > ROUNDING * problem.wanted, left, 0) * (0.5 + random.random(left.shape))
+    if not problem.directed:
+        left = np.maximum(left, left.T)
+    if problem.packet:
+        most = (len(some) - int(random.integers(2))) * problem.ports
+        matchings = whole_pairs(left, problem.directed, most)[0]
+    else:
+        matchings = decomposed(left, problem.directed)[0]
+    if not matchings:
+        return None
+    matchings = np.array(matchings) * (1 - np.eye(len(left), dtype=np.int64))
+    new = np.add.reduceat(matchings, np.arange(0, len(matchings), problem.ports))
+    return Move(np.concatenate([others, new]), np.append(on, np.resize(switch[some], len(new))), best.pace)
 
 
 def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
@@ -104,24 +162,20 @@ def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
             yield Move(configurations, np.where(np.arange(len(switch)) == one, empty, switch), pace)
 
 
-def _trades(problem: Problem, best: Durations) -> list[np.ndarray]:
+def _trades(problem: Problem, best: Durations) -> Iterator[np.ndarray]:
     """Configurations [K S S] after one trade each, the largest gain first."""
-    configurations, seconds, _ = best.schedule
-    wanted = best.carried if problem.directed else np.maximum(best.carried, best.carried.T)
-    over = wanted - np.tensordot(seconds, configurations, 1)
-    gains = []
-    for one, two in itertools.combinations(np.argsort(-seconds, kind="stable"), 2):
-        both = configurations[[one, two]]
-        entries = np.maximum(over + np.tensordot(seconds[[one, two]], both, 1), 0)
-        traded = _traded(both, entries)
-        gain = (both * entries).max((1, 2)).sum() - (traded * entries).max((1, 2)).sum()
-        if gain > GAIN * best.end_s:
-            gains.append((gain, one, two, traded))
-    found = []
-    for _, one, two, traded in sorted(gains, key=lambda trade: -trade[0])[:TRADES]:
-        found.append(configurations.copy())
-        found[-1][[one, two]] = traded
-    return found
+    configurations, seconds, switch = best.schedule
+    shown = np.tensordot(seconds, configurations, 1)
+    carried = np.minimum(problem.need, shown)
+    over = (carried if problem.directed else np.maximum(carried, carried.T)) - shown
+    gain = trade_gains(configurations, seconds, switch, over)
+    for pair in np.argsort(-gain, axis=None, kind="stable")[:TRADES]:
+        one, two = sorted(np.unravel_index(pair, gain.shape), key=lambda k: -seconds[k])
+        if gain.ravel()[pair] <= GAIN * best.end_s:
+            break
+        traded, both = configurations.copy(), configurations[[one, two]]
+        traded[[one, two]] = _traded(both, np.maximum(over + np.tensordot(seconds[[one, two]], both, 1), 0))
+        yield traded
 
 
 def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
@@ -147,70 +201,11 @@ def _dearest(problem: Problem, price: np.ndarray) -> np.ndarray:
     return new * (1 - np.eye(len(new), dtype=np.int64))
 
 
-def _durations(problem: Problem, move: Move) -> Durations:
-    """The best durations of these configurations; those of no use left out."""
-    seconds, price, carried = _programme(problem, move)
-    used = seconds > 0
-    schedule = move.configurations[used], seconds[used], move.switch[used]
-    if not problem.packet:
-        schedule = schedule[0], refined(problem.need, list(schedule[0]), schedule[1].tolist()), schedule[2]
-    return Durations(schedule, move.pace, end_s(problem, schedule), price, carried)
-
-
-def _programme(problem: Problem, move: Move) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Durations [K], all 0 where they carry too little; prices and what circuits carry [S S].
-
-    Variables: t [K], e [pairs] if there are packet NICs, T.
-    """
-    configurations, switch, packet = move.configurations, move.switch, move.pace * problem.packet
-    with extra("exact", "a joint schedule"):
-        from scipy.optimize import linprog
-    unit, servers, count = problem.busiest_s, len(problem.need), len(switch)
-    row, column = np.nonzero(problem.need)
-    shown = configurations[:, row, column].T
-    if not packet:
-        binding = _largest_alike(shown, problem.need[row, column])
-        row, column, shown = row[binding], column[binding], shown[binding]
-    rows = _rows(problem, shown, switch, (row, column), packet)
-    carriers = len(row) if packet else 0
-    turns = problem.clocks(np.zeros(count), switch)
-    lines = np.zeros(2 * servers if packet else 0)
-    limits = np.concatenate([-problem.need[row, column], lines, -turns]) / unit
-    cost = np.append(np.zeros(count + carriers), 1.0)
-    done = linprog(cost, A_ub=rows, b_ub=limits, bounds=(0, None), method="highs")
-    price, carried = np.zeros((2, servers, servers))
-    if done.status != 0:
-        return np.zeros(count), price, carried
-    price[row, column] = np.maximum(-done.ineqlin.marginals[: len(row)], 0)
-    carried[:] = problem.need
-    if packet:
-        carried[row, column] = np.maximum(problem.need[row, column] - done.x[count:-1] * unit, 0)
-    return np.maximum(done.x[:count], 0) * unit, price, carried
-
-
-def _largest_alike(shown: np.ndarray, need: np.ndarray) -> np.ndarray:
-    """Of pairs with the same circuits in all configurations (`shown` [pairs K]), those that need most."""
-    _, alike = np.unique(shown @ np.random.default_rng(0).random(shown.shape[1]), return_inverse=True)
-    most = np.zeros(len(need))
-    np.maximum.at(most, alike, need)
-    return np.flatnonzero(need >= most[alike])
-
-
-def _rows(problem: Problem, shown: np.ndarray, switch: np.ndarray, pair: tuple[np.ndarray, np.ndarray], packet: float):
-    """The left sides of a programme: what pairs get, lines of packet NICs, clocks of switches."""
-    from scipy.sparse import csr_array
-
-    (pairs, count), servers = shown.shape, len(problem.need)
-    at, one = np.nonzero(shown)
-    parts = [(at, one, -shown[at, one].astype(float))]
-    below, last = pairs, count
-    if packet:
-        below, last, every = pairs + 2 * servers, count + pairs, np.arange(pairs)
-        parts.append((every, count + every, np.full(pairs, -1.0)))
-        parts.extend((pairs + side * servers + pair[side], count + every, np.ones(pairs)) for side in range(2))
-        parts.append((pairs + np.arange(2 * servers), np.full(2 * servers, last), np.full(2 * servers, -packet)))
-    parts.append((below + switch, np.arange(count), np.ones(count)))
-    lanes = np.arange(problem.switches)
-    parts.append((below + lanes, np.full(len(lanes), last), np.full(len(lanes), -1.0)))
-    down, across, value = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return csr_array((value, (down, across)), shape=(below + problem.switches, last + 1))
+def _durations(problem: Problem, move: Move, limit_s: float = np.inf) -> Durations | None:
+    """The best durations of these configurations, those of no use left out; None if they do not end before the
+    limit."""
+    found = programme(problem, move.configurations, move.switch, move.pace * problem.packet, limit_s)
+    if found is None:
+        return None
+    schedule = shown(problem, move.configurations, found.seconds, move.switch)
+    return Durations(schedule, move.pace, end_s(problem, schedule), found.price)

@@ -5,6 +5,7 @@ they take over best: of all numbers of matchings the one that ends first. Source
 decomposition of arXiv 2605.26845 (its other reading subtracts the smallest entry, which needs more than Birkhoff).
 """
 
+import math
 from typing import Unpack
 
 import numpy as np
@@ -19,10 +20,10 @@ def whole_pair(demand, **network: Unpack[Network]) -> Placed:
     return first_to_end(problem, [], [])
 
 
-def whole_pairs(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], list[float]]:
-    """Matchings of everything wanted [S S], and their largest entries."""
+def whole_pairs(wanted: np.ndarray, directed: bool, most: float = math.inf) -> tuple[list[np.ndarray], list[float]]:
+    """Matchings of everything wanted [S S], or the first `most` of them, and their largest entries."""
     left, matchings, seconds = wanted.copy(), [], []
-    while left.any():
+    while left.any() and len(matchings) < most:
         matchings.append(heaviest(left, directed))
         cells = matchings[-1] > 0
         seconds.append(float(left[cells].max()))

@@ -146,8 +146,8 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
 
 
 def over(load, capacity):
-    alive = capacity > 0
-    return jnp.where(load != 0, jnp.where(alive, load / jnp.where(alive, capacity, 1), jnp.inf), 0)
+    xp, alive = array_module(load, capacity), capacity > 0
+    return xp.where(load != 0, xp.where(alive, load / xp.where(alive, capacity, 1), xp.inf), 0)
 
 
 def fluid_lower_bound(

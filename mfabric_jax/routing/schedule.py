@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
+from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
@@ -174,18 +175,15 @@ def lower_bound(
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop", "directed", "first_free"))
 def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed, first_free):
-    kinds = [demand, demand.T] if directed else [demand, demand.T, (demand + demand.T) / 2]
     nic, delay = (jnp.asarray(value, demand.dtype) for value in (region.nic_Bps, delay))
     packet = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
-    lines = Lines(
-        jnp.sort(jnp.concatenate(kinds), axis=1), *(jnp.tile(x, len(kinds)) for x in (region.degrees, packet))
-    )
-    bound = _all_stop_bound if all_stop else _kept_bound
-    return bound(lines, nic, delay, switches, first_free)
+    lines = lines_of(demand, region.degrees, packet, directed)
+    return bound_of(lines, nic, delay, switches, all_stop, first_free)
 
 
 class Lines(NamedTuple):
-    """What servers send or receive: bytes of each partner, rising [N S]; circuits at most [N]; packet NICs [N] B/s."""
+    """What servers send or receive: bytes of each partner, rising [N S]; circuits at most [N]; packet NICs [N] B/s.
+    Of NumPy or of JAX."""
 
     bytes: Float[Array, "N S"]
     degree: Int[Array, "N"]
@@ -193,37 +191,48 @@ class Lines(NamedTuple):
 
     def besides(self, partners: Int[Array, "M N"]) -> Float[Array, "M N"]:
         """Seconds of the packet NICs for the bytes of all but so many partners."""
-        servers = self.bytes.shape[1]
-        rising = jnp.concatenate([jnp.zeros_like(self.bytes[:, :1]), jnp.cumsum(self.bytes, axis=1)], axis=1)
-        rest = jnp.take_along_axis(rising.T, servers - jnp.clip(partners, 0, servers), axis=0)
-        return over(rest, jnp.broadcast_to(self.packet[None], rest.shape))
+        xp, servers = array_module(*self), self.bytes.shape[1]
+        rising = xp.concatenate([xp.zeros_like(self.bytes[:, :1]), xp.cumsum(self.bytes, axis=1)], axis=1)
+        rest = xp.take_along_axis(rising.T, servers - xp.clip(partners, 0, servers), axis=0)
+        return over(rest, xp.broadcast_to(self.packet[None], rest.shape))
 
     def loaded(self, nic: Float[Array, ""], lost: Float[Array, "M N"]) -> Float[Array, "M N"]:
         """Seconds of all NICs where circuits are away for `lost` seconds of one circuit."""
         total = self.bytes.sum(1)[None] + nic * lost
         speed = nic * self.degree.astype(nic.dtype) + self.packet
-        return over(total, jnp.broadcast_to(speed[None], total.shape))
+        return over(total, array_module(*self).broadcast_to(speed[None], total.shape))
+
+
+def lines_of(demand: Float[Array, "S S"], degree: Int[Array, "S"], packet: Float[Array, "S"], directed: bool) -> Lines:
+    xp = array_module(demand, degree, packet)
+    kinds = [demand, demand.T] if directed else [demand, demand.T, (demand + demand.T) / 2]
+    return Lines(xp.sort(xp.concatenate(kinds), axis=1), *(xp.tile(x, len(kinds)) for x in (degree, packet)))
+
+
+def bound_of(lines: Lines, nic, delay, switches: int, all_stop: bool, first_free: bool) -> Float[Array, ""]:
+    """`lower_bound` of lines; `nic`, `delay`: arrays of one number."""
+    return (_all_stop_bound if all_stop else _kept_bound)(lines, nic, delay, switches, first_free)
 
 
 def _all_stop_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
-    shown = _counts(lines)  # configurations on all switches, those that count
+    xp, shown = array_module(*lines), _counts(lines)  # configurations on all switches, those that count
     some, ports = shown > 0, lines.degree[None] // switches
-    turns = jnp.maximum(shown - switches, 0) if first_free else jnp.maximum(shown, switches)
+    turns = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
     loaded = lines.loaded(nic, delay * (turns * ports).astype(nic.dtype))
-    line = jnp.maximum(jnp.where(some, loaded, 0), lines.besides(shown * ports)).max(1, initial=0)
-    in_turn = jnp.maximum(-(-shown[:, 0] // switches) - int(first_free), 0)
-    return jnp.maximum(line, delay * in_turn.astype(nic.dtype)).min()
+    line = xp.maximum(xp.where(some, loaded, 0), lines.besides(shown * ports)).max(1, initial=0)
+    in_turn = xp.maximum(-(-shown[:, 0] // switches) - int(first_free), 0)
+    return xp.maximum(line, delay * in_turn.astype(nic.dtype)).min()
 
 
 def _kept_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
-    met, degree = _counts(lines), lines.degree[None]  # partners by circuits
-    changed = jnp.maximum(met - degree, 0) if first_free else jnp.maximum(met, degree)
+    xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # partners by circuits
+    changed = xp.maximum(met - degree, 0) if first_free else xp.maximum(met, degree)
     loaded = lines.loaded(nic, delay * changed.astype(nic.dtype))
-    in_turn = jnp.maximum(-(-met // jnp.maximum(degree, 1)) - int(first_free), 0)
-    circuits = jnp.where(degree > 0, jnp.maximum(loaded, delay * in_turn.astype(nic.dtype)), jnp.inf)
-    besides = lines.besides(jnp.broadcast_to(met, circuits.shape))
-    return jnp.maximum(jnp.where(met > 0, circuits, 0), besides).min(0).max(initial=0)
+    in_turn = xp.maximum(-(-met // xp.maximum(degree, 1)) - int(first_free), 0)
+    circuits = xp.where(degree > 0, xp.maximum(loaded, delay * in_turn.astype(nic.dtype)), xp.inf)
+    besides = lines.besides(xp.broadcast_to(met, circuits.shape))
+    return xp.maximum(xp.where(met > 0, circuits, 0), besides).min(0).max(initial=0)
 
 
 def _counts(lines: Lines) -> Int[Array, "M 1"]:
-    return jnp.arange(lines.bytes.shape[1] + 1, dtype=lines.degree.dtype)[:, None]
+    return array_module(*lines).arange(lines.bytes.shape[1] + 1, dtype=lines.degree.dtype)[:, None]

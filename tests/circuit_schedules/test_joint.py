@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.ending import end_s
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe
-from mfabric_jax.circuit_schedules.joint import STARTS, _searched, _traded, joint
+from mfabric_jax.circuit_schedules.joint import STARTS, Move, _durations, _Search, _traded, joint
 from mfabric_jax.circuit_schedules.placing import problem_of
 from tests.circuit_schedules.schedulers import network
 
@@ -36,6 +36,12 @@ def test_a_search_gains_where_hot_servers_leave_room():
     assert end_s(problem, joint(demand, programmes=60, **given)) < 0.97 * best
 
 
+def searched(problem, configurations, switch, programmes):
+    search = _Search(problem, _durations(problem, Move(configurations, switch)), programmes)
+    search.run()
+    return end_s(problem, search.best.schedule)
+
+
 def test_durations_that_no_start_finds():
     # Two slices of 3 and 1, packet NICs of 0.25: the best leaves the lighter cycle to them, 4 s as by hand.
     demand = 3 * np.eye(3)[[1, 2, 0]] + np.eye(3)[[2, 0, 1]]
@@ -51,12 +57,11 @@ def test_a_search_drops_and_trades():
     problem = problem_of(5 * here[0] + there[0] + here[1] + 5 * there[1], **network(delay_s=3.0))
     start = (here + there).astype(int), np.array([5.0, 5.0]), np.zeros(2, int)
     assert end_s(problem, start) == 16
-    assert end_s(problem, _searched(problem, start, 30)) == pytest.approx(12)
+    assert searched(problem, start[0], start[2], 30) == pytest.approx(12)
     # Both cycles with their best durations end at 4.8 s; the heavier alone at 4.
     cycles = np.eye(3, dtype=int)[[[1, 2, 0], [2, 0, 1]]]
     problem = problem_of(3 * cycles[0] + cycles[1], **network(packet_Bps=0.25, delay_s=1.0))
-    start = cycles, np.array([3.0, 1.0]), np.zeros(2, int)
-    assert end_s(problem, _searched(problem, start, 10)) == pytest.approx(4)
+    assert searched(problem, cycles, np.zeros(2, int), 10) == pytest.approx(4)
 
 
 def test_trades_keep_what_both_cover():

@@ -1,0 +1,233 @@
+"""The linear programme of `joint`, compiled by numba: the best durations of given configurations.
+
+    min T:  turns + sum of t on each switch <= T,  sum of t_k C_k + e >= need,  lines of e <= packet T.
+
+With e left out, in cuts: for a line (what one server sends, or receives) and any of its partners J,
+
+    sum over J of (sum of t_k C_k) + packet T >= sum over J of need;
+
+without packet NICs for every pair alone, and packet = 0. At given t and T the partners of which something is left are
+the cut of a line that is missed by most. So the dual, with a row for each t and for T, is solved by the primal simplex
+method, cuts being its columns, made as they enter. Its value rises from 0 to the least T and is below it all the way:
+what cannot end before `limit` is abandoned as soon as that is proven. Rows have a right side of 0, which stalls:
+they are perturbed by NUDGE, as if a second of circuits cost that much of T. Source: column generation (Gilmore and
+Gomory, Operations Research 9, 1961); the cuts are those of a flow with supplies.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.assignment_loops import compiled
+
+NUDGE = 1e-9  # of T, for a second of each configuration
+MISSED = 1e-10  # of the least time of any schedule: less is no missed cut
+PIVOT = 1e-11  # entries of a column from here on may leave
+PIVOTS = 40  # for each duration and server, at the most
+EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
+ENDED, LATER, NEVER, LOST = 0, 1, 2, 3  # solved; not before the limit; circuits reach too few pairs; out of pivots
+NO_LINE, NOTHING = -1, -2  # of what is missed: a clock or a sign; nothing is
+
+
+class Circuits(NamedTuple):
+    """Circuits of configurations, those of k from first[k] to first[k + 1]."""
+
+    first: np.ndarray  # [K + 1]
+    row: np.ndarray  # [N]
+    column: np.ndarray  # [N]
+    count: np.ndarray  # [N]
+    switch: np.ndarray  # [K]
+
+
+class Room(NamedTuple):
+    """What the loops keep; n = K + 1 rows of the dual."""
+
+    inverse: np.ndarray  # [n n] of the basis
+    level: np.ndarray  # [n] of basic variables: prices
+    gain: np.ndarray  # [n] what one of each adds
+    line: np.ndarray  # [n] of a basic cut; -1: none
+    members: np.ndarray  # [n S] partners of a basic cut
+    primal: np.ndarray  # [n] t, T
+    entering: np.ndarray  # [n] column
+    partners: np.ndarray  # [S] of the entering cut
+    left: np.ndarray  # [S S]
+    clock: np.ndarray  # [switches]
+
+
+def solve(need, circuits, turns, packet, limit, room, price):
+    """How it ended: `room.primal` holds t and T; `price` [S S] of a second of circuit, over T.
+
+    `need` [S S], `turns` [switches] of each and `limit` in units of the least time of any schedule.
+    """
+    many = len(room.level)
+    _begin(room)
+    for _ in range(PIVOTS * (many + len(need))):
+        if _value(room) >= limit:
+            return LATER
+        line, more = _missed(need, circuits, turns, packet, room)
+        if line == NOTHING:
+            _prices(room, price)
+            return ENDED
+        leaving = _leaving(room)
+        if leaving < 0:
+            return NEVER
+        _pivot(room, leaving, line, more)
+    return LOST
+
+
+@compiled
+def _value(room):
+    """Of the dual; `room.primal` becomes t and T."""
+    value = 0.0
+    room.primal[:] = 0
+    for r in range(len(room.level)):
+        if room.gain[r] != 0:
+            value += room.gain[r] * room.level[r]
+            for k in range(len(room.level)):
+                room.primal[k] += room.gain[r] * room.inverse[r, k]
+    return value
+
+
+@compiled
+def _leaving(room):
+    """The basic variable that is the first to be 0 as the entering column rises, -1: none; `room.primal` becomes the
+    direction of all."""
+    leaving, step, most = -1, np.inf, 0.0
+    for r in range(len(room.level)):
+        along = 0.0
+        for k in range(len(room.level)):
+            along += room.inverse[r, k] * room.entering[k]
+        room.primal[r] = along
+        if along > PIVOT:
+            ratio = room.level[r] / along
+            if ratio < step - EVEN or (ratio < step + EVEN and along > most):
+                step, leaving, most = min(ratio, step), r, along
+    return leaving
+
+
+@compiled
+def _begin(room):
+    many = len(room.level)
+    room.inverse[:] = 0
+    room.gain[:] = 0
+    room.line[:] = -1
+    for k in range(many):
+        room.inverse[k, k] = 1
+        room.level[k] = NUDGE * (1 + k / many)
+    room.level[many - 1] = 1
+
+
+@compiled
+def _pivot(room, leaving, line, more):
+    """The entering column takes the place of a basic one; `room.primal` is its direction."""
+    inverse, level, along = room.inverse, room.level, room.primal
+    many = len(level)
+    scale = 1 / along[leaving]
+    for k in range(many):
+        inverse[leaving, k] *= scale
+    level[leaving] = max(level[leaving] * scale, 0.0)
+    for r in range(many):
+        if r != leaving and along[r] != 0:
+            for k in range(many):
+                inverse[r, k] -= along[r] * inverse[leaving, k]
+            level[r] = max(level[r] - along[r] * level[leaving], 0.0)
+    room.gain[leaving], room.line[leaving] = more, line
+    for j in range(len(room.partners)):
+        room.members[leaving, j] = room.partners[j]
+
+
+@compiled
+def _missed(need, circuits, turns, packet, room):
+    """(Line, right side) of what is missed by most, its column in `room.entering`; or `NO_LINE`, or `NOTHING`."""
+    many, primal = len(room.level), room.primal
+    _leave(need, circuits, turns, room)
+    worst, line, sign, lane = MISSED, NOTHING, -1, -1
+    for k in range(many - 1):
+        if -primal[k] > worst:
+            worst, line, sign = -primal[k], NO_LINE, k
+    for one in range(len(turns)):
+        if room.clock[one] - primal[many - 1] > worst:
+            worst, line, sign, lane = room.clock[one] - primal[many - 1], NO_LINE, -1, one
+    worst, line = _missed_line(need, packet, worst, line, room)
+    room.entering[:] = 0
+    if line >= 0:
+        room.entering[many - 1] = packet
+        return line, _column(need, circuits, room, line)
+    room.partners[:] = False
+    if lane >= 0:
+        for k in range(many - 1):
+            room.entering[k] = -1.0 if circuits.switch[k] == lane else 0.0
+        room.entering[many - 1] = 1
+        return line, turns[lane]
+    room.entering[max(sign, 0)] = 1
+    return line, 0.0
+
+
+@compiled
+def _leave(need, circuits, turns, room):
+    """What circuits leave of every pair, negative where they carry more; when every switch ends."""
+    size = len(need)
+    for lane in range(len(turns)):
+        room.clock[lane] = turns[lane]
+    for i in range(size):
+        for j in range(size):
+            room.left[i, j] = need[i, j]
+    for k in range(len(room.primal) - 1):
+        seconds = room.primal[k]
+        if seconds != 0:
+            room.clock[circuits.switch[k]] += seconds
+            for n in range(circuits.first[k], circuits.first[k + 1]):
+                room.left[circuits.row[n], circuits.column[n]] -= seconds * circuits.count[n]
+
+
+@compiled
+def _missed_line(need, packet, worst, line, room):
+    """The line missed by more than `worst`, and its partners; without packet NICs one pair."""
+    size, left, budget, pair = len(need), room.left, packet * room.primal[-1], -1
+    for i in range(size):
+        sent = received = -budget
+        for j in range(size):
+            if packet > 0:
+                sent += max(left[i, j], 0.0)
+                received += max(left[j, i], 0.0)
+            elif left[i, j] > worst and need[i, j] > 0:
+                worst, line, pair = left[i, j], i, j
+        if packet > 0 and sent > worst:
+            worst, line = sent, i
+        if packet > 0 and received > worst:
+            worst, line = received, size + i
+    if line >= 0:
+        for j in range(size):
+            here = left[line, j] if line < size else left[j, line - size]
+            room.partners[j] = here > 0 if packet > 0 else j == pair
+    return worst, line
+
+
+@compiled
+def _column(need, circuits, room, line):
+    """Circuits of every configuration to the partners of a line; what these need."""
+    size, more = len(need), 0.0
+    for j in range(size):
+        if room.partners[j]:
+            more += need[line, j] if line < size else need[j, line - size]
+    for k in range(len(room.level) - 1):
+        for n in range(circuits.first[k], circuits.first[k + 1]):
+            i, j = circuits.row[n], circuits.column[n]
+            if (line == i and room.partners[j]) or (line == size + j and room.partners[i]):
+                room.entering[k] += circuits.count[n]
+    return more
+
+
+@compiled
+def _prices(room, price):
+    size = len(price)
+    price[:] = 0
+    for r in range(len(room.level)):
+        line = room.line[r]
+        if line >= 0:
+            for j in range(size):
+                if room.members[r, j]:
+                    if line < size:
+                        price[line, j] += room.level[r]
+                    else:
+                        price[j, line - size] += room.level[r]

@@ -1,0 +1,79 @@
+"""The best durations of given configurations on given switches, and what they say a new one is worth."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.matching import refined
+from mfabric_jax.circuit_schedules.placing import Placed, Problem
+from mfabric_jax.loops import kept, made_once
+
+USED = 1e-12  # of the least time: shorter configurations are rounding
+
+
+class Programme(NamedTuple):
+    seconds: np.ndarray  # [K]
+    price: np.ndarray  # [S S] of T, for a second of circuit of each pair
+
+
+def programme(
+    problem: Problem, configurations: np.ndarray, switch: np.ndarray, packet: float, limit_s: float = np.inf
+) -> Programme | None:
+    """None where the best durations do not end before `limit_s`, or circuits and packet NICs reach too few pairs.
+
+    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's packet NICs over a circuit's, paced. See
+    `duration_loops`.
+    """
+    from mfabric_jax.circuit_schedules.duration_loops import ENDED, Room
+
+    unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
+    room = Room(
+        *(np.empty((many, many)), np.empty(many), np.empty(many), np.empty(many, np.int64)),
+        *(np.empty((many, servers), np.bool_), np.empty(many), np.empty(many), np.empty(servers, np.bool_)),
+        *(np.empty((servers, servers)), np.empty(problem.switches)),
+    )
+    turns, price = problem.clocks(np.zeros(many - 1), switch) / unit, np.empty((servers, servers))
+    facts = turns, float(packet), float(limit_s / unit)
+    ended = _programme_loop()(problem.need / unit, circuits_of(configurations, switch), *facts, room, price)
+    return Programme(np.maximum(room.primal[:-1], 0) * unit, price) if ended == ENDED else None
+
+
+def shown(problem: Problem, configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray) -> Placed:
+    """The schedule of a programme's durations: those of use, without packet NICs raised until all is carried."""
+    used = seconds > USED * problem.busiest_s
+    configurations, seconds, switch = configurations[used], seconds[used], switch[used]
+    if not problem.packet:
+        seconds = refined(problem.need, list(configurations), seconds.tolist())
+    return configurations, seconds, switch
+
+
+def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray, over: np.ndarray) -> np.ndarray:
+    """[K K], of k < l; `over` [S S]: see `trade_loops`."""
+    count, servers = len(seconds), len(over)
+    gain, circuits = np.zeros((count, count)), circuits_of(configurations, switch)
+    _trade_loop()(circuits, seconds, over, np.empty((2, servers)), np.empty((2, servers), np.int64), gain)
+    return gain
+
+
+def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> Any:
+    """As loops read them."""
+    from mfabric_jax.circuit_schedules.duration_loops import Circuits
+
+    which, row, column = np.nonzero(configurations)
+    first = np.searchsorted(which, np.arange(len(switch) + 1))
+    return Circuits(first, row, column, configurations[which, row, column].astype(float), np.asarray(switch))
+
+
+@made_once
+def _programme_loop() -> Callable[..., int]:
+    from mfabric_jax.circuit_schedules.duration_loops import solve
+
+    return kept(solve)
+
+
+@made_once
+def _trade_loop() -> Callable[..., None]:
+    from mfabric_jax.circuit_schedules.trade_loops import gains
+
+    return kept(gains)

@@ -1,0 +1,72 @@
+"""The steps of `eclipse` for directed circuits, compiled by numba: an assignment starts from the prices of the last."""
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled
+
+
+def steps(wanted, room, delay, least, alphas, columns, seconds):
+    """How many steps there are: column of every row `columns` [K S], `seconds` [K] of each. `room` [s] of all switches
+    and ports; `least`: entries below count as none. See `eclipse.windowed`."""
+    size, found = len(wanted), 0
+    left, cost, price = wanted.copy(), np.empty((size, size)), np.zeros(size)
+    column, row = np.empty(size, np.int64), np.empty(size, np.int64)
+    length, index, values = np.empty(2 * size), np.empty(2 * size, np.int64), np.empty(size * size)
+    while room - delay > least and found < len(seconds):
+        count = 0
+        for i in range(size):
+            for j in range(size):
+                if left[i, j] > least:
+                    values[count] = left[i, j]
+                    count += 1
+        if not count:
+            break
+        rising = np.sort(values[:count])
+        many = 0
+        for n in range(count):
+            if not n or rising[n] != rising[many - 1]:
+                rising[many] = rising[n]
+                many += 1
+        best, last = 0.0, -1.0
+        for n in range(alphas):
+            at = round(n * (many - 1) / max(alphas - 1, 1))
+            alpha = min(rising[at], room - delay)
+            if alpha == last or _most(left, alpha, length[:size]) <= best * (alpha + delay):
+                continue
+            last = alpha
+            for i in range(size):
+                for j in range(size):
+                    cost[i, j] = -min(left[i, j], alpha)
+            assign(cost, price, column, row, length, index)
+            carried = 0.0
+            for i in range(size):
+                carried -= cost[i, column[i]]
+            if carried > best * (alpha + delay):
+                best = carried / (alpha + delay)
+                seconds[found] = alpha
+                columns[found] = column
+        if best <= 0:
+            break
+        for i in range(size):
+            j = columns[found, i]
+            left[i, j] = max(left[i, j] - seconds[found], 0.0)
+        room -= seconds[found] + delay
+        found += 1
+    return found
+
+
+@compiled
+def _most(left, alpha, lines):
+    """No matching carries more in `alpha`: the largest entries of rows, or of columns."""
+    rows = columns = 0.0
+    lines[:] = 0
+    for i in range(len(left)):
+        most = 0.0
+        for j in range(len(left)):
+            value = min(left[i, j], alpha)
+            most = max(most, value)
+            lines[j] = max(lines[j], value)
+        rows += most
+    for j in range(len(left)):
+        columns += lines[j]
+    return min(rows, columns)

@@ -1,0 +1,154 @@
+"""The schedule that provably ends first, of a few servers and configurations: a mixed-integer linear programme (HiGHS).
+
+    min T:  sum of t on each switch + its turns <= T,  sum of s_k + e >= demand,  lines of e <= packet rate T,
+            s_k,ij <= t_k,  s_k,ij <= demand_ij x_k,ij,  lines of s_k <= ports t_k,  lines of x_k <= ports,
+
+with binary circuits x and a binary u_k for each configuration in use, which turns. s_k are the seconds that one circuit
+of each pair carries in configuration k; lines of s_k are implied, and make the relaxation tight. Parallel circuits of a
+pair are layers of x. Configurations of a switch are alike, so the longest come first. T is the end that schedulers plan
+with (`placing.Problem.planned_s`): packet NICs are paced, turns stop all circuits. Derived here.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit, positive, whole
+from mfabric_jax.circuit_schedules.durations import programme, shown
+from mfabric_jax.circuit_schedules.joint import joint
+from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
+from mfabric_jax.extras import extra
+
+MOST = 400  # binary circuits
+GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
+MARGIN = 1e-6  # relative, above the end of a known schedule
+
+
+def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[Network]) -> Placed:
+    """`most`: configurations on each switch; `limit_s`: seconds for the proof.
+
+    `InputError` for more circuits than `MOST`, `Misfit` where so few configurations do not carry everything, or no
+    proof was found in time.
+    """
+    problem = problem_of(demand, **network)
+    positive("limit_s", limit_s)
+    layers, servers = problem.lanes * whole("most", most), len(problem.need)
+    if layers * servers * (servers - 1) > MOST:
+        asked = f"most x switches x ports x servers x (servers - 1) = {layers * servers * (servers - 1)}"
+        raise InputError(f"an exact schedule needs {asked} binary circuits: at most {MOST} are allowed.")
+    known = joint(demand, **network)
+    if not problem.need.any() or not layers:
+        return known
+    fits = np.bincount(known[2], minlength=problem.switches).max(initial=0) <= most
+    circuits = _solved(problem, most, limit_s, problem.planned_s(known) if fits else np.inf)
+    switch = np.repeat(np.arange(problem.switches), most)
+    used = circuits.any((1, 2))
+    found = programme(problem, circuits[used], switch[used], problem.packet)
+    assert found is not None
+    return shown(problem, circuits[used], found.seconds, switch[used])
+
+
+class _Columns(NamedTuple):
+    """Numbers of the variables."""
+
+    seconds: np.ndarray  # [K]
+    used: np.ndarray  # [K]
+    circuit: np.ndarray  # [K ports S S]
+    carried: np.ndarray  # [K ports S S]
+    packets: np.ndarray  # [S S]
+    end: int
+
+
+def _columns(problem: Problem, most: int) -> _Columns:
+    count, servers = most * problem.switches, len(problem.need)
+    shapes = [(count,), (count,), *[(count, problem.ports, servers, servers)] * 2, (servers, servers)]
+    ends = np.cumsum([np.prod(shape) for shape in shapes])
+    parts = np.split(np.arange(ends[-1]), ends[:-1])
+    return _Columns(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)), int(ends[-1]))  # type: ignore[arg-type]
+
+
+class _Rows:
+    """low <= sum of coefficient * variable <= high."""
+
+    def __init__(self):
+        self.variables, self.values, self.low, self.high = [], [], [], []
+
+    def add(self, terms: Sequence[tuple[Any, float]], low: Any, high: float = np.inf) -> None:
+        variables = [np.ravel(variable) for variable, _ in terms]
+        self.variables.append(np.concatenate(variables))
+        each = [np.full(len(some), value) for some, (_, value) in zip(variables, terms, strict=True)]
+        self.values.append(np.concatenate(each))
+        self.low.append(low)
+        self.high.append(high)
+
+    def matrix(self, columns: int):
+        from scipy.sparse import csr_array
+
+        at = np.repeat(np.arange(len(self.values)), [len(values) for values in self.values])
+        shape = len(self.values), columns
+        return csr_array((np.concatenate(self.values), (at, np.concatenate(self.variables))), shape=shape)
+
+
+def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.ndarray:
+    """Circuits [K S S] of the best configurations, those of each switch together."""
+    with extra("exact", "an exact schedule"):
+        from scipy.optimize import Bounds, LinearConstraint, milp
+    unit, at = problem.busiest_s, _columns(problem, most)
+    need, rows = problem.need / unit, _Rows()
+    for i, j in np.argwhere(need):
+        rows.add([(at.carried[:, :, i, j], 1), (at.packets[i, j], 1)], need[i, j])
+    for k in range(len(at.seconds)):
+        _configuration(rows, at, k, problem, need)
+    for side in (at.packets, at.packets.T):
+        for line in side:
+            rows.add([(line, -1), (at.end, problem.packet)], 0)
+    for lane in range(problem.switches):
+        _clock(rows, at, slice(lane * most, (lane + 1) * most), problem.delay_s / unit, problem.first_free)
+    low: Any = np.array(rows.low)
+    high: Any = np.array(rows.high)
+    upper: Any = np.full(at.end + 1, np.inf)
+    upper[at.used] = 1
+    upper[at.circuit] = (need > 0) if problem.directed else (problem.wanted > 0)
+    upper[at.end] = known_s / unit * (1 + MARGIN)
+    kinds, cost = np.zeros((2, at.end + 1))
+    kinds[at.used] = kinds[at.circuit] = cost[at.end] = 1
+    done = milp(
+        cost,
+        constraints=LinearConstraint(rows.matrix(at.end + 1), low, high),
+        integrality=kinds,
+        bounds=Bounds(0, upper),
+        options={"time_limit": limit_s, "mip_rel_gap": GAP},
+    )
+    if done.status == 1:
+        raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: allow more seconds or fewer of most.")
+    if done.x is None:
+        raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: allow more.")
+    return np.rint(done.x[at.circuit]).astype(np.int64).sum(1)
+
+
+def _configuration(rows: _Rows, at: _Columns, k: int, problem: Problem, need: np.ndarray) -> None:
+    pairs = np.argwhere(need)
+    rows.add([(at.used[k], need.max()), (at.seconds[k], -1)], 0)
+    for layer in range(problem.ports):
+        for i, j in pairs:
+            carried = at.carried[k, layer, i, j]
+            rows.add([(at.seconds[k], 1), (carried, -1)], 0)
+            rows.add([(at.circuit[k, layer, i, j], float(need[i, j])), (carried, -1)], 0)
+        if not problem.directed:
+            for i, j in zip(*np.triu_indices(len(need), 1), strict=True):
+                rows.add([(at.circuit[k, layer, i, j], 1), (at.circuit[k, layer, j, i], -1)], 0, 0)
+    for line in range(len(need)):
+        for side in (np.s_[:, line, :], np.s_[:, :, line]):
+            rows.add([(at.seconds[k], problem.ports), (at.carried[k][side], -1)], 0)
+            rows.add([(at.used[k], problem.ports), (at.circuit[k][side], -1)], 0)
+
+
+def _clock(rows: _Rows, at: _Columns, own: slice, turn: float, first_free: bool) -> None:
+    """A switch ends by T; the longest of its configurations come first."""
+    turns = at.used[own][1:] if first_free else at.used[own]
+    rows.add([(at.end, 1), (at.seconds[own], -1), (turns, -turn)], 0)
+    for part in (at.seconds[own], at.used[own]):
+        for one, other in itertools.pairwise(part):
+            rows.add([(one, 1), (other, -1)], 0)
