@@ -134,7 +134,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "replay": {"commands/replay.py", "sweep/replays.py"},
     "failures": {"commands/failures.py"},
     "export": {"commands/export.py"},
-    "serving": {"commands/serve.py"},
+    "serving": {"commands/serve.py", "validation/serving_steps.py"},
     "recordings": {"commands/traces.py", "commands/traces_study.py"},
     "measurements": {"commands/calibrate_nccl.py"},
     "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},

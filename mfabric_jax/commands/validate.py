@@ -1,4 +1,4 @@
-"""`mfabric validate packet` and `mfabric validate training`: predictions beside what was measured."""
+"""`mfabric validate packet`, `training` and `serving`: predictions beside what was measured."""
 
 import dataclasses
 from pathlib import Path
@@ -16,15 +16,16 @@ class Options(shared.OnDevice):
     packet: runs of a packet-level simulator, at flow level: exact max-min fluid completion, headers taken off the line
     rate; beside it the same corrected by what the run's transport takes and adds. Queues and losses are in neither.
     training: seconds of a step of trainings on real clusters, which the package knows with their sources.
+    serving: kernels of dispatch and combine, steps of decoding and passes of prefill, with theirs.
     """
 
     what: Annotated[
-        Literal["packet", "training"],
-        Positional("packet|training", "to know what first; allowed: packet, training", "validation"),
+        Literal["packet", "training", "serving"],
+        Positional("packet|training|serving", "to know what first; allowed: packet, training, serving", "validation"),
     ]
-    """packet: runs of a packet-level simulator; training: steps of trainings."""
+    """packet: runs of a packet-level simulator; training: steps of trainings; serving: inference."""
     rows: Annotated[tuple[str, ...], Positional("ROW")] = ()
-    """Rows of `training` (default: all)."""
+    """Rows of `training` or `serving` (default: all); of `serving` also a benchmark, for all of its rows."""
     runs: str | None = None
     """A folder of packet-level runs, one .json file each."""
     transport: str = "named"
@@ -36,16 +37,23 @@ class Options(shared.OnDevice):
     """Rows to a .csv or .parquet file."""
     picture: str | None = None
     """A picture of the errors of `training`, .png, .pdf or .svg; NAME-memory beside it: of memory."""
+    figures: str | None = None
+    """Pictures of the errors of `serving` to a folder."""
 
 
 def run(options: Options) -> None:
-    if options.what == "training":
-        return _trainings(options)
+    if options.what != "packet" and options.runs is not None:
+        raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
+    if options.what != "training" and options.picture is not None:
+        raise InputError(f"a picture is of validate training; leave out --picture {options.picture}.")
+    if options.what != "serving" and options.figures is not None:
+        raise InputError(f"figures are of validate serving; leave out --figures {options.figures}.")
+    if options.what != "packet":
+        return _trainings(options) if options.what == "training" else _servings(options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
-    if options.rows or options.picture is not None:
-        which = f"rows are of validate training; leave out {options.rows[0]!r}." if options.rows else None
-        raise InputError(which or f"a picture is of validate training; leave out --picture {options.picture}.")
+    if options.rows:
+        raise InputError(f"rows are of validate training and serving; leave out {options.rows[0]!r}.")
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import validation
     from mfabric_jax.fabric.transport import get_transport
@@ -68,8 +76,6 @@ def run(options: Options) -> None:
 
 
 def _trainings(options: Options) -> None:
-    if options.runs is not None:
-        raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
     from mfabric_jax.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
     asked = trainings(options.rows)
@@ -92,3 +98,30 @@ def _trainings(options: Options) -> None:
         path = Path(options.picture)
         shared.tell(figures.steps(rows, path))
         shared.tell(figures.memory(rows, path.with_stem(f"{path.stem}-memory")))
+
+
+def _servings(options: Options) -> None:
+    shared.check_outputs(options.out, figures=options.figures)
+    shared.start_jax("float64", options.device)
+    from mfabric_jax.report.tables import servings as table
+    from mfabric_jax.simulation.results import provenance
+    from mfabric_jax.validation.serving_steps import serving_bands, serving_rows, serving_summary, servings
+
+    asked = servings(options.rows)
+
+    rows = []
+    with shared.bar("validate", "row", len(asked)) as bar:
+        for row in serving_rows(asked):
+            rows.append(row)
+            bar.update()
+    given = {"command": "validate serving", "rows": [one.name for one in asked]}
+    shared.write(rows, options.out, given | provenance("float64"))
+    print(table(rows, serving_summary(rows), serving_bands(rows)))
+    if options.figures is not None:
+        from mfabric_jax.report import figures
+
+        steps = [row for row in rows if row["low_s"] is not None]
+        if len(steps) < len(rows):
+            shared.tell(figures.calls(rows, Path(options.figures) / "calls.png"))
+        if steps:
+            shared.tell(figures.steps(steps, Path(options.figures) / "steps.png"))

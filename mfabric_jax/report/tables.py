@@ -243,6 +243,39 @@ def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
     return "\n\n".join([*tables, _OF_STEPS])
 
 
+_CALLS = (
+    *(Column("row"), Column("predicted_us", "predicted [us]", digits=4)),
+    *(Column("measured_us", "measured [us]", digits=4), Column("error", "error", percent=True)),
+    Column("constant", "constant"),
+)
+_SERVED = (
+    *(Column("row"), Column("predicted_ms", "predicted [ms]", places=1), Column("low_ms", "from", places=1)),
+    *(Column("high_ms", "to", places=1), Column("measured_ms", "measured [ms]", places=1), Column("inside")),
+)
+_CALL_ERRORS = (
+    *(Column("kernels"), Column("rows"), Column("mean_error", "mean |error|", percent=True)),
+    Column("worst_error", "worst", percent=True),
+)
+_BANDS = "what", "rows", "inside", Column("widest", "widest band, to over from", places=2)
+_OF_SERVING = (
+    "Dispatch and combine: error is predicted over measured, less 1; counted are rows of 32 tokens or more that no\n"
+    "constant was taken from. Steps: the band is from both micro-batches hidden by fast kernels to none hidden with\n"
+    "slow ones; nothing is fitted to a step. Sources and notes are columns of --out."
+)
+
+
+def servings(rows: Rows, summary: Rows, bands: Rows) -> str:
+    """The table of `mfabric validate serving`: kernels alone, whole steps, the errors by kernels, and the bands."""
+    calls, steps = [row for row in rows if row["low_s"] is None], [row for row in rows if row["low_s"] is not None]
+    shown = [
+        {**row} | {f"{name}_us": units.to_us(row[f"{name}_s"]) for name in ("predicted", "measured")} for row in calls
+    ]
+    ends = ("predicted", "low", "high", "measured")
+    timed = [{**row} | {f"{name}_ms": units.to_ms(row[f"{name}_s"]) for name in ends} for row in steps]
+    every = (shown, _CALLS), (timed, _SERVED), (summary, _CALL_ERRORS), (bands, _BANDS)
+    return "\n\n".join([*(plain(part, columns) for part, columns in every if part), _OF_SERVING])
+
+
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row} | {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted", "corrected")}
 

@@ -120,10 +120,10 @@ class Deployment:
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
         """A pass of prefill over two micro-batches (or one)."""
         serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
-        wires, gpu = pool.wires(nic_gbps), pool.group.gpu
+        wires = pool.wires(nic_gbps)
 
         def of(tokens: float) -> parts.Parts:
-            attention = parts.prompt_attention_s(pool.model, gpu, rate, tokens, self.prompt)
+            attention = parts.prompt_attention_s(pool.model, rate, tokens, self.prompt)
             split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
             one = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
             return one._replace(head_s=one.head_s * 0.0)  # of the last token of a prompt alone

@@ -69,6 +69,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
     decoding = deployed.decoding(numbers)
     step, gpu = decoding.step, deployed.decode.group.gpu
     fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
+    passes = [deployed.prefilling(numbers.nic_gbps, how) for how in HOW]
     dollars, joules = deployed.per_gpu()
     most, held = deployed.most_requests(numbers.context), float(decoding.requests)
     joules_per_million = deployed.per_million(joules, decoding, numbers.nic_gbps)
@@ -98,7 +99,10 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "beside_s": float(step.beside_s),
         "exposed_comm_s": float(step.exposed_s),
         "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
-        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(deployed.prefilling(numbers.nic_gbps).step_s),
+        "prefill_s": float(passes[1].step_s),
+        "prefill_low_s": float(passes[-1].overlapped_s),
+        "prefill_high_s": float(passes[0].serial_s),
+        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(passes[1].step_s),
         "prefill_gpus": float(deployed.prefill_share(decoding, numbers.nic_gbps)),
         "requests": held,
         "most_requests": float(most),

@@ -19,6 +19,7 @@ from mfabric_jax.serving.families import Family, Kernel
 from mfabric_jax.serving.group import Crossing
 from mfabric_jax.serving.loads import SURE, Load
 from mfabric_jax.workload import Gpu
+from mfabric_jax.workload.kernels import Rates as Measured
 from mfabric_jax.workload.kernels import rates_of, table
 from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Linear
 
@@ -37,7 +38,7 @@ STATE = 4.0  # bytes of an element of a linear attention's state
 
 class Rates(NamedTuple):
     """What a GPU achieves: FLOP/s of products, of grouped ones, of bf16 products, of attention in decoding; bytes/s of
-    memory, and when attention reads a cache; seconds of a launch."""
+    memory, and when attention reads a cache; seconds of a launch; what attention over whole prompts achieves."""
 
     products: float
     grouped: float
@@ -46,7 +47,7 @@ class Rates(NamedTuple):
     memory_Bps: float
     cache_Bps: float
     launch_s: float
-    peak: float
+    prompts: Measured
 
 
 def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> Rates:
@@ -70,7 +71,7 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
         memory_Bps=found.memory_Bps,
         cache_Bps=min(1.0, memory * swing[0]) * gpu.memory_Bps,
         launch_s=float(units.us(table()["launch"]["us"])),
-        peak=gpu.bf16_flops,
+        prompts=found,
     )
 
 
@@ -156,12 +157,12 @@ def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: 
     return total
 
 
-def prompt_attention_s(model: Model, gpu: Gpu, rate: Rates, tokens: Any, prompt: Any):
+def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
     """Attention of one layer over whole prompts [s]."""
-    total, measured = KERNELS["attention"] * rate.launch_s, rates_of(gpu)
+    total = KERNELS["attention"] * rate.launch_s
     for kind, share in model.of.attention.shares:
         length = max(2, int(prompt))
-        core = tokens * kind.score_flops(length) / measured.scores(length, kind.width, backward=False)
+        core = tokens * kind.score_flops(length) / rate.prompts.scores(length, kind.width, backward=False)
         total = total + share * (_projections_s(model, kind, rate, tokens) + core)
     return total
 

@@ -1,4 +1,4 @@
-"""Comparison of the simulator with packet-level runs, with steps of real trainings and with the paper."""
+"""Comparison of the simulator with packet-level runs, with real trainings and serving, and with the paper."""
 
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from mfabric_jax.validation.packets import packet_rows as packet_rows
     from mfabric_jax.validation.packets import predict as predict
     from mfabric_jax.validation.packets import read_runs as read_runs
+    from mfabric_jax.validation.serving_steps import serving_rows as serving_rows
+    from mfabric_jax.validation.serving_steps import servings as servings
     from mfabric_jax.validation.training_steps import training_rows as training_rows
     from mfabric_jax.validation.training_steps import trainings as trainings
 
@@ -16,6 +18,7 @@ __getattr__ = at_first_use(
     __name__,
     {
         "packets": ("packet_groups", "packet_rows", "predict", "read_runs"),
+        "serving_steps": ("serving_rows", "servings"),
         "training_steps": ("training_rows", "trainings"),
     },
 )

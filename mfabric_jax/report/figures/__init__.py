@@ -10,6 +10,7 @@ from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.measured import measured_times as measured_times
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
+from mfabric_jax.report.figures.serving import calls as calls
 from mfabric_jax.report.figures.serving import served as served
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from mfabric_jax.checks import InputError
@@ -10,6 +11,7 @@ from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.grid import Rows, front, grouped, values_of
 
 PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
+PERCENT = 100
 
 
 def served_chart(rows: Rows) -> Chart:
@@ -34,6 +36,31 @@ def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     negative = [(-user, -each) for user, each in points]
     kept = front(negative)
     return [(-user, -each) for user, each in kept]
+
+
+def calls_chart(rows: Rows) -> Chart:
+    """Errors of dispatch and of combine by EP, a look for each family of kernels."""
+    known = [row for row in rows if row["low_s"] is None]
+    if not known:
+        raise InputError("the figure of kernels needs a row of dispatch or combine, got none.")
+    looks, every = style.distinct_looks(values_of(known, "kernels")), sorted({row["ep"] for row in known})
+    panels = []
+    for (what,), own in grouped(known, "what").items():
+        curves = []
+        for (name, constant), some in grouped(own, "kernels", "constant").items():
+            look = dataclasses.replace(looks[name], hollow=True) if constant else looks[name]
+            points = [(every.index(row["ep"]), PERCENT * row["error"]) for row in some]
+            curves.append(
+                Curve(look, points, tips=[f"{row['row']}: {row['error']:+.1%}" for row in some], joined=False)
+            )
+        panels.append(Panel(what, "EP", "error [%]", curves, columns=[str(ep) for ep in every]))
+    note = "Hollow: a constant was taken from the row."
+    return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
+
+
+def calls(rows: Rows, path: str | Path) -> Path:
+    """Draw rows of dispatch and combine of `mfabric validate serving`; returns the path."""
+    return style.save(lambda: charts.figure(calls_chart(rows)), path)
 
 
 def served(rows: Rows, path: str | Path) -> Path:
