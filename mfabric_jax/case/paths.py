@@ -18,6 +18,7 @@ import msgspec
 
 from mfabric_jax import units
 from mfabric_jax.case import tree
+from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of
 
@@ -177,7 +178,7 @@ class Case(Group, frozen=True):
     circuits: tree.CircuitSettings = tree.CircuitSettings()
     run: tree.RunSettings = tree.RunSettings()
     failures: tree.FailureSettings = tree.FailureSettings()
-    serving: tree.ServingSettings = tree.ServingSettings()
+    serving: ServingSettings = ServingSettings()
 
     def with_(self, changes: Mapping[str, Any]) -> "Case":
         """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.

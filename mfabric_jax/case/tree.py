@@ -1,6 +1,6 @@
 """One case: what is simulated, as a tree of plain settings.
 
-`Case` (in `case.paths`) has nine groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf
+`Case` (in `case.paths`) has eleven groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf
 has one default. What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written
 by name (`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which
 chooses it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left
@@ -719,67 +719,3 @@ class FailureSettings(Group, frozen=True):
     rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None
     checkpoint_interval_s: Annotated[Least0, doc("Between checkpoints [s].")] = 3600.0
     restart_s: Annotated[Least0, doc("Until a stopped job runs again [s].")] = 600.0
-
-
-class Formats(Group, frozen=True):
-    """Formats of numbers in serving."""
-
-    dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of dispatched tokens.")] = "fp8"
-    combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of combined tokens.")] = "bf16"
-    weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of weights, and of their products.")] = "fp8"
-    cache: Annotated[Literal["fp8", "bf16"], doc("Of keys and values that are kept.")] = "bf16"
-
-
-class Drafts(Group, frozen=True):
-    """Further tokens that a small model drafts, and a step checks (MTP)."""
-
-    tokens: Annotated[Natural, doc("Of a request in each step.")] = 0
-    accepted: Annotated[Least0, doc("Of them, those that are kept, on average.")] = 0.0
-
-
-class Prefill(Group, frozen=True):
-    """The GPUs that read prompts."""
-
-    ep: Annotated[Count | None, doc("GPUs that share the experts (open: serving.ep).")] = None
-    kernels: Annotated[
-        str | None,
-        doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided)."),
-    ] = None
-    tokens: Annotated[Count, doc("Of a GPU in one micro-batch.")] = 8192
-    cached: Annotated[Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of prompts that a cache has.")] = 0.0
-
-
-class ServingSettings(Group, frozen=True):
-    """A model that answers requests, on pools of GPUs; of `mfabric serve`."""
-
-    ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
-    tp: Annotated[Count, doc("Of them, neighbours that split attention.")] = 1
-    batch: Annotated[Amount, doc("Tokens of a GPU in one micro-batch, drafted ones included.")] = 128.0
-    context: Annotated[Amount, doc("Tokens in the cache of a request, on average.")] = 4096.0
-    prompt: Annotated[Count | None, doc("Tokens of a prompt (open: context).")] = None
-    answer: Annotated[Count, doc("Tokens of an answer.")] = 1024
-    kernels: Annotated[
-        str | None,
-        doc(
-            "Of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2, hybridep,"
-            " nvlink-one-sided, nccl, ideal, or a file (open: deepep-low-latency; in a domain beyond a server"
-            " nvlink-one-sided)."
-        ),
-    ] = None
-    overlap: Annotated[bool, doc("Two micro-batches, each of which computes while the other sends.")] = True
-    experts: Annotated[
-        Literal["balanced", "measured", "trace"],
-        doc("How often experts are taken: equally; as OLMoE's or Mixtral's were; as in traffic.trace."),
-    ] = "balanced"
-    eplb: Annotated[bool, doc("Experts are placed, and copied, by how often they are taken; else in order.")] = True
-    redundant_experts: Annotated[
-        Natural | None, doc("Copies of experts beyond one of each (open: as few as fill the GPUs).")
-    ] = None
-    reserved_gigabytes: Annotated[Least0, doc("Of a GPU's memory, for buffers of kernels and graphs [GB].")] = 6.0
-    host_s: Annotated[Least0, doc("Of every step, in which the GPUs wait for the host [s].")] = 0.0
-    tpot_ms: Annotated[
-        Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
-    ] = None
-    formats: Formats = Formats()
-    drafts: Drafts = Drafts()
-    prefill: Prefill = Prefill()

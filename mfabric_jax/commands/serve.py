@@ -24,7 +24,7 @@ class Options(shared.RowsAndPictures):
     """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
 
     Lists stand side by side: --ep 8,32 --batch 64,128. With --tpot-ms every row has the batch that is best within that
-    time. All settings: --help serving.
+    time. With --rate or --arrivals requests arrive, and rows have what they see. All settings: --help serving.
     """
 
 
@@ -39,6 +39,9 @@ def run(cases: Cases, options: Options) -> None:
 
     rows = shared.kept_rows("serve", options.out, effective(cases), functools.partial(serve, cases), len(cases))
     print(report.plain([_shown(row) for row in rows], _columns(rows)))
+    if any(row.get("load_requests") for row in rows):
+        print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
+        shared.print_lines(_said_of_load(rows))
     shared.print_lines(_said(rows))
     if options.figures is not None:
         shared.tell(served(rows, pathlib.Path(options.figures) / "serving.png"))
@@ -54,10 +57,57 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return row | each | calls | {"band": f"{low:.3g} to {high:.3g}"}
 
 
+def _apart(rows: list[dict[str, Any]]) -> list[str]:
+    return [name for name in APART if len({row[name] for row in rows}) > 1]
+
+
+LOAD = {  # titles of what requests see, times in milliseconds
+    **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]", "goodput_per_s": "in time [1/s]"},
+    **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},
+    **{f"load_tpot_{name}_s": f"tpot {name} [ms]" for name in ("p50", "p99")},
+    **{"prefill_queue": "queue", "decode_queue": "queue for memory", "decode_requests": "requests/GPU"},
+    **{"prefill_filled": "passes filled", "load_kv_p99_s": "KV p99 [ms]", "kv_slowdown_p99": "KV slower"},
+    **{"load_prefill_gpus": "prefill GPUs", "load_decode_gpus": "decode GPUs"},
+}
+
+
+def _under_load(row: dict[str, Any]) -> dict[str, Any]:
+    from mfabric_jax import units
+
+    times = [name for name in LOAD if name.endswith("_s") and "per_s" not in name]
+    return row | {name: None if row[name] is None else units.to_ms(row[name]) for name in times}
+
+
+def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
+    from mfabric_jax import report
+
+    columns = [report.Column(name, title, digits=3) for name, title in LOAD.items()]
+    return ["fabric", *_apart(rows), "ep", *columns]
+
+
+def _said_of_load(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What the trace or memory left out, and where caches meet."""
+    for row in rows:
+        where = f"{row['model']} on {row['fabric']}, ep {row['ep']}"
+        if row["load_requests"] is None:
+            yield f"{where}: memory holds none of the requests."
+            continue
+        yield (
+            f"{where}: caches are up to {row['kv_slowdown_p99']:.3g} times slower than alone (p99); most bytes go from "
+            f"{row['kv_hot_pair']}, {row['kv_hot_pair_over_mean']:.3g} times a pair's mean; the busiest NIC carries "
+            f"caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+        )
+        if row["refused"]:
+            yield f"{where}: {row['refused']:,} requests are larger than a GPU's memory and were refused."
+    left_out = max(row["left_out"] or 0 for row in rows)
+    if left_out:
+        yield f"{left_out:,} requests of the trace have no answer or no prompt (failed ones) and were left out."
+
+
 def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     from mfabric_jax import report
 
-    apart = [name for name in APART if len({row[name] for row in rows}) > 1]
+    apart = _apart(rows)
     titles = {"tpot": "tpot [ms]", "band": "band [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU"}
     titles |= {"usd_per_million_tokens": "$/M tokens", "kj_per_million_tokens": "kJ/M tokens", "ttft": "ttft [ms]"}
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}

@@ -10,6 +10,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
+from mfabric_jax.serving import load
 from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.workload.kernels import HOW
@@ -25,12 +26,16 @@ def serve(
 ) -> Iterator[dict[str, Any]]:
     """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
 
-    `start`: how many first ones are left out. `InputError` and `Misfit` as of `deployment`.
+    Where a case states a load, rows also have `load.COLUMNS`. `start`: how many first ones are left out. `InputError`
+    and `Misfit` as of `deployment`.
     """
-    for case in list(several(cases))[start:]:
+    every = list(several(cases))
+    arriving = any(load.stated(case) for case in every)
+    for case in every[start:]:
         progress(f"{case.model.name} on {case.network.fabric}, ep {case.serving.ep}")
         deployed = known(case)
-        yield row_of(deployed if case.serving.tpot_ms is None else in_time(deployed))
+        deployed = deployed if case.serving.tpot_ms is None else in_time(deployed)
+        yield row_of(deployed) | (load.columns(deployed) if arriving else {})
 
 
 MOST_BATCH = 8192  # that is looked at

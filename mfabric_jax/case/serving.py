@@ -1,0 +1,106 @@
+"""Settings of serving, a part of the tree."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from mfabric_jax.case.tree import Amount, Count, Group, Least0, Natural, doc
+
+
+class Formats(Group, frozen=True):
+    """Formats of numbers in serving."""
+
+    dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of dispatched tokens.")] = "fp8"
+    combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of combined tokens.")] = "bf16"
+    weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of weights, and of their products.")] = "fp8"
+    cache: Annotated[Literal["fp8", "bf16"], doc("Of keys and values that are kept.")] = "bf16"
+
+
+class Drafts(Group, frozen=True):
+    """Further tokens that a small model drafts, and a step checks (MTP)."""
+
+    tokens: Annotated[Natural, doc("Of a request in each step.")] = 0
+    accepted: Annotated[Least0, doc("Of them, those that are kept, on average.")] = 0.0
+
+
+class Prefill(Group, frozen=True):
+    """The GPUs that read prompts."""
+
+    ep: Annotated[Count | None, doc("GPUs that share the experts (open: serving.ep).")] = None
+    kernels: Annotated[
+        str | None,
+        doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided)."),
+    ] = None
+    tokens: Annotated[Count, doc("Of a GPU in one micro-batch.")] = 8192
+    cached: Annotated[Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of prompts that a cache has.")] = 0.0
+
+
+class LoadSettings(Group, frozen=True):
+    """Requests that arrive at pools of GPUs; of `mfabric serve` where `rate` or `arrivals` is stated."""
+
+    rate: Annotated[
+        Amount | None, doc("Requests a second: Poisson, or those of `arrivals`, whose times are stretched.")
+    ] = None
+    arrivals: Annotated[
+        str | None, doc("A trace of requests: CSV of Azure or BurstGPT, JSONL of Mooncake (open: equal requests).")
+    ] = None
+    requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000
+    warmup: Annotated[
+        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of them, at the start, that does not count.")
+    ] = 0.2
+    prefill_groups: Annotated[
+        Count | None, doc("Groups that prefill (open: as many as keep up with full groups that decode).")
+    ] = None
+    decode_groups: Annotated[Count, doc("Groups that decode.")] = 1
+    ttft_ms: Annotated[Amount | None, doc("At most so long to the first token, for goodput [ms].")] = None
+    tpot_ms: Annotated[
+        Amount | None, doc("At most so long from token to token, for goodput [ms] (open: serving.tpot_ms).")
+    ] = None
+
+
+class SplitSettings(Group, frozen=True):
+    """Attention on some GPUs, experts on others; of `mfabric serve` where both are stated."""
+
+    attention_gpus: Annotated[Count | None, doc("GPUs that hold attention and caches (open: no split).")] = None
+    expert_gpus: Annotated[Count | None, doc("GPUs that hold the experts (open: no split).")] = None
+    micro_batches: Annotated[
+        Count | None, doc("That alternate between both (open: the fewest that keep the slower ones busy, at most 4).")
+    ] = None
+
+
+class ServingSettings(Group, frozen=True):
+    """A model that answers requests, on pools of GPUs; of `mfabric serve`."""
+
+    ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
+    tp: Annotated[Count, doc("Of them, neighbours that split attention.")] = 1
+    batch: Annotated[Amount, doc("Tokens of a GPU in one micro-batch, drafted ones included.")] = 128.0
+    context: Annotated[Amount, doc("Tokens in the cache of a request, on average.")] = 4096.0
+    prompt: Annotated[Count | None, doc("Tokens of a prompt (open: context).")] = None
+    answer: Annotated[Count, doc("Tokens of an answer.")] = 1024
+    kernels: Annotated[
+        str | None,
+        doc(
+            "Of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2, hybridep,"
+            " nvlink-one-sided, nccl, ideal, or a file (open: deepep-low-latency; in a domain beyond a server"
+            " nvlink-one-sided)."
+        ),
+    ] = None
+    overlap: Annotated[bool, doc("Two micro-batches, each of which computes while the other sends.")] = True
+    experts: Annotated[
+        Literal["balanced", "measured", "trace"],
+        doc("How often experts are taken: equally; as OLMoE's or Mixtral's were; as in traffic.trace."),
+    ] = "balanced"
+    eplb: Annotated[bool, doc("Experts are placed, and copied, by how often they are taken; else in order.")] = True
+    redundant_experts: Annotated[
+        Natural | None, doc("Copies of experts beyond one of each (open: as few as fill the GPUs).")
+    ] = None
+    reserved_gigabytes: Annotated[Least0, doc("Of a GPU's memory, for buffers of kernels and graphs [GB].")] = 6.0
+    host_s: Annotated[Least0, doc("Of every step, in which the GPUs wait for the host [s].")] = 0.0
+    tpot_ms: Annotated[
+        Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
+    ] = None
+    formats: Formats = Formats()
+    drafts: Drafts = Drafts()
+    prefill: Prefill = Prefill()
+    load: LoadSettings = LoadSettings()
+    split: SplitSettings = SplitSettings()

@@ -1,0 +1,139 @@
+"""Traces of requests: read in every public format; broken ones are answered with a sentence."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.serving.arrivals import poisson, read_arrivals, stretched
+from tests.mistakes import refused
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:15:48.5000000,879,55
+2023-11-16 18:15:51.2225670,91,0
+"""
+IMAGES = """TIMESTAMP,NumImages,ContextTokens,GeneratedTokens
+2024-10-15 23:59:59.500000+00:00,1,2000,18
+2024-10-16 02:00:00.250000+02:00,0,30,7
+"""
+BURST = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,,1.2,ChatGPT,472,18,490,Conversation log
+45.5,,,GPT-4,1087,0,1087,Conversation log
+118,a,3,ChatGPT,417,276,693,API log
+"""
+MOONCAKE = "".join(
+    json.dumps({"timestamp": when, "input_length": prompt, "output_length": answer, "hash_ids": blocks}) + "\n"
+    for when, prompt, answer, blocks in (
+        (0, 1100, 52, [0, 1, 2]),
+        (3052, 1500, 10, [0, 1, 7]),
+        (3100, 1024, 3, [0, 1]),
+        (3100, 600, 3, [7, 1]),
+    )
+)
+
+
+def read(folder, name, text, most=100):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return read_arrivals(path, most)
+
+
+def test_azure_times_are_dates_and_requests_without_an_answer_are_left_out(tmp_path):
+    found = read(tmp_path, "azure.csv", AZURE)
+    np.testing.assert_allclose(found.arrival_s, [0, 1.81941, 4.314579], atol=1e-6)
+    assert found.prompt.tolist() == found.fresh.tolist() == [374, 879, 396]
+    assert found.answer.tolist() == [44, 55, 109]
+    assert found.left_out == 1
+
+
+def test_azure_of_2025_has_zones_and_images(tmp_path):
+    found = read(tmp_path, "images.csv", IMAGES)
+    np.testing.assert_allclose(found.arrival_s, [0, 0.75], atol=1e-6)
+    assert found.prompt.tolist() == [2000, 30]
+
+
+def test_burstgpt_names_its_columns_in_any_order(tmp_path):
+    found = read(tmp_path, "burst.csv", BURST)
+    assert found.arrival_s.tolist() == [0, 113]
+    assert (found.prompt.tolist(), found.answer.tolist(), found.left_out) == ([472, 417], [18, 276], 1)
+
+
+def test_mooncake_blocks_that_an_earlier_prompt_began_with_are_cached(tmp_path):
+    found = read(tmp_path, "mooncake.jsonl", MOONCAKE)
+    np.testing.assert_allclose(found.arrival_s, [0, 3.052, 3.1, 3.1])
+    # the second repeats two blocks, the third is known to its end but for one token, the fourth repeats both of its own
+    assert found.fresh.tolist() == [1100, 1500 - 1024, 1, 1]
+    assert read(tmp_path, "mooncake.jsonl", MOONCAKE, most=2).prompt.tolist() == [1100, 1500]
+
+
+def test_drawn_gaps_scale_with_the_rate_and_times_of_a_trace_stretch(tmp_path):
+    slow, fast = (poisson(rate, 500, 100, 80, 10, seed=3) for rate in (2.0, 8.0))
+    np.testing.assert_allclose(slow.arrival_s, 4 * fast.arrival_s)
+    assert slow.rate == pytest.approx(2, rel=0.15)
+    assert (slow.prompt[0], slow.fresh[0], slow.answer[0]) == (100, 80, 10)
+    trace = read(tmp_path, "azure.csv", AZURE)
+    assert stretched(trace, 50.0).rate == pytest.approx(50)
+
+
+REFUSED = {
+    "times.csv": (AZURE.replace("18:15:50", "6 pm"), "line 3: timestamp", "a date and a time"),
+    "tokens.csv": (BURST.replace("1087,0", "-4,0"), "line 3: request tokens", "at least 0", "got -4"),
+    "short.csv": ("Timestamp,Request tokens,Response tokens\n1,2\n", "line 2", "got 2 columns"),
+    "strange.csv": ("a,b\n1,2\n", "columns of Azure or BurstGPT"),
+    "empty.csv": ("", "columns of Azure or BurstGPT"),
+    "failed.csv": ("Timestamp,Request tokens,Response tokens\n1,2,0\n", "no answered request"),
+    "list.jsonl": (MOONCAKE + "[1]\n", "line 5", "must be an object with timestamp"),
+    "blocks.jsonl": (MOONCAKE.replace("[0, 1, 7]", "7"), "line 2: hash_ids", "got 7"),
+    "late.jsonl": (MOONCAKE.replace("3052", "NaN"), "line 2: timestamp"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_line_is_named(tmp_path, name):
+    text, *words = REFUSED[name]
+    sentence = refused(read, tmp_path, name, text)
+    assert [word for word in words if word not in sentence] == [], sentence
+
+
+def test_a_missing_file_and_a_trace_of_one_moment_are_refused(tmp_path):
+    assert "cannot read" in refused(read_arrivals, tmp_path / "none.csv", 5)
+    assert "cannot read" in refused(read_arrivals, "a\0b.csv", 5)
+    once = read(tmp_path, "once.csv", "\n".join(AZURE.splitlines()[:2]))
+    assert "at two times or more" in refused(stretched, once, 4.0)
+
+
+@pytest.mark.parametrize("text", [AZURE, IMAGES, BURST, MOONCAKE], ids=["azure", "images", "burst", "mooncake"])
+def test_broken_files_get_a_sentence_or_numbers(tmp_path, text):
+    draw, sentences, path = random.Random(7), [], tmp_path / "broken"
+    for _ in range(200):
+        data = bytearray(text.encode())
+        for _ in range(draw.randint(1, 4)):
+            place = draw.randrange(max(1, len(data)))
+            match draw.randrange(4):
+                case 0:
+                    data[place : place + 1] = [draw.randrange(256)]
+                case 1:
+                    del data[place : place + draw.randint(1, 20)]
+                case 2:
+                    data[place:place] = draw.choice(
+                        [b'"', b"\0", b"-", b"1e999", b"[", b"}", b",", b"\n", b"nan", b"9" * 30]
+                    )
+                case 3:
+                    data = data[: place + 1]
+        path.write_bytes(data)
+        try:
+            found = read_arrivals(path, 100)
+        except InputError as mistake:
+            sentences.append(str(mistake))
+        else:
+            assert all(map(math.isfinite, found.arrival_s))
+            assert (np.diff(found.arrival_s) >= 0).all()
+            assert (found.answer > 0).all()
+            assert (found.fresh <= found.prompt).all()
+    assert len(sentences) > 60
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in sentences)
