@@ -24,7 +24,8 @@ class Options(shared.RowsAndPictures):
     """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
 
     Lists stand side by side: --ep 8,32 --batch 64,128. With --tpot-ms every row has the batch that is best within that
-    time. With --rate or --arrivals requests arrive, and rows have what they see. All settings: --help serving.
+    time. With --rate or --arrivals requests arrive, and rows have what they see. With serving.split.attention_gpus and
+    serving.split.expert_gpus attention and experts have GPUs of their own. All settings: --help serving.
     """
 
 
@@ -61,6 +62,7 @@ def _apart(rows: list[dict[str, Any]]) -> list[str]:
     return [name for name in APART if len({row[name] for row in rows}) > 1]
 
 
+SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
 LOAD = {  # titles of what requests see, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]", "goodput_per_s": "in time [1/s]"},
     **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},
@@ -113,7 +115,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
     columns = [report.Column(name, title, digits=3) for name, title in titles.items()]
-    return ["fabric", *apart, "ep", "batch", *columns, "bound_by"]
+    split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
+    split_columns = [report.Column(name, title) for name, title in split.items()]
+    return ["fabric", *apart, "ep", *split_columns, "batch", *columns, "bound_by"]
 
 
 def _said(rows: list[dict[str, Any]]) -> Iterator[str]:
