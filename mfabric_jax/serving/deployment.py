@@ -192,6 +192,13 @@ class Deployment:
         drafts = facts.attention_params / model.tp + facts.shared_params + model.load.slots * facts.expert_params
         return size * (inner + bool(self.case.serving.drafts.tokens) * drafts) + parts.ACTIVATION * plain
 
+    @property
+    def prefill_bytes(self) -> float:
+        """Of a GPU that prefills: weights, caches of one pass, buffers."""
+        model = self.prefill.model
+        kept = self.pass_tokens * model.tp * self.request_bytes(1.0)
+        return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
+
     def request_bytes(self, context: Any) -> Any:
         """Of one request's cache on each GPU of its attention."""
         model = self.decode.model
