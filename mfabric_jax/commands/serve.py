@@ -16,6 +16,7 @@ READS = (
 )
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
 BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
+SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown where rows differ in them
 
 
@@ -24,7 +25,9 @@ class Options(shared.RowsAndPictures):
     """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
 
     Lists stand side by side: --ep 8,32 --batch 64,128. With --tpot-ms every row has the batch that is best within that
-    time. With --rate or --arrivals requests arrive, and rows have what they see. All settings: --help serving.
+    time; without --ep, too, every size that a fabric has room for is tried, and its best is shown. With --rate or
+    --arrivals requests arrive, and rows have what they see. With serving.split.attention_gpus and
+    serving.split.expert_gpus attention and experts have GPUs of their own. All settings: --help serving.
     """
 
 
@@ -36,15 +39,63 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.report.figures import served
     from mfabric_jax.serving import serve
     from mfabric_jax.serving.rows import effective
+    from mfabric_jax.serving.search import fastest, search, sizes_of
 
-    rows = shared.kept_rows("serve", options.out, effective(cases), functools.partial(serve, cases), len(cases))
+    searching = _searches(cases)
+    count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
+    rows_of = functools.partial(search if searching else serve, cases)
+    every = shared.kept_rows("serve", options.out, effective(cases), rows_of, count)
+    rows = [fastest(own) for own in _by_fabric(every).values()] if searching else every
     print(report.plain([_shown(row) for row in rows], _columns(rows)))
     if any(row.get("load_requests") for row in rows):
         print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
         shared.print_lines(_said_of_load(rows))
+    shared.print_lines(_said_of_search(every) if searching else ())
     shared.print_lines(_said(rows))
     if options.figures is not None:
-        shared.tell(served(rows, pathlib.Path(options.figures) / "serving.png"))
+        shared.tell(served(every, pathlib.Path(options.figures) / "serving.png"))
+
+
+def _searches(cases: Cases) -> bool:
+    """Whether a time is stated, and no size of a group."""
+    stated = cases.stated
+    return "serving.tpot_ms" in stated and not {"serving.ep", *SPLIT_SIZES} & set(stated)
+
+
+def _by_fabric(rows: list[dict[str, Any]]) -> dict[tuple, list[dict[str, Any]]]:
+    """Rows that differ in sizes alone, by what they have in common: of each those in time, or all where none is."""
+    from mfabric_jax.report.grid import grouped
+    from mfabric_jax.serving.search import in_time
+
+    common = [name for name in (*APART, "tpot_limit_s") if name != "kernels"]
+    return {key: in_time(own) or own for key, own in grouped(rows, "fabric", *common).items()}
+
+
+def _said_of_search(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The best pools of every fabric."""
+    from mfabric_jax.serving.search import cheapest, fastest, in_time
+
+    yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
+    for own in _by_fabric(rows).values():
+        best, least = fastest(own), cheapest(own)
+        where = f"{best['model']} on {best['fabric']}"
+        if not in_time(own):
+            yield f"{where}: no size keeps to {1000 * best['tpot_limit_s']:g} ms within its memory."
+            continue
+        most = f"{where}: most tokens/s/GPU: {best['tokens_per_s_per_gpu']:,.0f} with {_pools(best)}"
+        if least is None:
+            yield f"{most}."
+        elif least is best:
+            yield f"{most}, which is cheapest, too: {best['usd_per_million_tokens']:.3g} $ a million tokens."
+        else:
+            yield f"{most}; cheapest: {least['usd_per_million_tokens']:.3g} $ a million tokens with {_pools(least)}."
+
+
+def _pools(row: dict[str, Any]) -> str:
+    return (
+        f"ep {row['ep']}, batch {row['batch']:g}, and prefill of ep {row['prefill_ep']}, "
+        f"{row['prefill_gpus']:.2g} GPUs for each that decodes"
+    )
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +112,7 @@ def _apart(rows: list[dict[str, Any]]) -> list[str]:
     return [name for name in APART if len({row[name] for row in rows}) > 1]
 
 
+SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
 LOAD = {  # titles of what requests see, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]", "goodput_per_s": "in time [1/s]"},
     **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},
@@ -113,7 +165,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
     columns = [report.Column(name, title, digits=3) for name, title in titles.items()]
-    return ["fabric", *apart, "ep", "batch", *columns, "bound_by"]
+    split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
+    split_columns = [report.Column(name, title) for name, title in split.items()]
+    return ["fabric", *apart, "ep", *split_columns, "batch", *columns, "bound_by"]
 
 
 def _said(rows: list[dict[str, Any]]) -> Iterator[str]:

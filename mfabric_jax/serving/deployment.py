@@ -112,6 +112,30 @@ class Deployment:
         set_s, low_s, high_s = ((each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s))
         return Decoding(step, set_s, low_s, high_s, both / checked)
 
+    def steady(self) -> "Deployment":
+        """What stays as it is whatever the batch."""
+        return self
+
+    @property
+    def holders(self) -> int:
+        """GPUs of a group that hold requests."""
+        return self.decode.group.shape.gpus
+
+    def batch_of(self, requests: Any) -> Any:
+        """Tokens of a GPU in one micro-batch where it has so many requests."""
+        serving = self.case.serving
+        return requests * (1 + serving.drafts.tokens) / (2 if serving.overlap else 1)
+
+    def slowest(self, decoding: Decoding) -> str:
+        """What more of would shorten a step most: latency or bytes of the network, or the longest part of what is
+        computed."""
+        step = decoding.step
+        sent, computed = step.dispatch_s + step.combine_s, step.attention_s + step.experts_s + step.beside_s
+        if sent > computed:
+            return "latency" if step.latency_s > sent / 2 else "network"
+        each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
+        return max(each, key=lambda name: float(each[name]))
+
     def _draft_s(self, of: Any, requests: Any) -> Any:
         """One further token of every request by a block of its own (MTP), nothing hidden."""
         one = of(requests)
@@ -168,6 +192,13 @@ class Deployment:
         drafts = facts.attention_params / model.tp + facts.shared_params + model.load.slots * facts.expert_params
         return size * (inner + bool(self.case.serving.drafts.tokens) * drafts) + parts.ACTIVATION * plain
 
+    @property
+    def prefill_bytes(self) -> float:
+        """Of a GPU that prefills: weights, caches of one pass, buffers."""
+        model = self.prefill.model
+        kept = self.pass_tokens * model.tp * self.request_bytes(1.0)
+        return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
+
     def request_bytes(self, context: Any) -> Any:
         """Of one request's cache on each GPU of its attention."""
         model = self.decode.model
@@ -219,7 +250,7 @@ class Deployment:
 
 def deployment(case: Case) -> Deployment:
     """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
-    serving, model = case.serving, get_model(case.model.name, _changed(case)).architecture
+    serving, model = case.serving, served_model(case)
     for gpus in (serving.ep, serving.prefill.ep or serving.ep):
         if serving.tp > 1 and (gpus % serving.tp or group_of(case, gpus).shape.gpus_per_server % serving.tp):
             raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {serving.tp}.")
@@ -227,34 +258,42 @@ def deployment(case: Case) -> Deployment:
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
         raise Misfit(f"serving.drafts.accepted must be at most {most}, got {drafts.accepted:g}.")
-    rest = serving.formats.dispatch, serving.formats.combine
-    decode = _pool(case, model, serving.ep, serving.kernels, "deepep-low-latency", rest)
-    prefill = _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, "deepep-normal", rest)
-    return Deployment(case, decode, prefill)
+    decode = _pool(case, model, serving.ep, serving.kernels, "deepep-low-latency")
+    return Deployment(case, decode, prefill_pool(case, model))
 
 
-def _changed(case: Case) -> dict[str, Any]:
+def prefill_pool(case: Case, model: Architecture) -> Pool:
+    """The pool that prefills."""
+    serving = case.serving
+    return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, "deepep-normal")
+
+
+def served_model(case: Case) -> Architecture:
+    """The model of a case, with the sizes that the case changes."""
     from mfabric_jax.resolving.resolve import OF_MODEL
 
     given = {field: getattr(case.model, field) for field in OF_MODEL}
-    return {field: value for field, value in given.items() if value is not None}
+    changed = {field: value for field, value in given.items() if value is not None}
+    return get_model(case.model.name, changed).architecture
 
 
-def _pool(
-    case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str, formats: tuple[str, str]
-) -> Pool:
+def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
+    """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
+    wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
+    return family(stated or ("nvlink-one-sided" if wide else usual))
+
+
+def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> Pool:
     serving, group = case.serving, group_of(case, gpus)
-    if kernels is None:
-        wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
-        kernels = "nvlink-one-sided" if wide else usual
-    sending = family(kernels)
+    sending = kernels_of(group, kernels, usual)
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
-    load = loaded(model, gpus, slots, _shares(case, model), placed=serving.eplb)
+    load = loaded(model, gpus, slots, shares_of(case, model), placed=serving.eplb)
     served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
+    formats = serving.formats.dispatch, serving.formats.combine
     return Pool(served, group, sending, crossing_of(group, sending, load), *formats)
 
 
-def _shares(case: Case, model: Architecture) -> np.ndarray | None:
+def shares_of(case: Case, model: Architecture) -> np.ndarray | None:
     """Of selections, for every expert in every layer [L E]; None: all alike."""
     if case.serving.experts == "balanced":
         return None

@@ -79,16 +79,16 @@ class Group(NamedTuple):
         return self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, self.gpu.nvlink)
 
 
-def group_of(case: Case, gpus: int) -> Group:
-    """The group of `gpus` GPUs of a case; `Misfit` where they do not fill servers or domains."""
+def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
+    """The group of `gpus` GPUs of a case, `named` in mistakes; `Misfit` where they do not fill servers or domains."""
     on = fabric.get(case.network.fabric)
     gpu = gpu_of(case)
     size = on.gpus_of(gpu)
     if gpus > size and on.domain is None and gpus % size:
-        raise Misfit(f"serving.ep must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}.")
+        raise Misfit(f"{named} must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}.")
     used = min(gpus, size) if on.domain is None else on.used_of(gpu, gpus, gpus, 1)
     if gpus % used:
-        raise Misfit(f"serving.ep must fill domains of {used} GPUs on {on.name}, got {gpus}.")
+        raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
     return Group(on, hardware_of(case, shape.servers), shape)
 
@@ -110,18 +110,31 @@ USUAL_LINKS = 4  # of a path in the clusters that kernels were measured on: up a
 
 def crossing_of(group: Group, family: Family, load: Load) -> Crossing:
     """`Misfit` for kernels that do not reach beyond a domain."""
-    if family.inside == "nic":  # every GPU as a server with one NIC
+    group = lanes_of(group, family)
+    return crossed(group, copies_of(load, family.copies, group.shape.gpus_per_server))
+
+
+def lanes_of(group: Group, family: Family) -> Group:
+    """The group as a family's kernels see it: where pairs inside a domain cross NICs every GPU is a server of its own.
+
+    `Misfit` for kernels that do not reach beyond a domain.
+    """
+    if family.inside == "nic":
         alone = dataclasses.replace(group.hardware, server_nics=1)
-        group = group._replace(hardware=alone, shape=Shape(group.shape.gpus, 1))
-    case, servers = group.hardware.case, group.domains
-    if family.reach == "domain" and servers > 1:
+        return group._replace(hardware=alone, shape=Shape(group.shape.gpus, 1))
+    if family.reach == "domain" and group.domains > 1:
         raise Misfit(
             f"serving.kernels {family.name} work inside one domain of {group.shape.gpus_per_server} GPUs on "
-            f"{group.on.name}, got serving.ep {group.shape.gpus}."
+            f"{group.on.name}, got a group of {group.shape.gpus}."
         )
-    copies = copies_of(load, family.copies, group.shape.gpus_per_server)
+    return group
+
+
+def crossed(group: Group, copies: Copies) -> Crossing:
+    """How long these copies take."""
+    case = group.hardware.case
     inside = once_each_row(lambda each: inside_times_now(each, 1.0), copies.inside).mean()
-    if servers == 1:
+    if group.domains == 1:
         return Crossing(0.0, float(inside))
     extra = max(0, group.on.path_links(group.hardware) - USUAL_LINKS) * case.network.link_delay_s
     return Crossing(float(_between(group, copies).mean()), float(inside), extra + case.network.alpha_s)

@@ -16,6 +16,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.arrivals import Requests, poisson, read_arrivals, stretched
 from mfabric_jax.serving.deployment import TRANSFER, Deployment
+from mfabric_jax.serving.loads import SURE
 from mfabric_jax.serving.queueing import Decode, Prefill, Table, Timeline, Wire, simulate
 
 GRID = 48, 24  # points of a table of steps: requests, context
@@ -43,14 +44,16 @@ def requests_of(deployed: Deployment) -> Requests:
 # ---------------------------------------------------------------------------------------------------------------- pools
 def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
     """Groups that decode; a GPU holds the requests of `serving.batch` where its memory does."""
+    deployed = deployed.steady()
     model, numbers, serving = deployed.decode.model, deployed.numbers, deployed.case.serving
-    most = max(1, int(deployed.decoding(numbers).requests * model.tp))
+    alone = deployed.decode.group.shape.gpus / deployed.holders  # where other GPUs hold none
+    most = max(1, int(deployed.decoding(numbers).requests * alone * model.tp * (1 + SURE)))
     each = float(deployed.request_bytes(0.0))
-    room = float(deployed.most_requests(1.0) * model.tp * deployed.request_bytes(1.0))
-    count = deployed.decode.group.shape.gpus // model.tp
+    room = float(deployed.most_requests(1.0) * alone * model.tp * deployed.request_bytes(1.0))
+    count = deployed.holders // model.tp
     held = np.geomspace(1 / count, max(most, 2 / count), GRID[0])
     context = np.geomspace(requests.prompt.min(), (requests.prompt + requests.answer).max(), GRID[1])
-    batch = held / model.tp * (1 + serving.drafts.tokens) / (2 if serving.overlap else 1)
+    batch = deployed.batch_of(held / model.tp)
     decoding = deployed.decoding(numbers._replace(batch=batch[:, None], context=context[None]))
     tokens = 1 + numbers.accepted
     step = Table(held, context, np.broadcast_to(decoding.tpot_s * tokens, (len(held), len(context))))

@@ -12,6 +12,9 @@ from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.serving import load
 from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
+from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
+from mfabric_jax.serving.disaggregated import Split, split_deployment
+from mfabric_jax.serving.disaggregated import stated as split_stated
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.workload.kernels import HOW
 
@@ -26,16 +29,23 @@ def serve(
 ) -> Iterator[dict[str, Any]]:
     """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
 
-    Where a case states a load, rows also have `load.COLUMNS`. `start`: how many first ones are left out. `InputError`
-    and `Misfit` as of `deployment`.
+    Where a case states a load, rows also have `load.COLUMNS`, where one is split `disaggregated.COLUMNS`. `start`: how
+    many first ones are left out. `InputError` and `Misfit` as of `deployment`.
     """
     every = list(several(cases))
-    arriving = any(load.stated(case) for case in every)
+    arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
     for case in every[start:]:
         progress(f"{case.model.name} on {case.network.fabric}, ep {case.serving.ep}")
         deployed = known(case)
         deployed = deployed if case.serving.tpot_ms is None else in_time(deployed)
-        yield row_of(deployed) | (load.columns(deployed) if arriving else {})
+        row = row_of(deployed) | (_split_columns(deployed) if splitting else {})
+        yield row | (load.columns(deployed) if arriving else {})
+
+
+def _split_columns(deployed: Deployment) -> dict[str, Any]:
+    if not isinstance(deployed, Split):
+        return dict.fromkeys(SPLIT_COLUMNS)
+    return deployed.columns(deployed.decoding(deployed.numbers))
 
 
 MOST_BATCH = 8192  # that is looked at
@@ -56,7 +66,7 @@ def in_time(deployed: Deployment) -> Deployment:
 
 @functools.lru_cache(maxsize=64)
 def _of_shape(case: Case) -> Deployment:
-    return deployment(case)
+    return split_deployment(case) if split_stated(case) else deployment(case)
 
 
 SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
@@ -85,11 +95,12 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "nic_gbps": case.network.nic_gbps,
         "kernels": deployed.decode.family.name,
         "precision": case.serving.formats.dispatch,
-        "ep": case.serving.ep,
+        "ep": deployed.decode.model.gpus,
         "tp": case.serving.tp,
         "batch": case.serving.batch,
         "context": case.serving.context,
         "tpot_s": float(decoding.tpot_s),
+        "tpot_limit_s": None if case.serving.tpot_ms is None else units.ms(case.serving.tpot_ms),
         "tpot_low_s": float(fast.low_s),
         "tpot_high_s": float(slow.high_s),
         "overlapped_s": float(decoding.low_s),
@@ -108,6 +119,8 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "prefill_low_s": float(passes[-1].overlapped_s),
         "prefill_high_s": float(passes[0].serial_s),
         "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(passes[1].step_s),
+        "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
+        "prefill_ep": deployed.prefill.model.gpus,
         "prefill_gpus": float(deployed.prefill_share(decoding, numbers.nic_gbps)),
         "requests": held,
         "most_requests": float(most),
@@ -132,13 +145,5 @@ def _float(value: Any) -> float | None:
 
 
 def bound_by(deployed: Deployment, decoding: Decoding, *, fits: bool) -> str:
-    """What more of would shorten a step most: memory (the requests do not fit), latency or bytes of the network, or
-    the longest part of the computation."""
-    if not fits:
-        return "memory"
-    step = decoding.step
-    sent, computed = step.dispatch_s + step.combine_s, step.attention_s + step.experts_s + step.beside_s
-    if sent > computed:
-        return "latency" if step.latency_s > sent / 2 else "network"
-    each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
-    return max(each, key=lambda name: float(each[name]))
+    """What more of would shorten a step most: memory where the requests do not fit, else `Deployment.slowest`."""
+    return deployed.slowest(decoding) if fits else "memory"

@@ -1,0 +1,73 @@
+"""The best pools of a fabric: every size against a search of its own, and what the command says."""
+
+import csv
+
+import pytest
+
+from mfabric_jax.case import Case, cases
+from mfabric_jax.serving import search
+from mfabric_jax.serving.rows import known, serve
+from tests.command_line import status
+from tests.mistakes import refused
+
+CASE = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree", "serving.tpot_ms": 50.0})
+
+
+def test_every_size_of_the_list_that_fits_gives_the_row_of_serve():
+    rows = list(search.search(cases(CASE)))
+    assert [row["ep"] for row in rows] == [4, 8, 16, 32, 64, 72, 128, 144, 256]
+    for row in rows[3::3]:
+        sized = CASE.with_({"serving.ep": row["ep"], "serving.prefill.ep": row["prefill_ep"]})
+        assert row == next(serve(sized))
+    assert list(search.search(cases(CASE), start=7)) == rows[7:]
+    good = search.in_time(rows)
+    assert {row["ep"] for row in rows} - {row["ep"] for row in good} == {4, 8}  # 168 and 84 GB of weights
+    best, least = search.fastest(good), search.cheapest(good)
+    assert all(row["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"] for row in good)
+    assert all(row["usd_per_million_tokens"] >= least["usd_per_million_tokens"] for row in good)
+    assert search.cheapest([{"usd_per_million_tokens": None}]) is None
+
+
+def test_prefill_takes_the_size_that_is_fastest_of_those_that_hold_the_weights():
+    (size,) = {row["prefill_ep"] for row in search.search(cases(CASE))}
+    seconds = {}
+    for ep in search.sizes_of(CASE):
+        deployed = known(CASE.with_({"serving.ep": ep}))
+        if deployed.prefill_bytes < 80e9:
+            seconds[ep] = float(deployed.prefilling(400.0).step_s)
+    assert size == min(seconds, key=seconds.get)
+    assert min(seconds) == 16
+    stated = next(search.search(cases(CASE.with_({"serving.prefill.ep": 64}))))
+    assert stated["prefill_ep"] == 64
+
+
+def test_only_sizes_that_fabric_model_and_kernels_have_room_for_are_tried():
+    assert search.sizes_of(CASE.with_({"serving.kernels": "nvlink-one-sided"})) == (4, 8)
+    assert search.sizes_of(CASE.with_({"serving.tp": 8})) == (8, 16, 32, 64, 72, 128, 144, 256)
+    assert search.sizes_of(CASE.with_({"model.name": "mixtral-8x7b"})) == (4, 8)
+    assert 72 not in search.sizes_of(CASE.with_({"network.fabric": "nvl72"}))  # 64 of its GPUs
+    assert "none of 4, 8" in refused(search.sizes_of, CASE.with_({"serving.tp": 7}))
+
+
+@pytest.mark.usefixtures("command_line")
+def test_the_command_shows_the_best_of_every_fabric(tmp_path, capsys):
+    out = tmp_path / "rows.csv"
+    words = "--tpot-ms", 50, "--fabrics", "fat-tree,full-mesh", "--out", out
+    assert status("serve", *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    with out.open(encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    assert f"{len(rows)} set-ups were tried" in "\n".join(lines)
+    for name in ("fat-tree", "full-mesh"):
+        good = [row for row in rows if row["fabric"] == name and row["fits"] == "True"]
+        best = max(good, key=lambda row: float(row["tokens_per_s_per_gpu"]))
+        (said,) = [line for line in lines if line.startswith(f"deepseek-v3 on {name}: ")]
+        assert f"{float(best['tokens_per_s_per_gpu']):,.0f} with ep {best['ep']}," in said
+    shown = [line.split()[:2] for line in lines if line.startswith(("fat-tree ", "full-mesh "))]
+    assert len({tuple(words) for words in shown if words[1].isdigit()}) >= 2
+    assert status("serve", "--tpot-ms", 2, "--fabric", "fat-tree") == 0
+    assert "no size keeps to 2 ms" in capsys.readouterr().out
+    assert status("serve", "--tpot-ms", 50, "--ep", 32, "--fabric", "fat-tree", "--rate", 30) == 0
+    printed = capsys.readouterr().out
+    assert "set-ups were tried" not in printed
+    assert "arrive [1/s]" in printed
