@@ -104,7 +104,7 @@ def test_a_copy_gets_its_part_of_an_experts_selections():
 def test_where_experts_have_copies_slots_stand_for_them():
     """A token never takes two copies of an expert; here slots are chosen one by one, which reaches few GPUs less."""
     load = loaded(model(6, 3), 6, 2, None)  # 12 slots: every expert has 2
-    copy_of = [e for e in range(6)] * 2
+    copy_of = list(range(6)) * 2
     gpu_of, reached = [slot // 2 for slot in range(12)], 0.0
     sets = list(itertools.combinations(range(6), 3))
     for chosen in sets:
