@@ -106,9 +106,9 @@ def between_servers(between, per_server):
 
 
 def near_square(servers):
-    """The two factors that are nearest to each other, the smaller first."""
+    """The two factors that are nearest to each other, the larger first."""
     low = max(n for n in range(1, math.isqrt(servers) + 1) if servers % n == 0)
-    return low, servers // low
+    return servers // low, low
 
 
 def torus_way(shape, a, b):

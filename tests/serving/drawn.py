@@ -71,7 +71,7 @@ def drawn(seed):
     """(deployment, numbers of a step, what the oracle is asked for)."""
     draw = random.Random(seed)
     name, fabric, gpu = draw.choice(list(MODELS)), draw.choice(FABRICS), draw.choice(list(ACHIEVED))
-    per_server, servers = draw.choice((1, 2, 4)), draw.choice((1, 2, 3, 4))
+    per_server, servers = draw.choice((1, 2, 4)), draw.choice((1, 2, 3, 4, 6, 8))
     gpus, top_k = per_server * servers, draw.choice((1, 2, 3))
     experts = gpus * draw.choice((1, 2))
     experts = max(experts, -(-top_k // gpus) * gpus)
