@@ -99,18 +99,20 @@ class Deployment:
         tokens = batch(numbers.batch, float)
         both = 2 * tokens if serving.overlap else tokens
 
-        def of(some: Any) -> parts.Parts:
-            attention = parts.attention_s(pool.model, rate, some, some / checked, numbers.context)
+        def of(some: Any, requests: Any) -> parts.Parts:
+            attention = parts.attention_s(pool.model, rate, some, requests, numbers.context)
             split = parts.split_s(
                 pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, wires.family.dispatch.alpha_s, some
             )
             return parts.layers_s(pool.model, rate, wires, some, attention + split)
 
-        step = parts.timed(pool.model, wires, of(both / 2), of(both), numbers.host_s, overlap=serving.overlap)
-        drafted = serving.drafts.tokens * self._draft_s(of, both / checked)
-        each = 1 / (1 + numbers.accepted)
+        requests, each = both / checked, 1 / (1 + numbers.accepted)
+        halves = of(both / 2, requests / 2), of(both, requests)
+        step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=serving.overlap)
+        one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
+        drafted = serving.drafts.tokens * (one.computed_s + one.sent_s + one.head_s)
         set_s, low_s, high_s = ((each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s))
-        return Decoding(step, set_s, low_s, high_s, both / checked)
+        return Decoding(step, set_s, low_s, high_s, requests)
 
     def steady(self) -> "Deployment":
         """What stays as it is whatever the batch."""
@@ -135,11 +137,6 @@ class Deployment:
             return "latency" if step.latency_s > sent / 2 else "network"
         each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
         return max(each, key=lambda name: float(each[name]))
-
-    def _draft_s(self, of: Any, requests: Any) -> Any:
-        """One further token of every request by a block of its own (MTP), nothing hidden."""
-        one = of(requests)
-        return one.computed_s + one.sent_s + one.head_s
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
         """A pass of prefill over two micro-batches (or one)."""
@@ -172,7 +169,7 @@ class Deployment:
         return float(self.case.serving.prefill.tokens * (2 if self.case.serving.overlap else 1))
 
     def transfer_s(self, nic_gbps: Any) -> Any:
-        """Keys and values of a prompt from one GPU to another, over its NIC alone; nothing where one pool does both."""
+        """Keys and values of a prompt from one GPU to another, over its NIC alone."""
         kept = self.prompt * parts.cache_bytes(self.decode.model) + parts.state_bytes(self.decode.model)
         return kept / (TRANSFER * units.gbps(nic_gbps))
 

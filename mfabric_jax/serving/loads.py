@@ -115,16 +115,3 @@ def copies_of(load: Load, rule: str, per_domain: int) -> Copies:
     # every domain's tokens of a place come to the GPU there, which sends them on: its own, and each other domain's
     forwarded = domains * to_gpu.reshape(layers, domains, 1, per_domain) * (1 - np.eye(per_domain))
     return Copies(between, forwarded, rows)
-
-
-def active_slots(taken: Float[np.ndarray, "L P"], slots: int, tokens, power):
-    """Slots of each GPU [L N] that get a token or more of `tokens` that all GPUs have together, on average; `power`:
-    of an array and an exponent (NumPy's or JAX's)."""
-    missed = power(1 - np.minimum(taken, 1.0), tokens)
-    return (1 - missed).reshape(*taken.shape[:-1], -1, slots).sum(-1)
-
-
-def imbalance(load: Load) -> float:
-    """Selections of the busiest GPU over the mean, mean over layers."""
-    per_gpu = load.per_gpu()
-    return float((per_gpu.max(1) / per_gpu.mean(1)).mean())

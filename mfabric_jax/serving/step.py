@@ -3,8 +3,8 @@
 Every GPU holds the attention of its own requests (`tp` GPUs may split it) and some experts; tokens travel to experts
 and back in every MoE layer. A product of matrices takes its FLOPs at what kernels achieve or its operands at the
 memory's rate; attention reads the cache of every request or takes its FLOPs; experts take what the busiest GPU takes.
-Two micro-batches may hide communication: with C of computation and X of communication a layer takes
-max(2C, 2X, C + X), else C and X of both together, one after the other.
+Two micro-batches may hide communication: with X of communication, and C of computation on the cores that X leaves, a
+layer takes max(2C, 2X, C + X), else C and X of both together, one after the other.
 
 Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05; FlashMLA, deepseek-ai/open-infra-index.
 """
@@ -12,8 +12,10 @@ Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05; FlashML
 import dataclasses
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mfabric_jax import units
-from mfabric_jax.array_module import array_module
+from mfabric_jax.array_module import aligned, array_module
 from mfabric_jax.checks import InputError
 from mfabric_jax.serving.families import Family, Kernel
 from mfabric_jax.serving.group import Crossing
@@ -179,10 +181,10 @@ def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens
 def experts_s(model: Model, rate: Rates, tokens: Any):
     """Routed experts of one layer on the busiest GPU, mean over layers [s], for `tokens` of every GPU."""
     xp, load = array_module(tokens), model.load
-    tokens = xp.asarray(tokens, float)[..., None, None]
-    rows = tokens * load.gpus * _distinct(load.per_gpu())
-    taken = _distinct(load.taken.reshape(len(load.taken), load.gpus, load.slots), axis=1)
-    missed = xp.power(1 - xp.minimum(taken, 1.0), tokens[..., None] * load.gpus)
+    every = load.gpus * xp.asarray(tokens, float)[..., None, None]
+    rows = every * aligned(_distinct(load.per_gpu()), every)
+    taken = _distinct(load.taken.reshape(len(load.taken), load.gpus, load.slots))
+    missed = xp.power(aligned(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
     active = (1 - missed).sum(-1)
     hidden, inner, total = model.of.hidden, model.of.expert_hidden, 0.0
     for one, two in ((hidden, 2 * inner), (inner, hidden)):
@@ -191,7 +193,7 @@ def experts_s(model: Model, rate: Rates, tokens: Any):
     return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
 
 
-def _distinct(values: Any, axis: int = 1):
+def _distinct(values: Any):
     """One GPU for all where they are alike."""
     first = values[:, :1]
     return first if (abs(values - first) <= SURE * abs(first).max()).all() else values
@@ -207,12 +209,15 @@ def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
     return sum(each) + KERNELS["ffn"] * rate.launch_s
 
 
-def beside_s(model: Model, rate: Rates, tokens: Any):
-    """Norms, residuals, router and casts of an MoE layer [s]."""
-    hidden, experts = model.of.hidden, model.of.experts
-    router = _product_s(rate.plain, rate.memory_Bps, tokens, hidden, experts, ACTIVATION)
-    moved = tokens * (NORMS * hidden * ACTIVATION + ROUTER * 4 * experts)
-    return router + moved / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
+def norms_s(model: Model, rate: Rates, tokens: Any):
+    """Norms, residuals and casts of a layer [s]."""
+    return tokens * NORMS * model.of.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
+
+
+def router_s(model: Model, rate: Rates, tokens: Any):
+    """Router of an MoE layer [s]; its launches are among those of the layer."""
+    product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
+    return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
 
 
 def head_s(model: Model, rate: Rates, tokens: Any):
@@ -239,8 +244,10 @@ class Wires(NamedTuple):
         return self.latency_s(kernel, tokens) + self.bytes_s(kernel, size, tokens)
 
     def latency_s(self, kernel: Kernel, tokens: Any):
-        """Seconds before bytes; where the floor is above both, the rest of it."""
+        """Seconds before bytes; where the floor is above both, the rest of it; none where a GPU is alone."""
         xp = array_module(tokens, self.nic_Bps)
+        if self.gpus == 1:
+            return 0.0 * tokens
         size = self.combined if kernel is self.family.combine else self.dispatched
         before = kernel.before_s(self.gpus, beyond=self.beyond) + self.crossing.extra_s
         return xp.maximum(before, kernel.floor_s - self.bytes_s(kernel, size, tokens)) if kernel.floor_s else before
@@ -294,14 +301,14 @@ class Parts(NamedTuple):
 
 def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: Any) -> Parts:
     """`attention`: seconds of attention of these tokens in one layer."""
-    beside = beside_s(model, rate, tokens)
+    norms = norms_s(model, rate, tokens)
     return Parts(
         attention,
         experts_s(model, rate, tokens),
-        beside + ffn_s(model, rate, tokens, model.of.shared_hidden),
+        norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.of.shared_hidden),
         wires.call_s(tokens, combine=False),
         wires.call_s(tokens, combine=True),
-        attention + beside + ffn_s(model, rate, tokens, model.of.dense_hidden),
+        attention + norms + ffn_s(model, rate, tokens, model.of.dense_hidden),
         head_s(model, rate, tokens),
     )
 
@@ -309,9 +316,10 @@ def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: An
 def timed(model: Model, wires: Wires, half: Parts, whole: Parts, host_s: Any, *, overlap: bool) -> Step:
     """A step of two micro-batches that hide each other's communication (`half` is one of them, `whole` both
     together); or (`overlap` False) of `whole` alone, whose two halves could."""
-    xp, slower = array_module(half, host_s), 1 / (1 - wires.family.cores)
+    xp, cores = array_module(half, host_s), wires.family.cores
     moe, dense = len(model.of.moe_blocks), model.dense_layers
-    computed, sent = slower * half.computed_s, half.sent_s
+    sent = half.sent_s  # while it lasts, computation lacks the cores that it takes
+    computed = half.computed_s + cores * xp.minimum(sent, half.computed_s / (1 - cores))
     layer = xp.maximum(xp.maximum(2 * computed, 2 * sent), computed + sent)
     overlapped = moe * layer + dense * 2 * half.dense_s + 2 * half.head_s + host_s
     serial = moe * (whole.computed_s + whole.sent_s) + dense * whole.dense_s + whole.head_s + host_s

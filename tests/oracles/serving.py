@@ -1,0 +1,277 @@
+"""A step of decoding in plain Python: every part of a layer as a sentence of the model says it, copies by all sets of
+slots, and links as fluid flows that share them max-min fairly. Numbers in, numbers out; SI units.
+"""
+
+import itertools
+import math
+
+KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}
+
+
+# ------------------------------------------------------------------------------------------------------------- copies
+def chances(taken, k, groups=1, most=1):
+    """[(set of k slots, probability)], where a slot is in the set with its probability `taken`: sets are as likely as
+    the product of their slots' weights. At most `most` of so many groups of neighbours may be in a set."""
+    each, always = len(taken) // groups, {i for i, t in enumerate(taken) if t > 1 - 1e-12}
+    sets = [s for s in itertools.combinations(range(len(taken)), k) if always <= set(s)]
+    sets = [s for s in sets if len({i // each for i in s}) <= most]
+    weight = [1.0] * len(taken)
+    for _ in range(2000):
+        product = [math.prod(weight[i] for i in s) for s in sets]
+        whole, inside = sum(product), [0.0] * len(taken)
+        for s, p in zip(sets, product, strict=True):
+            for i in s:
+                inside[i] += p / whole
+        if max(abs(a - b) for a, b in zip(inside, taken, strict=True)) < 1e-13:
+            break
+        weight = [
+            w if i in always else w * (t * (1 - x) / (x * (1 - t))) ** 0.5
+            for i, (w, t, x) in enumerate(zip(weight, taken, inside, strict=True))
+        ]
+    else:
+        raise ArithmeticError("weights did not converge")
+    return [(s, p / whole) for s, p in zip(sets, product, strict=True)]
+
+
+def reach(likely, places):
+    """Probability that a set has a slot in each place; `places`: the place of every slot."""
+    found = [0.0] * (max(places) + 1)
+    for slots, probability in likely:
+        for place in {places[i] for i in slots}:
+            found[place] += probability
+    return found
+
+
+def flows_of(taken, slots, per_server, rule, k, groups=1, most=1):
+    """(bytes between GPUs of different servers, bytes between GPUs of each server), as {(from, to): copies}."""
+    gpus = len(taken) // slots
+    servers, gpu_of = gpus // per_server, [i // slots for i in range(len(taken))]
+    if rule == "expert":
+        to_gpu = [sum(taken[i] for i in range(len(taken)) if gpu_of[i] == g) for g in range(gpus)]
+    else:
+        likely = chances(taken, k, groups, most)
+        to_gpu = reach(likely, gpu_of)
+        to_server = reach(likely, [g // per_server for g in gpu_of])
+    between, inside = {}, {}
+    for a, b in itertools.permutations(range(gpus), 2):
+        same = a // per_server == b // per_server
+        if rule != "server":
+            (inside if same else between)[a, b] = to_gpu[b]
+        elif same:  # what comes to a: its own tokens, and those of the GPUs of its place elsewhere
+            inside[a, b] = servers * to_gpu[b]
+        elif a % per_server == b % per_server:
+            between[a, b] = to_server[b // per_server]
+    return between, inside
+
+
+# -------------------------------------------------------------------------------------------------------------- links
+def drained(flows, capacity):
+    """When the last of the flows [(size, {link: part})] is through; links are shared max-min fairly at every moment."""
+    left, now = {f: size for f, (size, _) in enumerate(flows) if size > 0}, 0.0
+    while left:
+        rate, free, open_flows = {}, dict(capacity), set(left)
+        while open_flows:
+            use = {}
+            for f in open_flows:
+                for link, part in flows[f][1].items():
+                    use[link] = use.get(link, 0.0) + part
+            level = min(free[link] / used for link, used in use.items())
+            full = {link for link, used in use.items() if free[link] / used <= level * (1 + 1e-12)}
+            fixed = {f for f in open_flows if full & set(flows[f][1])}
+            for f in fixed:
+                rate[f] = level
+                for link, part in flows[f][1].items():
+                    free[link] = max(0.0, free[link] - level * part)
+            open_flows -= fixed
+        step = min(left[f] / rate[f] for f in left)
+        now += step
+        left = {f: size for f in left if (size := left[f] - step * rate[f]) > 1e-12 * flows[f][0]}
+    return now
+
+
+def on_tree(between):
+    """Each GPU has one NIC of 1 byte/s."""
+    gpus = {end for pair in between for end in pair}
+    capacity = {(way, g): 1.0 for way in ("out", "in") for g in gpus}
+    return drained([(size, {("out", a): 1.0, ("in", b): 1.0}) for (a, b), size in between.items()], capacity)
+
+
+def between_servers(between, per_server):
+    """{(server, server): bytes}."""
+    found = {}
+    for (a, b), size in between.items():
+        pair = a // per_server, b // per_server
+        found[pair] = found.get(pair, 0.0) + size
+    return found
+
+
+def near_square(servers):
+    """The two factors that are nearest to each other, the larger first."""
+    low = max(n for n in range(1, math.isqrt(servers) + 1) if servers % n == 0)
+    return servers // low, low
+
+
+def torus_way(shape, a, b):
+    """Links (from, to) in dimension order, the short way round; half way round even coordinates go up."""
+    at, there, way = [a % shape[0], a // shape[0]], (b % shape[0], b // shape[0]), []
+    for axis, size in enumerate(shape):
+        while at[axis] != there[axis]:
+            up = (there[axis] - at[axis]) % size
+            step = 1 if 2 * up < size or (2 * up == size and at[axis] % 2 == 0) else -1
+            before = tuple(at)
+            at[axis] = (at[axis] + step) % size
+            way.append((before, tuple(at)))
+    return way
+
+
+def on_torus(between, per_server, servers):
+    """Servers on a plane with a NIC of 1 byte/s in each direction."""
+    shape, capacity, flows = near_square(servers), {}, []
+    for axis, size in enumerate(shape):
+        for one in itertools.product(*(range(n) for n in shape)):
+            for step in (1, -1) if size > 1 else ():
+                there = list(one)
+                there[axis] = (there[axis] + step) % size
+                link = one, tuple(there)
+                capacity[link] = capacity.get(link, 0.0) + 1.0
+    for (a, b), size in between_servers(between, per_server).items():
+        links = {}
+        for link in torus_way(shape, a, b):
+            links[link] = links.get(link, 0.0) + 1.0
+        flows.append((size, links))
+    return drained(flows, capacity)
+
+
+def on_full_mesh(between, per_server, servers):
+    """Servers on a plane, joined with all of their row and column; `per_server` NICs of 1 byte/s split evenly over
+    peers; half of the bytes go along the one dimension first, half along the other."""
+    shape = near_square(servers)
+    width, capacity, flows = per_server / max(1, sum(n - 1 for n in shape)), {}, []
+    for (a, b), size in between_servers(between, per_server).items():
+        here, there = (a % shape[0], a // shape[0]), (b % shape[0], b // shape[0])
+        corners = [here] if here[0] == there[0] or here[1] == there[1] else [(there[0], here[1]), (here[0], there[1])]
+        links = {}
+        for corner in corners:
+            for link in ((here, corner), (corner, there)):
+                if link[0] != link[1]:
+                    links[link] = links.get(link, 0.0) + 1 / len(corners)
+                    capacity[link] = width
+        flows.append((size, links))
+    return drained(flows, capacity)
+
+
+def inside_servers(inside, per_server):
+    """The slowest server, a GPU's NVLinks at 1 byte/s each way."""
+    servers = {a // per_server for a, _ in inside}
+    return max((on_tree({p: s for p, s in inside.items() if p[0] // per_server == one}) for one in servers), default=0)
+
+
+# ---------------------------------------------------------------------------------------------------- parts of a layer
+def product_s(gpu, rate, rows, inner, outer, size):
+    """FLOPs, or weights and bf16 operands from memory."""
+    return max(2 * rows * inner * outer / rate, (inner * outer * size + 2 * rows * (inner + outer)) / gpu["memory"])
+
+
+def attention_s(model, gpu, tokens, requests, context):
+    kind, hidden, size = model["attention"], model["hidden"], model["weight_bytes"]
+    heads = kind["heads"]
+    if kind["name"] == "mla":
+        latent = kind["kv_rank"] + kind["rope_dim"]
+        shapes = [
+            (hidden, kind["query_rank"]),
+            (kind["query_rank"], heads * (kind["nope_dim"] + kind["rope_dim"])),
+            (hidden, latent),
+            (kind["kv_rank"], heads * (kind["nope_dim"] + kind["value_dim"])),
+            (heads * kind["value_dim"], hidden),
+        ]
+        read = requests * context * latent * model["cache_bytes"]
+        flops = tokens * context * heads * 2 * (latent + kind["kv_rank"])  # scores over latents, sums of their ranks
+    else:
+        dim, both = kind["head_dim"], kind["heads"] + 2 * kind["kv_heads"]
+        shapes = [(hidden, both * dim), (heads * dim, hidden)]
+        read = requests * context * 2 * kind["kv_heads"] * dim * model["cache_bytes"]
+        flops = tokens * context * heads * 4 * dim
+    core = max(read / gpu["cache"], flops / gpu["attention"])
+    products = sum(product_s(gpu, gpu["products"], tokens, *shape, size) for shape in shapes)
+    return products + core + KERNELS["attention"] * gpu["launch"]
+
+
+def experts_s(model, gpu, taken, slots, tokens):
+    gpus, slowest = len(taken) // slots, 0.0
+    for g in range(gpus):
+        own = taken[g * slots : (g + 1) * slots]
+        rows = tokens * gpus * sum(own)
+        active = sum(1 - (1 - t) ** (tokens * gpus) for t in own)
+        total = 0.0
+        for inner, outer in ((model["hidden"], 2 * model["expert_hidden"]), (model["expert_hidden"], model["hidden"])):
+            moved = active * inner * outer * model["weight_bytes"] + 2 * rows * (inner + outer)
+            total += max(2 * rows * inner * outer / gpu["grouped"], moved / gpu["memory"])
+        slowest = max(slowest, total)
+    return slowest + KERNELS["experts"] * gpu["launch"]
+
+
+def ffn_s(model, gpu, tokens, width):
+    if not width:
+        return 0.0
+    shapes = (model["hidden"], 2 * width), (width, model["hidden"])
+    products = (product_s(gpu, gpu["products"], tokens, *shape, model["weight_bytes"]) for shape in shapes)
+    return sum(products) + KERNELS["ffn"] * gpu["launch"]
+
+
+def norms_s(model, gpu, tokens):
+    return 10 * tokens * model["hidden"] * 2 / gpu["memory"] + KERNELS["layer"] * gpu["launch"]
+
+
+def router_s(model, gpu, tokens):
+    logits = 6 * tokens * model["experts"] * 4 / gpu["memory"]
+    return logits + product_s(gpu, gpu["plain"], tokens, model["hidden"], model["experts"], 2)
+
+
+def call_s(call, size, crossing, gpus, rates, tokens):
+    """One kernel of dispatch or combine; `crossing`: seconds between and inside at 1 byte/s and a byte a copy."""
+    if gpus == 1:
+        return 0.0
+    between = crossing[0] * tokens * (size / (call["nic"] * rates["nic"]) + call["nic_message_s"])
+    inside = crossing[1] * tokens * (size / (call["nvlink"] * rates["nvlink"]) + call["nvlink_message_s"])
+    before = call["alpha_s"] + call["peer_s"] * gpus + (call["beyond_s"] if crossing[0] else 0.0)
+    return max(before + max(between, inside), call["floor_s"])
+
+
+# ------------------------------------------------------------------------------------------------------------- a step
+def decode(model, gpu, load, network, batch, context, drafts=(0, 0.0), overlap=True, host_s=0.0):
+    """Seconds of a step and from token to token. `load`: {taken: layers of slots, slots, gpus}; `network`: {crossing,
+    rates, dispatch, combine, sizes, cores}; `batch`: tokens of one micro-batch, drafted ones included."""
+    checked, both = 1 + drafts[0], batch * (2 if overlap else 1)
+
+    def layer(tokens, requests):
+        calls = [
+            call_s(network[name], size, network["crossing"], load["gpus"], network["rates"], tokens)
+            for name, size in zip(("dispatch", "combine"), network["sizes"], strict=True)
+        ]
+        attention = attention_s(model, gpu, tokens, requests, context)
+        experts = [experts_s(model, gpu, taken, load["slots"], tokens) for taken in load["taken"]]
+        experts = sum(experts) / len(experts)
+        norms = norms_s(model, gpu, tokens)
+        beside = norms + router_s(model, gpu, tokens) + ffn_s(model, gpu, tokens, model["shared_hidden"])
+        dense = attention + norms + ffn_s(model, gpu, tokens, model["dense_hidden"])
+        head = product_s(gpu, gpu["plain"], tokens, model["hidden"], model["vocab"], 2)
+        return attention, experts, beside, *calls, dense, head
+
+    requests = both / checked
+    half, whole = layer(both / 2, requests / 2), layer(both, requests)
+    moe, dense = model["blocks"] - model["dense_blocks"], model["dense_blocks"]
+    c, x = sum(half[:3]), half[3] + half[4]
+    if (slow := c / (1 - network["cores"])) <= x:  # computes with fewer cores all the while
+        c = slow
+    else:
+        c += network["cores"] * x
+    hidden = moe * max(2 * c, 2 * x, c + x) + 2 * dense * half[5] + 2 * half[6] + host_s
+    serial = moe * sum(whole[:5]) + dense * whole[5] + whole[6] + host_s
+    one = layer(requests, requests)
+    extra = drafts[0] * (sum(one[:5]) + one[6])
+    names = "attention_s", "experts_s", "beside_s", "dispatch_s", "combine_s"
+    found = dict(zip(names, half if overlap else whole, strict=False))
+    step = hidden if overlap else serial
+    found |= {"step_s": step, "overlapped_s": hidden, "serial_s": serial}
+    ends = {"tpot_s": step, "low_s": hidden, "high_s": serial}
+    return found | {name: (end + extra) / (1 + drafts[1]) for name, end in ends.items()}

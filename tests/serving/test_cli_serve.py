@@ -1,0 +1,145 @@
+"""`mfabric serve` from its words to its table and its file."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.serving import rows as serving_rows
+from mfabric_jax.serving import serve
+from mfabric_jax.serving.rows import MOST_BATCH, in_time, known, row_of
+from tests.command_line import mistake, status
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+ALWAYS = ["model", "gpu", "fabric", "nic_gbps", "kernels", "precision", "ep", "tp", "batch", "context"]
+MEASURED = [
+    *("tpot_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s", "ttft_s"),
+    *("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
+    *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
+    *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu", "prefill_gpus"),
+    *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits"),
+    *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
+]
+WORDS = ("serve", "--model", "deepseek-v3", "--gpu", "H100-SXM", "--nic-gbps", "400")
+
+
+def case(**settings):
+    said = {
+        "model.name": "deepseek-v3",
+        "network.fabric": "fat-tree",
+        "gpu.name": "H100-SXM",
+        "network.nic_gbps": 400.0,
+    }
+    return Case().with_(said | {name.replace("__", "."): value for name, value in settings.items()})
+
+
+def test_columns_are_always_there():
+    assert list(row_of(known(case()))) == [*ALWAYS, *MEASURED]
+
+
+def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "rows.csv"
+    words = *WORDS, "--fabrics", "fat-tree,full-mesh", "--ep", "32,64", "--batch", "64,128", "--context", "1000"
+    words = *words, "--out", str(out)
+    assert status(*words) == 0
+    said = capsys.readouterr().out
+    assert "full-mesh" in said
+    assert "cheapest" in said
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert {(row["fabric"], row["ep"], float(row["batch"])) for row in rows} == {
+        (fabric, ep, batch) for fabric in ("fat-tree", "full-mesh") for ep in ("32", "64") for batch in (64.0, 128.0)
+    }
+    assert set(ALWAYS) <= set(rows[0])
+    whole = out.read_text()
+    worked, row_now = [], serving_rows.row_of
+
+    def stops(one):
+        worked.append(one)
+        if len(worked) == 4:
+            raise InputError("the third row was the last.")
+        return row_now(one)
+
+    monkeypatch.setattr(serving_rows, "row_of", stops)
+    assert "the third row was the last" in mistake(capsys, *words)
+    assert "rows.csv" in mistake(capsys, *WORDS, "--fabrics", "fat-tree", "--ep", "8", "--out", str(out))  # another run
+    assert status(*words) == 0
+    assert len(worked) == 4 + 5  # three rows were there
+    assert out.read_text() == whole
+
+
+def test_a_picture_shows_speed_beside_throughput(tmp_path):
+    assert status(*WORDS, "--fabrics", "fat-tree", "--ep", "72", "--batch", "16,64", "--figures", str(tmp_path)) == 0
+    assert (tmp_path / "serving.png").stat().st_size > 1000
+
+
+def test_within_a_time_the_batch_is_the_best_that_fits():
+    asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0)
+    found = in_time(known(asked))
+    batch = float(found.case.serving.batch)
+    assert 1 < batch < MOST_BATCH
+
+    def row(tokens):
+        return row_of(known(case(serving__ep=72, serving__context=2000.0, serving__batch=float(tokens))))
+
+    assert row(batch)["tpot_s"] <= 0.05
+    assert row(batch)["fits"]
+    best = row(batch)["tokens_per_s_per_gpu"]
+    for other in (*range(1, int(batch), 13), int(batch) + 1, int(batch) + 20):
+        if (there := row(other))["tpot_s"] <= 0.05 and there["fits"]:
+            assert there["tokens_per_s_per_gpu"] <= best
+    (given,) = serve(asked)
+    assert given["batch"] == batch
+    late = in_time(known(case(serving__tpot_ms=0.1)))
+    assert float(late.case.serving.batch) == 1
+
+
+def test_numbers_are_not_worked_out_again_for_other_batches():
+    rows = list(serve([case(serving__batch=b) for b in (1.0, 64.0)]))
+    alone = [row_of(known(case(serving__batch=b))) for b in (1.0, 64.0)]
+    assert rows == alone
+    assert rows[0]["tpot_s"] < rows[1]["tpot_s"]
+
+
+def test_costs_are_of_both_pools():
+    """Dollars and joules of a GPU in a second, times GPUs that prefill beside it, over its tokens a second."""
+    served = known(case(serving__ep=72))
+    row, (dollars, joules) = row_of(served), served.per_gpu()
+    pools = 1 + row["prefill_gpus"]
+    assert row["usd_per_million_tokens"] == pytest.approx(1e6 * dollars * pools / row["tokens_per_s_per_gpu"])
+    assert row["kj_per_million_tokens"] == pytest.approx(1e3 * joules * pools / row["tokens_per_s_per_gpu"])
+    # an answer of 1,024 tokens needs a prompt of 4,096, which takes a pass of 16,384 so many GPU seconds
+    each = row["tokens_per_s_per_gpu"] / 1024 * 4096 / row["prefill_tokens_per_s_per_gpu"]
+    assert row["prefill_gpus"] == pytest.approx(each)
+    cached = row_of(known(case(serving__ep=72, serving__prefill__cached=0.5)))
+    assert cached["prefill_gpus"] == pytest.approx(each / 2)
+
+
+def test_uneven_experts_slow_a_step_and_placement_helps():
+    even, placed, plain = (
+        row_of(known(case(serving__ep=16, **changes)))
+        for changes in (
+            {},
+            {"serving__experts": "measured"},
+            {"serving__experts": "measured", "serving__eplb": False},
+        )
+    )
+    assert even["experts_s"] < placed["experts_s"] < plain["experts_s"]
+    assert even["dispatch_s"] <= placed["dispatch_s"] <= plain["dispatch_s"]
+
+
+def test_what_binds_a_step():
+    bound = {
+        "network": case(serving__ep=64, serving__context=100.0, network__nic_gbps=100.0),
+        "latency": case(serving__ep=64, serving__context=100.0, serving__batch=1.0, serving__kernels="nccl"),
+        "attention": case(serving__ep=64, serving__context=4096.0, serving__batch=64.0, network__nic_gbps=800.0),
+        "experts": case(serving__ep=16, serving__batch=32.0, serving__context=100.0, network__nic_gbps=800.0),
+        "memory": case(serving__ep=8, serving__batch=512.0, serving__context=60000.0),
+    }
+    found = {name: row_of(known(one)) for name, one in bound.items()}
+    assert {name: row["bound_by"] for name, row in found.items()} == {name: name for name in bound}
+    assert not found["memory"]["fits"]
+    assert np.isfinite(found["memory"]["tpot_s"])

@@ -1,0 +1,24 @@
+"""200 drawn deployments, every part of a step beside plain Python."""
+
+import pytest
+
+from tests.oracles import serving as plain
+from tests.serving.drawn import drawn
+
+PARTS = ("attention_s", "experts_s", "beside_s", "dispatch_s", "combine_s", "step_s", "overlapped_s", "serial_s")
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_steps_are_those_of_plain_python(block):
+    for seed in range(20 * block, 20 * block + 20):
+        deployed, numbers, (model, gpu, load, network) = drawn(seed)
+        case, found = deployed.case, deployed.decoding(numbers)
+        drafts = case.serving.drafts.tokens, case.serving.drafts.accepted
+        told = plain.decode(
+            *(model, gpu, load, network, numbers.batch, numbers.context),
+            **{"drafts": drafts, "overlap": case.serving.overlap, "host_s": numbers.host_s},
+        )
+        for part in PARTS:
+            assert float(getattr(found.step, part)) == pytest.approx(told[part], rel=1e-9), (seed, part)
+        for part in ("tpot_s", "low_s", "high_s"):
+            assert float(getattr(found, part)) == pytest.approx(told[part], rel=1e-9), (seed, part)
