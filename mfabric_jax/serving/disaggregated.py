@@ -93,8 +93,9 @@ class Split(Deployment):
         computed = parts.experts_s(model, rate, at_experts) + parts.ffn_s(
             model, rate, at_experts, model.of.shared_hidden
         )
+        beside = parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
         return Stages(
-            slower * (self._attention_s(numbers, rate, wires, tokens) + parts.beside_s(model, rate, tokens)),
+            slower * (self._attention_s(numbers, rate, wires, tokens) + beside),
             wires.call_s(tokens, combine=False),
             slower * computed,
             wires._replace(crossing=self.back).call_s(tokens, combine=True),
@@ -133,8 +134,9 @@ class Split(Deployment):
         tokens = array_module(*numbers).asarray(numbers.batch, float)
         stages = self.stages(numbers, tokens, how)
         count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.of.moe_blocks)
-        attention, beside = self._attention_s(numbers, rate, wires, tokens), parts.beside_s(model, rate, tokens)
-        dense = attention + beside + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
+        attention, norms = self._attention_s(numbers, rate, wires, tokens), parts.norms_s(model, rate, tokens)
+        beside = norms + parts.router_s(model, rate, tokens)
+        dense = attention + norms + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
         head = parts.head_s(model, rate, tokens)
         rest = count * (model.dense_layers * dense + head) + numbers.host_s
         layer = stages.layer_s(count)
