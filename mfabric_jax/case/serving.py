@@ -49,7 +49,7 @@ class LoadSettings(Group, frozen=True):
         Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of them, at the start, that does not count.")
     ] = 0.2
     prefill_groups: Annotated[
-        Count | None, doc("Groups that prefill (open: as many as keep up with full groups that decode).")
+        Count | None, doc("Groups that prefill (open: as many as keep up, in passes that are filled to 0.8).")
     ] = None
     decode_groups: Annotated[Count, doc("Groups that decode.")] = 1
     ttft_ms: Annotated[Amount | None, doc("At most so long to the first token, for goodput [ms].")] = None

@@ -24,6 +24,7 @@ PASSES = 24, 8  # of passes: tokens, prompts
 LEAST_PASS = 16  # tokens of a micro-batch; fewer take as long
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 SHOWN_PAIRS = 3
+FILLED = 0.8  # of passes of groups that are not stated
 
 
 def stated(case: Case) -> bool:
@@ -63,7 +64,8 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
 
 
 def prefill_pool(deployed: Deployment, requests: Requests) -> Prefill:
-    """Groups that prefill: as many as are stated, or as keep up with full groups that decode."""
+    """Groups that prefill: as many as are stated, or as keep up with what arrives, but no more than full groups that
+    decode take, in passes that are `FILLED`."""
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
@@ -87,8 +89,8 @@ def _keeping_up(deployed: Deployment, requests: Requests, pass_s: Table) -> int:
     decoding = deployed.decoding(numbers._replace(context=context))
     held = min(float(decoding.requests), float(deployed.most_requests(context)))
     served = serving.load.decode_groups * deployed.decode.group.shape.gpus * held / float(decoding.tpot_s)
-    asked = served / requests.answer.mean() * requests.fresh.mean()
-    group = deployed.prefill.group.shape.gpus * deployed.pass_tokens
+    asked = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
+    group = FILLED * deployed.prefill.group.shape.gpus * deployed.pass_tokens
     prompt = float(requests.prompt.mean())
     return max(1, math.ceil(asked * pass_s(deployed.pass_tokens * deployed.prefill.model.tp, prompt) / group))
 
@@ -233,7 +235,7 @@ def _of_transfers(outcome: Outcome) -> dict[str, Any]:
         "kv_slowdown_p99": float(np.quantile(slower, QUANTILES["p99"])),
         "kv_busiest_nic": float(busiest / (outcome.wire.port_Bps * span)),
         "kv_hot_pair": f"prefill {sender} -> decode {receiver}",
-        "kv_hot_pair_over_mean": most / mean,
+        "kv_hot_pair_over_mean": float(most / mean),
     }
 
 

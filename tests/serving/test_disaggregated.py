@@ -96,6 +96,10 @@ def test_step_3_sends_in_its_budget(tmp_path):
     reached = 1 - math.comb(128, 8) / math.comb(256, 8)
     assert float(stages.out_s) == pytest.approx(91e-6 * reached * (1 + 4 / 128), rel=1e-3)
     assert float(stages.back_s) == pytest.approx(182e-6 * reached, rel=1e-3)
+    # behind the NIC tokens of both attention servers go on to the 7 other GPUs, where one of 16 experts is theirs
+    onward = 7 * 2 * (1 - math.comb(240, 8) / math.comb(256, 8))
+    assert deployed.decode.crossing.inside == pytest.approx(onward)
+    assert deployed.back.inside == pytest.approx(onward)
 
 
 def test_without_latency_and_bytes_the_slower_gpus_set_the_pace(tmp_path):

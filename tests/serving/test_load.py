@@ -173,21 +173,33 @@ def test_a_light_load_sees_what_an_empty_deployment_gives():
 
 
 def test_more_requests_a_second_are_never_faster_and_the_same_seed_gives_the_same():
-    rows = [next(serve(CASE.with_({"serving.load.rate": rate}))) for rate in (5.0, 20.0, 80.0, 320.0)]
+    case = CASE.with_({"serving.load.prefill_groups": 2})
+    rows = [next(serve(case.with_({"serving.load.rate": rate}))) for rate in (5.0, 20.0, 80.0, 320.0)]
     for name in ("load_ttft_p50_s", "load_tpot_p50_s", "prefill_queue", "decode_requests"):
         assert (np.diff([row[name] for row in rows]) >= 0).all(), name
-    assert next(serve(CASE.with_({"serving.load.rate": 80.0}))) == rows[2]
-    assert next(serve(CASE.with_({"serving.load.rate": 80.0, "run.seed": 1}))) != rows[2]
+    assert next(serve(case.with_({"serving.load.rate": 80.0}))) == rows[2]
+    assert next(serve(case.with_({"serving.load.rate": 80.0, "run.seed": 1}))) != rows[2]
     assert rows[0]["requests_per_s"] == pytest.approx(5, rel=0.1)
+
+
+def test_open_groups_that_prefill_keep_up_with_what_arrives_or_with_what_decodes():
+    def groups(rate):
+        return next(serve(CASE.with_({"serving.load.rate": rate})))["load_prefill_gpus"] / 32
+
+    most = next(serve(CASE))["prefill_gpus"] / 0.8  # of full groups that decode
+    assert groups(10_000.0) == pytest.approx(most, abs=1)
+    each_s = 32 * next(serve(CASE))["prefill_tokens_per_s_per_gpu"] / 4096
+    arriving = load.requests_of(known(CASE.with_({"serving.load.rate": 90.0}))).rate
+    assert groups(90.0) == np.ceil(arriving / (0.8 * each_s))
+    assert groups(5.0) == 1
 
 
 def test_goodput_counts_requests_within_both_limits():
     free = next(serve(CASE))
     assert (free["in_slo"], free["refused"], free["left_out"]) == (1.0, 0, 0)
-    middle = free["load_ttft_p50_s"] * 1000
-    half = next(serve(CASE.with_({"serving.load.ttft_ms": middle})))
-    assert half["in_slo"] == pytest.approx(0.5, abs=0.01)
-    assert half["goodput_per_s"] == pytest.approx(free["goodput_per_s"] / 2, rel=0.02)
+    most = next(serve(CASE.with_({"serving.load.ttft_ms": free["load_ttft_p90_s"] * 1000})))
+    assert most["in_slo"] == pytest.approx(0.9, abs=0.01)
+    assert most["goodput_per_s"] == pytest.approx(0.9 * free["goodput_per_s"], rel=0.02)
     assert next(serve(CASE.with_({"serving.load.tpot_ms": 1.0})))["goodput_per_s"] == 0
 
 
