@@ -54,6 +54,7 @@ def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Probl
     problem = problem_of(used_of(demand, region), **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
     shown = (np.asarray(part) for part in (schedule.configurations, schedule.seconds, schedule.switch))
     configurations, seconds, switch = shown
+    problem = problem._replace(digit=float(np.finfo(seconds.dtype).eps))
     return problem, (configurations, seconds.astype(float), switch)
 
 

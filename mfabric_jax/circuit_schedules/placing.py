@@ -44,6 +44,7 @@ class Problem(NamedTuple):
     all_stop: bool
     directed: bool
     first_free: bool
+    digit: float = float(np.finfo(float).eps)  # the last one of seconds
 
     @property
     def lanes(self) -> int:
@@ -92,7 +93,7 @@ class Problem(NamedTuple):
 
     def without_rounding(self, left: np.ndarray, terms: int) -> np.ndarray:
         """`left` [S S] without negative entries and without errors of a sum of so many terms."""
-        return np.where(left <= (terms + 8) * np.finfo(float).eps * self.need, 0, left)
+        return np.where(left <= (terms + 8) * self.digit * self.need, 0, left)
 
     def packet_s(self, left: np.ndarray) -> float:
         """Least time of the packet NICs for what is left [S S]; infinite where there are none."""

@@ -31,3 +31,13 @@ def test_times_are_those_of_the_schedule(name, switches, packet, all_stop):
     assert bound * (1 - 1e-9) <= time < np.inf
     assert time == pytest.approx(end_s(problem, plain), rel=1e-9)
     assert ended(where, schedule, demand) == end_s(problem, plain)
+
+
+def test_seconds_in_single_precision_leave_no_bytes():
+    demand = moe(16, seed=0)
+    with jax.enable_x64(False):
+        where = Region(16, 8e-9, 1, 0.0, 0.05)
+        schedule = get("spectra")(demand, where)
+        assert schedule.seconds.dtype == np.float32
+        time = ended(where, schedule, demand)
+    assert time == pytest.approx(float(np.asarray(schedule.seconds, float).sum() + 15 * 0.05), rel=1e-5)

@@ -1,0 +1,113 @@
+"""Configurations, durations and relay shares together: few turns that reach every pair in two hops. Ours.
+
+Two stages as of `valiant`, but what goes which way is chosen. With the shifts 1 to a - 1 in the first stage and the
+multiples of a in the second, every server reaches every other by two turns at most, one of each: some 2 sqrt(S)
+configurations instead of S - 1. For each a a linear programme chooses the bytes of every pair that go directly in one
+of the stages, and those by way of each other server, so that both stages together are short; `joint` then plans each
+stage for what it has to carry. Of all a, and of `joint` without relays and `valiant`, the one that ends first is taken.
+The shifts of two digits are those of Bruck's all-to-all (IEEE TPDS 8, 1997) to the base a.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules.placing import busiest
+from mfabric_jax.circuit_schedules.registry import facts_of, get, used_of
+from mfabric_jax.circuit_schedules.valiant import Stage, valiant
+from mfabric_jax.extras import extra
+from mfabric_jax.fabric.region import Region
+
+ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are errors of the programme
+
+
+def relayed(demand: Any, region: Region, switches: int = 1, *, programmes: int = 200, **how: Any) -> list[Stage]:
+    """Stages that wait for each other, for `staged_time`: one where relaying does not pay, then that of `joint`.
+
+    - `demand` [S S]: bytes from server i to server j, known.   - `programmes`: of `joint`, for each stage.
+    - `how`: delay_s, all_stop, directed, first_free, as of `get`.
+
+    Never later than `joint` or `valiant` (by `ended`, in float64). Where circuits join both ways, no ways of two hops
+    are tried but those of `valiant`. `InputError` as of `get`.
+    """
+    bytes_, given = used_of(demand, region), {"switches": switches, **how}
+    plans = [get("joint", programmes=programmes, **given)]
+    plans.append(get("joint", programmes=programmes, **{**given, "first_free": False}))
+    found = [[Stage(plans[0](bytes_, region), bytes_)], valiant(bytes_, region, switches, **how)]
+    if given.get("directed", True) and bytes_.any():
+        for loads in _loads(bytes_, facts_of(region, switches), switches):
+            stages = zip(plans, loads, strict=True) if loads[0].any() else [(plans[0], loads[1])]
+            found.append([Stage(plan(load, region), load) for plan, load in stages if load.any()])
+    return min(found, key=lambda stages: sum(ended(region, one.schedule, np.asarray(one.demand)) for one in stages))
+
+
+def _loads(demand: np.ndarray, facts: dict[str, Any], switches: int) -> Iterator[np.ndarray]:
+    """Bytes [2 S S] of both stages, for each base of the shifts."""
+    servers = len(demand)
+    for base in range(2, servers):
+        shifts = [range(1, base), range(base, servers, base)]
+        reach = np.zeros((2, servers, servers), bool)
+        for stage, own in enumerate(shifts):
+            for shift in own:
+                reach[stage] |= np.roll(np.eye(servers, dtype=bool), shift, axis=1)
+        loads = _shares(demand, reach, facts["circuit_Bps"] * facts["ports"] * switches, facts["packet_Bps"])
+        if loads is not None:
+            yield loads
+
+
+def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_Bps: float) -> np.ndarray | None:
+    """Bytes [2 S S] of both stages where circuits only reach those pairs [2 S S]; None: some pair is not reached.
+
+    Variables: bytes of each way (a pair's first stage, its second, or both by way of a server), seconds of each shift,
+    bytes of packet NICs [2 S S], seconds of both stages, whose sum is least.
+    """
+    with extra("exact", "relay shares"):
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    servers, unit = len(demand), busiest(demand)
+    near = reach | np.eye(servers, dtype=bool) | (packet_Bps > 0)
+    ways = [(i, via, j) for i, j in np.argwhere(demand) for via in np.flatnonzero(near[0, i] & near[1, :, j])]
+    if {(i, j) for i, _, j in ways} != set(map(tuple, np.argwhere(demand))):
+        return None
+    start, via, goal = np.array(ways).T
+    many, pairs, shift = len(ways), 2 * servers * servers, (np.arange(servers) - np.arange(servers)[:, None]) % servers
+    seconds, packets, ends = many, many + 2 * servers, many + 2 * servers + pairs
+    rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for stage, (one, other) in enumerate(((start, via), (via, goal))):
+        cell = stage * servers * servers + one * servers + other
+        moves = one != other  # bytes that stay need nothing
+        rows.append((cell[moves], np.flatnonzero(moves), np.ones(moves.sum())))
+        i, j = np.nonzero(reach[stage])
+        at = stage * servers * servers + i * servers + j
+        rows.append((at, seconds + stage * servers + shift[i, j], np.full(len(i), -1.0)))
+        below = pairs + stage * (2 * servers + 1)
+        for side in range(2):
+            line = np.repeat(np.arange(servers), servers) if side == 0 else np.tile(np.arange(servers), servers)
+            of_stage = packets + stage * servers * servers + np.arange(servers * servers)
+            rows.append((below + side * servers + line, of_stage, np.ones(servers * servers)))
+        lines = below + np.arange(2 * servers)
+        rows.append((lines, np.full(2 * servers, ends + stage), np.full(2 * servers, -packet_Bps / circuits_Bps)))
+        clock = np.full(servers, below + 2 * servers)
+        rows.append((clock, seconds + stage * servers + np.arange(servers), np.ones(servers)))
+        rows.append((clock[:1], np.array([ends + stage]), np.array([-1.0])))
+    rows.append((np.arange(pairs), packets + np.arange(pairs), np.full(pairs, -1.0)))
+    down, across, value = (np.concatenate(part) for part in zip(*rows, strict=True))
+    inequalities = pairs + 2 * (2 * servers + 1)
+    left = csr_array((value, (down, across)), shape=(inequalities, ends + 2))
+    cells, number = np.unique(start * servers + goal, return_inverse=True)
+    whole = csr_array((np.ones(many), (number, np.arange(many))), shape=(len(cells), ends + 2))
+    cost = np.zeros(ends + 2)
+    cost[ends:] = 1
+    done = linprog(
+        cost, left, np.zeros(inequalities), whole, demand.ravel()[cells] / unit, bounds=(0, None), method="highs"
+    )
+    if done.status != 0:
+        return None
+    bytes_ = np.where(done.x[:many] > ROUNDING, done.x[:many], 0)
+    bytes_ *= (demand.ravel()[cells] / np.bincount(number, bytes_))[number]
+    loads = np.zeros((2, servers, servers))
+    np.add.at(loads[0], (start, via), bytes_)
+    np.add.at(loads[1], (via, goal), bytes_)
+    return loads * (1 - np.eye(servers))
