@@ -9,6 +9,7 @@ second hand). Traffic is between the two sets of GPUs, on the fabric that holds 
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from mfabric_jax.serving.group import Crossing, Group, crossed, group_of, lanes_
 from mfabric_jax.serving.loads import SURE, Copies, Load, loaded, reached_groups, slots_of
 from mfabric_jax.serving.step import Model, Step
 
+SIZES = "serving.split: GPUs of attention and experts"
 MOST_MICRO_BATCHES = 4  # that are taken where none are stated, as in MegaScale-Infer's search
 
 
@@ -89,17 +91,14 @@ class Split(Deployment):
         wires, model = pool.wires(numbers.nic_gbps), pool.model
         attention, experts = self.counts
         at_experts = tokens * attention / experts
-        slower = 1 / (1 - wires.family.cores)
         computed = parts.experts_s(model, rate, at_experts) + parts.ffn_s(
             model, rate, at_experts, model.of.shared_hidden
         )
-        beside = parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
-        return Stages(
-            slower * (self._attention_s(numbers, rate, wires, tokens) + beside),
-            wires.call_s(tokens, combine=False),
-            slower * computed,
-            wires._replace(crossing=self.back).call_s(tokens, combine=True),
-        )
+        out_s = wires.call_s(tokens, combine=False)
+        back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
+        slowed = functools.partial(_slowed, sent_s=out_s + back_s, cores=wires.family.cores)
+        own = self._attention_s(numbers, rate, wires, tokens) + _beside_s(model, rate, tokens)
+        return Stages(slowed(own), out_s, slowed(computed), back_s)
 
     def _attention_s(self, numbers: Numbers, rate: parts.Rates, wires: parts.Wires, tokens: Any) -> Any:
         model, kernel = self.decode.model, wires.family.dispatch
@@ -134,9 +133,8 @@ class Split(Deployment):
         tokens = array_module(*numbers).asarray(numbers.batch, float)
         stages = self.stages(numbers, tokens, how)
         count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.of.moe_blocks)
-        attention, norms = self._attention_s(numbers, rate, wires, tokens), parts.norms_s(model, rate, tokens)
-        beside = norms + parts.router_s(model, rate, tokens)
-        dense = attention + norms + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
+        dense = self._attention_s(numbers, rate, wires, tokens) + parts.norms_s(model, rate, tokens)
+        dense = dense + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
         head = parts.head_s(model, rate, tokens)
         rest = count * (model.dense_layers * dense + head) + numbers.host_s
         layer = stages.layer_s(count)
@@ -145,10 +143,10 @@ class Split(Deployment):
             one = tokens / (1 + drafts)
             drafted = drafts * (self.stages(numbers, one, how).layer_s(count) + count * parts.head_s(model, rate, one))
         step_s = moe * layer + rest
-        slower = 1 / (1 - wires.family.cores)
+        beside = _beside_s(model, rate, tokens)
         step = Step(
             *(step_s, step_s, moe * count * stages.alone_s + rest),
-            *(stages.attention_s - slower * beside, stages.experts_s, slower * beside, stages.out_s, stages.back_s),
+            *(stages.attention_s - beside, stages.experts_s, beside, stages.out_s, stages.back_s),
             self._latency_s(wires, tokens),
             moe * (layer - count * array_module(*stages).maximum(stages.attention_s, stages.experts_s)),
             head,
@@ -203,6 +201,16 @@ class Split(Deployment):
         return dict(zip(COLUMNS, found, strict=True))
 
 
+def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
+    """Computation that lacks the cores that kernels take while other micro-batches are on their ways."""
+    return computed_s + cores * array_module(computed_s).minimum(sent_s, computed_s / (1 - cores))
+
+
+def _beside_s(model: Model, rate: parts.Rates, tokens: Any) -> Any:
+    """Norms and router of an MoE layer."""
+    return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
+
+
 COLUMNS = "attention_gpus", "expert_gpus", "micro_batches", "layer_s", "expert_memory_gb"
 
 
@@ -219,13 +227,13 @@ def split_deployment(case: Case) -> Split:
     """Of a case that states `serving.split`. `InputError` and `Misfit` as of `deployment`."""
     serving, model = case.serving, served_model(case)
     attention, experts = serving.split.attention_gpus or 1, serving.split.expert_gpus or 1
-    group = group_of(case, attention + experts, "serving.split: GPUs of attention and experts")
+    group = group_of(case, attention + experts, SIZES)
     family = kernels_of(group, serving.kernels, "deepep-low-latency")
     if attention % serving.tp or group.shape.gpus_per_server % serving.tp:
         raise Misfit(f"serving.tp must divide the GPUs of a server and of attention, got {serving.tp}.")
     slots = slots_of(model, experts, serving.redundant_experts)
     load = loaded(model, experts, slots, shares_of(case, model), placed=serving.eplb)
-    group_seen = lanes_of(group, family)
+    group_seen = lanes_of(group, family, SIZES)
     copies = copies_between(load, family.copies, attention, group_seen)
     served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
     formats = serving.formats.dispatch, serving.formats.combine

@@ -114,7 +114,7 @@ def crossing_of(group: Group, family: Family, load: Load) -> Crossing:
     return crossed(group, copies_of(load, family.copies, group.shape.gpus_per_server))
 
 
-def lanes_of(group: Group, family: Family) -> Group:
+def lanes_of(group: Group, family: Family, named: str = "serving.ep") -> Group:
     """The group as a family's kernels see it: where pairs inside a domain cross NICs every GPU is a server of its own.
 
     `Misfit` for kernels that do not reach beyond a domain.
@@ -125,7 +125,7 @@ def lanes_of(group: Group, family: Family) -> Group:
     if family.reach == "domain" and group.domains > 1:
         raise Misfit(
             f"serving.kernels {family.name} work inside one domain of {group.shape.gpus_per_server} GPUs on "
-            f"{group.on.name}, got a group of {group.shape.gpus}."
+            f"{group.on.name}, got {named} {group.shape.gpus}."
         )
     return group
 
