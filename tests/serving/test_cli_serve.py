@@ -77,7 +77,7 @@ def test_a_picture_shows_speed_beside_throughput(tmp_path):
     assert (tmp_path / "serving.png").stat().st_size > 1000
 
 
-def test_within_a_time_the_batch_is_the_best_that_fits():
+def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0)
     found = in_time(known(asked))
     batch = float(found.case.serving.batch)
@@ -94,6 +94,8 @@ def test_within_a_time_the_batch_is_the_best_that_fits():
             assert there["tokens_per_s_per_gpu"] <= best
     (given,) = serve(asked)
     assert given["batch"] == batch
+    monkeypatch.setattr(serving_rows, "TOGETHER", 7)
+    assert in_time(known(asked)) == found
     late = in_time(known(case(serving__tpot_ms=0.1)))
     assert float(late.case.serving.batch) == 1
 
