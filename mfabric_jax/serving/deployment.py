@@ -284,7 +284,7 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
     serving, group = case.serving, group_of(case, gpus)
     sending = kernels_of(group, kernels, usual)
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
-    load = loaded(model, gpus, slots, shares_of(case, model), placed=serving.eplb)
+    load = loaded(model, gpus, slots, shares_of(case, model), domains=group.domains, placed=serving.eplb)
     served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
     formats = serving.formats.dispatch, serving.formats.combine
     return Pool(served, group, sending, crossing_of(group, sending, load), *formats)

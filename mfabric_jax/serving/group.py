@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
+from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
@@ -75,8 +76,10 @@ class Group(NamedTuple):
         return self.shape.servers
 
     def inside_Bps(self, nic_gbps: Any) -> Any:
-        """Of a GPU in its server or domain [bytes/s]."""
-        return self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, self.gpu.nvlink)
+        """Of a GPU in its server or domain [bytes/s]; a domain gives it no more than it has."""
+        own = self.gpu.nvlink
+        of_domain = self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, own)
+        return array_module(of_domain).minimum(of_domain, own)
 
 
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.dispatch import GroupLimit, evenly_reached, reached
 from mfabric_jax.traffic.generator import capped
-from mfabric_jax.traffic.placement import Room, contiguous, longest_processing_time
+from mfabric_jax.traffic.placement import Room, contiguous, hierarchical, longest_processing_time
 from mfabric_jax.workload.models import Architecture
 
 SURE = 1e-13  # rounding distance from 1
@@ -51,15 +51,27 @@ def slots_of(model: Architecture, gpus: int, redundant: int | None) -> int:
 
 
 def loaded(
-    model: Architecture, gpus: int, slots: int, shares: Float[np.ndarray, "L E"] | None, *, placed: bool = True
+    model: Architecture,
+    gpus: int,
+    slots: int,
+    shares: Float[np.ndarray, "L E"] | None,
+    *,
+    domains: int = 1,
+    placed: bool = True,
 ) -> Load:
     """Experts in slots; `shares` [L E] of all selections in every layer, placed as EPLB does or in order; None: all
-    experts are taken equally often, one layer stands for all."""
-    total = gpus * slots
-    limit = GroupLimit(model.expert_groups, model.top_groups) if total == model.experts else GroupLimit()
+    experts are taken equally often, one layer stands for all.
+
+    Where `domains` (servers) divide the groups from which a gate chooses, copies stay in the domain of their group, as
+    under EPLB's hierarchical policy: a token's experts then lie in as few groups as its gate allows.
+    """
+    total, groups = gpus * slots, model.expert_groups
+    whole = total == model.experts or (groups % domains == 0 and total % groups == 0)
     if shares is None:
+        limit = GroupLimit(groups, model.top_groups) if whole else GroupLimit()
         return Load(np.full((1, total), model.top_k / total), slots, model.top_k, limit)
-    room, taken, place = Room(gpus, 1, total, model.experts), [], longest_processing_time if placed else contiguous
+    room = Room(gpus, gpus // domains, total, groups)
+    place, taken = (hierarchical if whole and groups > 1 else longest_processing_time) if placed else contiguous, []
     for share in np.asarray(shares, float):
         selected = _at_most_once(share / share.sum(), model.top_k)
         of = place(selected[None], room)

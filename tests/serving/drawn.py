@@ -113,12 +113,13 @@ def drawn(seed):
         "own", draw.choice(RULES), kernel(draw), kernel(draw), header_bytes=16, cores=draw.choice((0, 0.15))
     )
     architecture = get_model(name, facts).architecture
-    load = loaded(architecture, gpus, slots, shares)
     group = group_of(case, gpus)
+    load = loaded(architecture, gpus, slots, shares, domains=group.domains)
     model = Model(architecture, load, 1, weights, cache)
     pool = Pool(model, group, family, crossing_of(group, family, load), sent, combined)
     deployed = dataclasses.replace(deployment(case), decode=pool)
-    limit = (groups, most) if even and not redundant else (1, 1)
+    together = groups % (gpus // group.shape.gpus_per_server) == 0 and gpus * slots % groups == 0  # copies and groups
+    limit = (groups, most) if even and (not redundant or together) else (1, 1)
     return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, limit)
 
 

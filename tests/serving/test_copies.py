@@ -2,12 +2,14 @@
 
 import collections
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from mfabric_jax.serving.loads import copies_of, loaded, reached_groups, slots_of
 from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.models import DEEPSEEK_V3
 from tests.mistakes import refused
 
 SMALL = [  # experts, of which each token takes, of groups at most, GPUs, GPUs of a server
@@ -120,3 +122,16 @@ def test_slots_are_as_few_as_fill_gpus_or_as_many_as_are_asked():
     assert [slots_of(v3, gpus, None) for gpus in (8, 72, 144, 320)] == [32, 4, 2, 1]
     assert slots_of(v3, 144, 32) == 2
     assert "32, 176, ..., got 33" in refused(slots_of, v3, 144, 33)
+
+
+def test_copies_stay_in_the_groups_of_their_gate_where_servers_divide_them():
+    """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts: 8 of 36 slots in each of 4 of 8 groups at most, so
+    that a token reaches fewer servers than it would without groups."""
+    alone = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=4), 4).sum()
+    apart = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=3), 4).sum()  # 3 servers do not divide 8 groups
+    without = 4 * (1 - math.comb(216, 8) / math.comb(288, 8))
+    assert apart == pytest.approx(without, rel=1e-12)
+    every = math.comb(8, 4)
+    reached = 4 - 4 * math.comb(6, 4) / every  # if all four groups were always used
+    assert 2.5 < alone < without
+    assert alone == pytest.approx(reached, rel=0.06)

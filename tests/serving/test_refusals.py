@@ -16,7 +16,7 @@ CASES = [
     ({"serving.prefill.ep": 12}, "serving.ep must fill servers of 8 GPUs on fat-tree: a multiple of 8, got 12."),
     (
         {"serving.kernels": "nvlink-one-sided"},
-        "serving.kernels nvlink-one-sided work inside one domain of 8 GPUs on fat-tree, got a group of 32.",
+        "serving.kernels nvlink-one-sided work inside one domain of 8 GPUs on fat-tree, got serving.ep 32.",
     ),
     (
         {"serving.redundant_experts": 7},
