@@ -91,8 +91,12 @@ class Training:
     """Of Adam, falling to a hundredth along a cosine."""
     noise: float = 1.0
     """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a fifth of them."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
     varied: float = 0.3
-    """Part of the batches whose regions have other NICs than 6 + 2 at efficiency 1."""
+    """Part of the batches whose regions have other NICs than these, and lose by forwarding."""
     width: int = 18
     """Of the vectors of the network."""
     depth: int = 2
@@ -121,7 +125,8 @@ class Training:
             _started(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
-        for field in ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every"):
+        every = ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every")
+        for field in (*every, "optical_degree", "electrical_nics"):
             whole(field, getattr(self, field))
         whole("seed", self.seed, at_least=0)
         whole("width", self.width, at_least=3)
@@ -200,21 +205,22 @@ def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
     order = jax.random.permutation(keys[0], servers)
     demand = pool[jax.random.randint(keys[1], (), 0, len(pool))][order][:, order]
     sigma = config.noise * jnp.maximum((_part(keys[2]) - CERTAIN) / (1 - CERTAIN), 0)
-    return Lesson(_region(keys[3], config.varied, servers), demand, misjudged(keys[4], demand, sigma), sigma)
+    return Lesson(_region(keys[3], config, servers), demand, misjudged(keys[4], demand, sigma), sigma)
 
 
-def _region(key: PRNGKeyArray, varied: float, servers: int) -> Region:
-    """6 + 2 NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS NIC less."""
+def _region(key: PRNGKeyArray, config: Training, servers: int) -> Region:
+    """The configuration's NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS
+    NIC less."""
     keys = jax.random.split(key, 5)
-    other = _part(keys[0]) < varied
+    other = _part(keys[0]) < config.varied
     lost = jax.random.bernoulli(keys[2], 0.1, (servers,)).astype(jnp.int32)
     degree = jax.random.randint(keys[1], (), 2, 9, jnp.int32) - lost
     electrical = jax.random.randint(keys[3], (), 1, 5).astype(jnp.float32)
     return Region(
         servers,
         jnp.ones((), jnp.float32),
-        jnp.where(other, degree, 6),
-        jnp.where(other, electrical, 2),
+        jnp.where(other, degree, config.optical_degree),
+        jnp.where(other, electrical, config.electrical_nics),
         relay_efficiency=jnp.where(other, 0.6 + 0.4 * _part(keys[4]), 1),
     )
 
