@@ -28,7 +28,6 @@ from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.policies.learned import shipped_network
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay, weighed
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.timing.environment import BYTES_PER_SERVER, ReconfigurationCost, Trajectory
@@ -260,10 +259,10 @@ def decision_ms(config: Config, servers: int, repeats: int = 3) -> dict[str, flo
     """Milliseconds of a decision in a batch of all chains and steps of drifting demand, compiled before."""
     found, region = drawn(config, DRIFT, servers, 0), config.region(servers)
     chains = chains_of(found, dataclasses.replace(region, delay_s=jnp.float32(units.ms(1))), "1", 0)
-    model = network_of(config, LEARNED, 0)
+    model, even = network_of(config, LEARNED, 0), uniform(None, region).circuits.count
     ways: dict[str, Callable] = {
-        LEARNED: functools.partial(_decided, model, chains, False),
-        ALWAYS: functools.partial(_decided, model, chains, True),
+        LEARNED: functools.partial(_decided, model, chains, even, False),
+        ALWAYS: functools.partial(_decided, model, chains, even, True),
     }
     ways |= {name: functools.partial(proposals, config, name, chains) for name in SEARCHED}
     times = {}
@@ -277,15 +276,13 @@ def decision_ms(config: Config, servers: int, repeats: int = 3) -> dict[str, flo
 
 
 @eqx.filter_jit
-def _decided(model: PolicyNetwork, chains: Chain, always: bool) -> Int[Array, "B T S S"]:
-    """The network's circuits for every forecast, with even ones in place."""
-    choose = model.proposed if always else model.chosen
-
-    def one(chain: Chain):
-        before = uniform_circuits(chain.region.degrees)
-        return jax.vmap(lambda now: choose(now, chain.region, before, sigma=chain.sigma))(chain.forecast)
-
-    return jax.vmap(one)(chains)
+def _decided(model: PolicyNetwork, chains: Chain, before: Int[Array, "S S"], always: bool) -> Int[Array, "B T S S"]:
+    """The network's circuits for every forecast, with those `before` in place."""
+    choose, steps = model.proposed if always else model.chosen, chains.demand.shape[1]
+    forecasts = chains.forecast.reshape(-1, *chains.forecast.shape[2:])  # XLA for CPUs fails under two `vmap`
+    region, sigma = jax.tree.map(lambda x: jnp.repeat(x, steps, axis=0), (chains.region, chains.sigma))
+    found = jax.vmap(lambda now, region, sigma: choose(now, region, before, sigma=sigma))(forecasts, region, sigma)
+    return found.reshape(chains.forecast.shape)
 
 
 # -- what came out
