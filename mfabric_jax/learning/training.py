@@ -150,6 +150,10 @@ class Training:
         """All-to-alls of a chain."""
         return self.chain if self.objective == "iteration" else 1
 
+    def of_programs(self) -> "Training":
+        """What programs depend on: trainings that differ in seed, recording or files alone share them."""
+        return dataclasses.replace(self, seed=0, trace=None, records=None, log_every=1, checkpoint_every=1)
+
 
 class Lesson(NamedTuple):
     region: Region
@@ -270,9 +274,9 @@ def network_step(
 
 @eqx.filter_jit
 def chain_step(
-    state: NetworkState, batch: Chain, step: Int[Array, ""], config: Training
+    state: NetworkState, batch: Chain, step: Int[Array, ""], key: PRNGKeyArray, config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam on the mean time of chains, by the configuration's method."""
+    """One step of Adam on the mean time of chains, by the configuration's method, whose trials are drawn by the key."""
     strength = _strength(step, config)
     if config.method == "gradient":
 
@@ -282,7 +286,6 @@ def chain_step(
         time, slope = eqx.filter_value_and_grad(mean)(state.model)
     else:
         trial = reinforced if config.method == "reinforce" else evolved
-        key = jax.random.fold_in(jax.random.key(config.seed + 2), step)
         time, slope = trial(state.model, batch, key, config.share_steps)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
@@ -343,10 +346,9 @@ def rule_at(place: Float[Array, "5"]) -> Index:
 
 @functools.partial(jax.jit, static_argnames="config")
 def index_step(
-    state: IndexState, batch: Lesson, step: Int[Array, ""], config: Training
+    state: IndexState, batch: Lesson, key: PRNGKeyArray, config: Training
 ) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
     """One cross-entropy step; all sampled rules see the same batch."""
-    key = jax.random.fold_in(jax.random.key(config.seed + 1), step)
     away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
     places = state.centre[None] + state.spread[None] * away
     times = jax.vmap(lambda place: mean_rule_time(rule_at(place), batch, config))(places)
@@ -394,23 +396,24 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
         run, held_out = _judged(run, config, others)
         lines.append({"step": 0} | held_out)
     seen: list[dict[str, jax.Array]] = []
+    same = config.of_programs()
     while True:
         if progress:
             progress(step, lines[-1])
         if step == config.steps:
             break
         servers = config.sizes[step % len(config.sizes)]
-        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        key = _fold(config.seed, step)
         demands = pools[servers]
         if isinstance(run.state, IndexState):
-            batch = lessons(key, demands.single, config, servers)
-            state, parts = index_step(run.state, batch, jnp.asarray(step), config)
+            batch = lessons(key, demands.single, same, servers)
+            state, parts = index_step(run.state, batch, _fold(config.seed + 1, step), same)
         elif chained:
-            batch = chains_of(key, *demands, config, servers)
-            state, parts = chain_step(run.state, batch, jnp.asarray(step), config)
+            batch = chains_of(key, *demands, same, servers)
+            state, parts = chain_step(run.state, batch, jnp.asarray(step), _fold(config.seed + 2, step), same)
         else:
-            batch = lessons(key, demands.single, config, servers)
-            state, parts = network_step(run.state, batch, jnp.asarray(step), config)
+            batch = lessons(key, demands.single, same, servers)
+            state, parts = network_step(run.state, batch, jnp.asarray(step), same)
         run = run._replace(state=state)
         step += 1
         seen.append(parts)
@@ -424,6 +427,10 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
             lines[-1] |= held_out
             _keep(record, folder, run, step, lines)
     return lines
+
+
+def _fold(seed: int, step: int) -> PRNGKeyArray:
+    return jax.random.fold_in(jax.random.key(seed), step)
 
 
 class Pool(NamedTuple):
@@ -472,8 +479,8 @@ def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
 def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Line]:
     model, found = model_of(run.state), {}
     for servers, pooled in pools.items():
-        key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
-        usual = dataclasses.replace(config, batch=HELD_OUT, varied=0.0)
+        key = _fold(config.seed, BEHIND - servers)
+        usual = dataclasses.replace(config.of_programs(), batch=HELD_OUT, varied=0.0)
         if config.objective == "all-to-all" or isinstance(model, Index):
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
         else:
