@@ -164,7 +164,9 @@ def test_the_score_of_reinforce_is_the_slope_of_a_logarithm_of_probability():
 @pytest.mark.parametrize(("objective", "method"), [("iteration", "reinforce"), ("forecast", "evolution")])
 def test_a_training_by_trials_moves_weights_and_says_what_it_held_out(tmp_path, monkeypatch, objective, method):
     monkeypatch.setattr(demands, "BROAD", {})
-    config = Training(**TINY | {"sizes": (6,), "varied": 1.0}, objective=objective, method=method)
+    monkeypatch.setattr(training, "HELD_OUT", 8)  # as a batch: both are drawn by one program
+    own = {"sizes": (6,), "batch": 8, "varied": 0.0, "optical_degree": 3, "electrical_nics": 1}
+    config = Training(**TINY | own, objective=objective, method=method)
     lines = train(config, tmp_path / "run")
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert lines[-1]["held_out_6"] >= 1 - 1e-5
