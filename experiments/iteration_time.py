@@ -16,7 +16,7 @@ from mfabric_jax.simulation import calibrate, simulate
 
 from .pictures import lines
 from .rows import Row, Rows, adding, grouped, listed, of, picked, pivot, then, told
-from .script import PRESETS, Script, Verdict, against, cells, check, grid
+from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
 PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
@@ -50,14 +50,13 @@ class Config:
         return grid(own | PRESETS[preset] | dict(changes))
 
 
-def run(config: Config) -> list[Row]:
+def run(config: Config) -> Found:
     """A row for each preset, model, fabric and bandwidth, with the fitted `efficiency` and what is published."""
-    rows = []
     for preset, model in cells(config, config.presets, config.models):
         fitted = calibrate(next(iter(config.setting(preset, model))), (model,))[model].efficiency
         calibrated = config.setting(preset, model, {"compute.efficiency": fitted})
-        rows += [{"preset": preset, "efficiency": fitted} | row for row in simulate(calibrated).rows()]
-    return [row | ratios_of(row, rows) for row in rows]
+        rows = [{"preset": preset, "efficiency": fitted} | row for row in simulate(calibrated).rows()]
+        yield from (row | ratios_of(row, rows) for row in rows)
 
 
 def ratios_of(row: Row, rows: Rows) -> dict[str, Any]:

@@ -4,19 +4,19 @@ Demand of the test split drifts from one all-to-all to the next ("drift", and "b
 on), or follows a recording. Policies see forecasts: the truth with log-normal errors, or ("predicted") the demand of
 the step before, whose errors are known from the validation split. A change of circuits costs the delay. Relay shares
 know the true demand. Circuits are uniform at first; those of "previous" stay as greedy-next sets them for the demand
-before the chain. "if it pays": the same proposals, kept or turned as a network does (`policies.weighing`).
+before the chain. "if it pays": the same proposals, kept or turned as a network does (`policies.weighing`); "learned
+always": what the network proposes, without weighing. With `--trained` learned is what those files hold.
 """
 
 import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -29,7 +29,7 @@ from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.policies.learned import shipped_network
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.weighing import relative_delay, weighed
-from mfabric_jax.routing import degree_bound
+from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.timing.environment import BYTES_PER_SERVER, ReconfigurationCost, Trajectory
 from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting, split_key
@@ -37,18 +37,19 @@ from mfabric_jax.traffic.scenarios import likely_demands
 
 from .many_demands import butterfly
 from .pictures import lines
-from .rows import Row, Rows, pivot, summed, then, told
-from .script import Found, Ports, Script, cells, check
+from .rows import Row, Rows, grouped, half_interval, of, picked, pivot, summed, then, told, where
+from .script import Found, Ports, Script, Verdict, cells, check
 
 DRIFT, UNSEEN, RECORDED = "drift", "butterfly", "smartmoe"
 FAMILIES = (DRIFT, UNSEEN, RECORDED)
 PREDICTED = "predicted"
-NETWORKS = ("learned", "untrained")
+LEARNED, ALWAYS = "learned", "learned always"
+NETWORKS = (LEARNED, ALWAYS, "untrained")
 STILL = ("uniform", "previous")
-SEARCHED = ("greedy", "joint", "sample-average")
+SAMPLED = "sample-average"
+SEARCHED = ("greedy", "joint", SAMPLED)
 PAYING = " if it pays"
 POLICIES = (*NETWORKS, *STILL, *SEARCHED, *(name + PAYING for name in SEARCHED))
-T_OF_SEEDS = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # Student's, of a 95 % interval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Config(Ports):
     policies: tuple[str, ...] = POLICIES  # Who plans.
     trained: tuple[str, ...] | None = None  # Files of learned policies, one for each seed; none: the one that ships.
     steps: int = 6  # All-to-alls of a chain.
-    chains: int = 4  # Of every seed.
+    chains: int = 8  # Of every seed.
     seeds: int = 5  # Of draws, over which intervals are.
     scenarios: int = 8  # For which sample-average plans.
     share_steps: int = 100  # Towards relay shares.
@@ -98,16 +99,30 @@ def drawn(config: Config, family: str, servers: int, seed: int) -> Drawn:
         keys = jax.random.split(jax.random.key(seed), config.chains)
         if family == UNSEEN:
             return jax.vmap(lambda key: _butterflies(split_key(key, split), servers, config.steps + 1))(keys)
-        sampler = traffic.sampler(str(config.trace) if family == RECORDED else family, split)
-        return jax.vmap(lambda key: sampler(key, servers, config.steps + 1))(keys)
+        return _sampled(
+            _sampler(str(config.trace) if family == RECORDED else family, split), keys, servers, config.steps + 1
+        )
 
-    chosen = of("validation")
-    error = float(jax.vmap(lambda one: apart(one[:-1], one[1:]))(chosen).mean())
+    error = float(_apart(of("validation")))
     demand = of("test")
     total = demand.sum((2, 3), keepdims=True)
     return Drawn(demand / jnp.where(total > 0, total, 1) * BYTES_PER_SERVER * servers, error)
 
 
+_sampler = functools.cache(traffic.sampler)
+
+
+@functools.partial(jax.jit, static_argnames=("sampler", "servers", "steps"))
+def _sampled(sampler: Callable, keys: Array, servers: int, steps: int) -> Array:
+    return jax.vmap(lambda key: sampler(key, servers, steps))(keys)
+
+
+@jax.jit
+def _apart(demand: Float[Array, "B T S S"]) -> Float[Array, ""]:
+    return jax.vmap(lambda one: apart(one[:-1], one[1:]))(demand).mean()
+
+
+@functools.partial(jax.jit, static_argnames=("servers", "steps"))
 def _butterflies(key, servers: int, steps: int) -> Array:
     draw, walk = jax.random.split(key)
     return drifting(walk, butterfly(draw, servers), steps)
@@ -128,9 +143,9 @@ def chains_of(found: Drawn, region: Region, forecast: str, seed: int) -> Chain:
 # -- plans
 def proposals(config: Config, name: str, chains: Chain) -> Int[Array, "B T S S"]:
     """What a searching policy proposes for every forecast."""
-    many = config.scenarios if name == "sample-average" else 1
-    policy = policies.get(name, **({"share_steps": 0} if name == "sample-average" else {}))
-    return _proposed(policy, many, name == "sample-average", chains)
+    sampled = name == SAMPLED
+    policy = policies.get(name, **({"share_steps": 0} if sampled else {}))
+    return _proposed(policy, config.scenarios if sampled else 1, sampled, chains)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "many", "sampled"))
@@ -171,8 +186,14 @@ def carried(chains: Chain, proposed: Int[Array, "B T S S"], start: Int[Array, "B
 
 
 @eqx.filter_jit
-def by_network(model: PolicyNetwork, chains: Chain, steps: int):
-    policy = functools.partial(model, share_steps=0)
+def by_network(model: PolicyNetwork, chains: Chain, steps: int, always: bool):
+    """As `carried`, by a network that weighs what it proposes, or takes it `always`."""
+
+    def proposing(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0) -> Plan:
+        count = model.proposed(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s)
+        return Plan(Circuits(count))
+
+    policy = proposing if always else functools.partial(model, share_steps=0)
     keys = jax.random.split(jax.random.key(0), len(chains.demand))
     found = jax.vmap(lambda chain, key: served(policy, chain, key, steps))(chains, keys)
     return relative(chains, found), found.changed.mean(1)
@@ -187,13 +208,20 @@ def network_of(config: Config, name: str, seed: int) -> PolicyNetwork:
 
 
 def run(config: Config) -> Found:
-    """A row for each place, policy and seed: `over`, time over the degree bounds; `turned`, part of the steps."""
+    """Rows of two kinds.
+
+    - "chains", for each place, policy and seed: `over`, time over the degree bounds; `turned`, part of the steps.
+    - "decision", for each size and policy that plans: `decision_ms`, on this machine.
+    """
+    for (servers,) in cells(config, config.servers):
+        for name, milliseconds in decision_ms(config, servers).items():
+            yield {"row": "decision", "servers": servers, "policy": name, "decision_ms": milliseconds}
     for servers, family, seed in cells(config, config.servers, config.cases(), range(config.seeds)):
         region = dataclasses.replace(config.region(servers), delay_s=jnp.zeros((), jnp.float32))
         found = drawn(config, family, servers, seed)
         for forecast in config.forecasts:
             chains = chains_of(found, region, forecast, seed)
-            place = {"servers": servers, "family": family, "forecast": forecast, "seed": seed}
+            place = {"row": "chains", "servers": servers, "family": family, "forecast": forecast, "seed": seed}
             judged = _judged(config, chains, found, region, seed)
             for delay_ms in config.delays_ms:
                 delayed = jnp.full(len(chains.demand), units.ms(delay_ms), jnp.float32)
@@ -211,7 +239,7 @@ def _judged(config: Config, chains: Chain, found: Drawn, region: Region, seed: i
 
     def judged(name: str, now: Chain):
         if name in NETWORKS:
-            return by_network(network_of(config, name, seed), now, steps)
+            return by_network(network_of(config, name, seed), now, steps, name == ALWAYS)
         if name in STILL:
             still = even if name == "uniform" else _before(found.demand[:, 0], region)
             staying = jnp.broadcast_to(still[:, None], chains.demand.shape).astype(even.dtype)
@@ -227,77 +255,97 @@ def _before(demand: Float[Array, "B S S"], region: Region) -> Int[Array, "B S S"
     return jax.vmap(lambda one: greedy(one, region, rule="next").circuits.count)(demand)
 
 
+def decision_ms(config: Config, servers: int, repeats: int = 3) -> dict[str, float]:
+    """Milliseconds of a decision in a batch of all chains and steps of drifting demand, compiled before."""
+    found, region = drawn(config, DRIFT, servers, 0), config.region(servers)
+    chains = chains_of(found, dataclasses.replace(region, delay_s=jnp.float32(units.ms(1))), "1", 0)
+    model, even = network_of(config, LEARNED, 0), uniform(None, region).circuits.count
+    ways: dict[str, Callable] = {
+        LEARNED: functools.partial(_decided, model, chains, even, False),
+        ALWAYS: functools.partial(_decided, model, chains, even, True),
+    }
+    ways |= {name: functools.partial(proposals, config, name, chains) for name in SEARCHED}
+    times = {}
+    for name in (name for name in config.policies if name in ways):
+        jax.block_until_ready(ways[name]())
+        began = time.perf_counter()
+        for _ in range(repeats):
+            jax.block_until_ready(ways[name]())
+        times[name] = units.to_ms(time.perf_counter() - began) / repeats / (config.chains * config.steps)
+    return times
+
+
+@eqx.filter_jit
+def _decided(model: PolicyNetwork, chains: Chain, before: Int[Array, "S S"], always: bool) -> Int[Array, "B T S S"]:
+    """The network's circuits for every forecast, with those `before` in place."""
+    choose, steps = model.proposed if always else model.chosen, chains.demand.shape[1]
+    forecasts = chains.forecast.reshape(-1, *chains.forecast.shape[2:])  # XLA for CPUs fails under two `vmap`
+    region, sigma = jax.tree.map(lambda x: jnp.repeat(x, steps, axis=0), (chains.region, chains.sigma))
+    found = jax.vmap(lambda now, region, sigma: choose(now, region, before, sigma=sigma))(forecasts, region, sigma)
+    return found.reshape(chains.forecast.shape)
+
+
 # -- what came out
-def _interval(rows: Rows) -> float:
-    """Half of the 95 % interval of the mean over seeds."""
-    values = [row["over"] for row in rows]
-    many = len(values)
-    return T_OF_SEEDS.get(many, 2.0) * float(np.std(values, ddof=1)) / many**0.5
-
-
 PLACE = ("servers", "family", "forecast", "delay_ms")
+chained = where(row="chains")
 means: Callable[[Rows], list[Row]] = summed(
-    (*PLACE, "policy"),
-    over=lambda rows: float(np.mean([row["over"] for row in rows])),
-    half=_interval,
-    turned=lambda rows: float(np.mean([row["turned"] for row in rows])),
+    (*PLACE, "policy"), over=of("over"), half=lambda rows: half_interval([row["over"] for row in rows])
 )
 
 
 def beside(rows: Rows) -> list[Row]:
-    """How much longer `learned` takes than others do in the same chains, with an interval over seeds."""
-    at: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        at.setdefault(tuple(row[key] for key in (*PLACE, "seed")), {})[row["policy"]] = row["over"]
-    found = []
-    for place, over in at.items():
-        for other in (name for name in over if name != "learned" and "learned" in over):
-            gain = {"over": over["learned"] / over[other] - 1, "policy": other}
-            found.append(dict(zip((*PLACE, "seed"), place, strict=True)) | gain | {"turned": 0.0})
-    return found
+    """How much longer `learned` takes than others do in the same chains: `over`, less 1, for each place and seed."""
+    learned = {tuple(row[key] for key in (*PLACE, "seed")): row["over"] for row in picked(rows, policy=LEARNED)}
+    others = [row for row in rows if row["policy"] != LEARNED and learned]
+    return [row | {"over": learned[tuple(row[key] for key in (*PLACE, "seed"))] / row["over"] - 1} for row in others]
 
 
+def overall(rows: Rows) -> list[Row]:
+    """Means over families, for each of the rest of the place and seed."""
+    key = ("servers", "forecast", "delay_ms", "policy", "seed")
+    return [row | {"family": "mean"} for row in summed(key, over=of("over"))(rows)]
+
+
+LINE = ("servers", "family", "delay_ms", "policy")
 table = told(
-    "time of the chain over its degree bounds, turns included +- half of the 95 % interval over seeds",
-    then(means, pivot(("servers", "family", "delay_ms", "policy"), "{forecast}", "{over:.3f} +-{half:.3f}")),
+    "time of the chain over its degree bounds, turns included, +- half of the 95 % interval over seeds",
+    then(chained, means, pivot(LINE, "{forecast}", "{over:.3f} +-{half:.3f}")),
     "how much longer learned takes than each other policy, in the same chains",
-    then(beside, means, pivot(("servers", "family", "delay_ms", "policy"), "{forecast}", "{over:+.1%} +-{half:.1%}")),
+    then(chained, beside, means, pivot(LINE, "{forecast}", "{over:+.1%} +-{half:.1%}")),
+    "the same, of means over families",
+    then(chained, overall, beside, means, pivot(LINE, "{forecast}", "{over:+.1%} +-{half:.1%}")),
+    "milliseconds of a decision",
+    then(where(row="decision"), pivot(("policy",), "{servers} servers", "{decision_ms:.3f}")),
 )
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Learned beside what it should be as good as, where it is worst; and its decision time."""
+    gains = means(beside(chained(rows)))
+    longest = max((row["delay_ms"] for row in gains), default=0)
+    asked = [(f"{longest:g} ms", {"policy": name, "delay_ms": longest}) for name in (SAMPLED, SAMPLED + PAYING)]
+    asked += [(PREDICTED, {"policy": "uniform", "forecast": PREDICTED})]
+    asked += [(RECORDED, {"policy": "untrained", "family": RECORDED})]
+    found = []
+    for case, kept in asked:
+        for (servers,), here in grouped(picked(gains, **kept), "servers").items():
+            worst = max(here, key=lambda row: row["over"])
+            place = "{over:+.1%} +-{half:.1%} ({family}, forecast {forecast}, {delay_ms:g} ms)".format(**worst)
+            found.append(Verdict(f"learned over {kept['policy']}, {case}, {servers} servers, most", place))
+    for (servers,), here in grouped(picked(rows, row="decision"), "servers").items():
+        spent = {row["policy"]: row["decision_ms"] for row in here}
+        if {LEARNED, SAMPLED} <= set(spent):
+            times = f"{spent[SAMPLED] / spent[LEARNED]:.1f} times"
+            found.append(Verdict(f"decision of {SAMPLED} over learned, {servers} servers", times))
+    return found
 
 
 def build(rows: Rows):
     """The mean over families by delay, with a panel for each number of servers and forecast."""
-    whole = summed(
-        ("servers", "forecast", "delay_ms", "policy"), over=lambda rows: float(np.mean([row["over"] for row in rows]))
-    )
-    shown = [row for row in whole(rows) if row["policy"] not in SEARCHED]
+    whole = summed(("servers", "forecast", "delay_ms", "policy"), over=of("over"))
+    shown = [row for row in whole(chained(rows)) if row["policy"] not in (ALWAYS, *SEARCHED)]
     axes = ("delay_ms", "delay [ms]"), ("over", "time over the degree bounds")
     return lines(*axes, "{policy}", panel="{servers} servers, forecast {forecast}")(shown)
-
-
-def decision_ms(config: Config, servers: int, repeats: int = 3) -> dict[str, float]:
-    """Milliseconds of a decision in a batch of all chains and steps, compiled before."""
-    found, region = drawn(config, DRIFT, servers, 0), config.region(servers)
-    chains = chains_of(found, dataclasses.replace(region, delay_s=jnp.float32(units.ms(1))), "1", 0)
-    many, model = chains.demand.shape[0] * chains.demand.shape[1], network_of(config, "learned", 0)
-
-    @jax.jit
-    def decided(chains: Chain):
-        def one(chain: Chain, before):
-            return jax.vmap(lambda now: model.chosen(now, chain.region, before, sigma=chain.sigma))(chain.forecast)
-
-        return jax.vmap(one)(chains, jnp.broadcast_to(uniform(None, region).circuits.count, found.demand[:, 0].shape))
-
-    ways: dict[str, Callable] = {"learned": lambda: decided(chains)}
-    ways |= {name: functools.partial(proposals, config, name, chains) for name in SEARCHED}
-    times = {}
-    for name, way in ways.items():
-        jax.block_until_ready(way())
-        began = time.perf_counter()
-        for _ in range(repeats):
-            jax.block_until_ready(way())
-        times[name] = (time.perf_counter() - began) / repeats / many / units.ms(1)
-    return times
 
 
 QUICK = {"servers": (8,), "families": (DRIFT,), "forecasts": ("0", "1"), "seeds": 2, "chains": 2, "steps": 3}

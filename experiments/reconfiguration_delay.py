@@ -7,10 +7,11 @@ keeps one matrix for everything (preset "released") and so hardly ever turns its
 import dataclasses
 
 from mfabric_jax.case import Cases
+from mfabric_jax.simulation import simulate
 
 from .pictures import lines
 from .rows import adding, duration, measured, of, pivot, then, told, where
-from .script import FIRST, PRESETS, Found, Script, Sweep, check, compared
+from .script import FIRST, PRESETS, Found, Script, Sweep, cells, check
 
 WAYS = {
     "block": ("Block (the text)", FIRST["block"]),
@@ -44,11 +45,13 @@ class Config(Sweep):
 
 def run(config: Config) -> Found:
     """A row for each way and delay: time, what of it is paid for the switch, and time over that at the least delay."""
-    fastest: dict[str, float] = {}
-    for (way, delay_s), (row,) in compared(config, config.ways, sorted(config.delays_s)):
-        seconds = row["iteration_s"]
-        here = {"way": way, "delay_s": delay_s, "iteration_s": seconds, "reconfig_s": row["reconfig_s"]}
-        yield here | {"over_fastest": seconds / fastest.setdefault(way, seconds)}
+    for (way,) in cells(config, config.ways):
+        fastest = None
+        for delay_s in sorted(config.delays_s):
+            (row,) = simulate(config.setting(way, delay_s)).rows()
+            fastest = fastest or row["iteration_s"]
+            here = {"way": way, "delay_s": delay_s} | {name: row[name] for name in ("iteration_s", "reconfig_s")}
+            yield here | {"over_fastest": row["iteration_s"] / fastest}
 
 
 named = adding(delay=lambda row: duration(row["delay_s"]), label=lambda row: WAYS[row["way"]][0])

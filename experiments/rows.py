@@ -12,6 +12,7 @@ from string import Formatter
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from mfabric_jax import report
 from mfabric_jax.report.grid import grouped as grouped
@@ -45,6 +46,12 @@ def duration(seconds: float) -> str:
         if seconds >= 0.9999 * size:
             return f"{seconds / size:g} {unit}"
     return f"{seconds * 1e6:g} us"
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of independent values, by Student's t."""
+    many = len(values)
+    return float(stdtrit(many - 1, 0.975)) * float(np.std(values, ddof=1)) / many**0.5
 
 
 # -- functions of rows, put together

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +32,7 @@ from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import charts, style
+from mfabric_jax.report.rows import Kept, keeping
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
 from mfabric_jax.simulation.results import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
@@ -158,25 +161,22 @@ class Script:
     def answer(self, config: Any, folder: str | Path) -> tuple[list[Row], str]:
         """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and table.
 
-        Rows of a run that was stopped are written, too, and marked as not complete.
+        Rows of finished `cells` are on disk as they come; after an error or an interrupt the same run goes on behind
+        them. Rows of a run that was stopped are written, too, and marked as not complete. `InputError` for a folder in
+        which another configuration, or other code, began a run that did not end.
         """
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         file, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
             style.check_picture(picture)
-        rows: list[Row] = []
-        complete, effective = False, self.asked(config) | provenance(self.dtype)
-        try:
-            for row in self.run(config):
-                rows.append(row)
-            self.draw(rows, picture)
-            text = self.table(rows)
-            complete = True
-        finally:
-            if rows:
-                report.write_rows(rows, file, effective | {COMPLETE: complete})
-        return rows, text
+        with keeping(file, self.asked(config) | provenance(self.dtype)) as kept:
+            with running(kept) as pieces:
+                for row in self.run(config):
+                    pieces.rows.append(row)
+            self.draw(kept.rows, picture)
+            text = self.table(kept.rows)
+        return kept.rows, text
 
     def files(self, folder: str | Path) -> tuple[Path, Path]:
         """Where rows and picture go."""
@@ -288,12 +288,62 @@ def check(
         config.setting(*setting)
 
 
+class Pieces:
+    """A run as pieces that are kept as they end: cells, and what comes before, between and behind them.
+
+    `rows`: of the piece that has not ended.
+    """
+
+    def __init__(self, kept: Kept):
+        self.kept, self.rows, self.number = kept, [], 0
+
+    def end(self) -> None:
+        """Keep the rows of a piece; the next one begins."""
+        self.kept.add(self.rows, self.number)
+        self.rows, self.number = [], self.number + 1
+
+    def left(self, cells: Iterable[tuple]) -> Iterator[tuple]:
+        """Cells that an earlier run did not finish."""
+        for cell in cells:
+            if self.rows:
+                self.end()
+            if self.number in self.kept.done:
+                self.number += 1
+                continue
+            yield cell
+            self.end()
+
+
+RUNNING: ContextVar[Pieces | None] = ContextVar("RUNNING", default=None)
+
+
+@contextlib.contextmanager
+def running(kept: Kept) -> Iterator[Pieces]:
+    """While the block runs, `cells` leaves out what is kept; rows of a piece that an error stops are shown."""
+    pieces = Pieces(kept)
+    before = RUNNING.set(pieces)
+    try:
+        yield pieces
+        pieces.end()
+    except BaseException:
+        if pieces.rows:
+            kept.show(pieces.rows, pieces.number)
+        raise
+    finally:
+        RUNNING.reset(before)
+
+
 def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
-    """The cross product of the axes, with a bar of progress."""
+    """The cross product of the axes, with a bar of progress.
+
+    What `run` yields for a cell must not depend on other cells: a run that goes on leaves out those that are kept.
+    """
     from tqdm import tqdm
 
     name = Path(inspect.getfile(type(config))).stem
-    return iter(tqdm(list(product(*axes)), desc=name, unit="case", file=sys.stderr, disable=None))
+    found = tqdm(list(product(*axes)), desc=name, unit="case", file=sys.stderr, disable=None)
+    pieces = RUNNING.get()
+    return iter(found if pieces is None else pieces.left(found))
 
 
 def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:

@@ -47,18 +47,21 @@ def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: i
 
 def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
     """Time with noise; how much later that is than with opposite noise, halved; the circuits in place [T S S]."""
-    one, other = (_whole(model, sign) for sign in (1.0, -1.0))
-    found = served(one, chain, key, steps)
-    late, again = _over(chain, found), _over(chain, served(other, chain, key, steps))
-    start = uniform_circuits(chain.region.degrees)[None].astype(found.count.dtype)
-    return late, (late - again) / 2, jnp.concatenate([start, found.count[:-1]])
+
+    def signed(sign):
+        found = served(_whole(model, sign), chain, key, steps)
+        return _over(chain, found), found.count
+
+    (late, again), (count, _) = lax.map(signed, jnp.asarray([1, -1], jnp.float32))
+    start = uniform_circuits(chain.region.degrees)[None].astype(count.dtype)
+    return late, (late - again) / 2, jnp.concatenate([start, count[:-1]])
 
 
-def _whole(model: PolicyNetwork, sign: float = 0.0) -> Callable[..., Plan]:
+def _whole(model: PolicyNetwork, sign: Float[Array, ""] | None = None) -> Callable[..., Plan]:
     """The policy of the model's circuits alone, with so many times the noise of a key on its logits."""
 
     def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
-        noise = sign * _noise(key, len(demand)) if sign else 0.0
+        noise = 0.0 if sign is None else sign * _noise(key, len(demand))
         count = model.chosen(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s, noise=noise)
         return Plan(Circuits(count))
 
@@ -96,7 +99,7 @@ def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int)
 
     def pair(key):
         away = OF_WEIGHTS * jax.random.normal(key, flat.shape, flat.dtype)
-        one, other = late(flat + away), late(flat - away)
+        one, other = lax.map(late, jnp.stack([flat + away, flat - away]))
         return (one + other) / 2, (one - other) / 2 * away / OF_WEIGHTS**2
 
     times, slopes = lax.map(pair, jax.random.split(key, PAIRS))

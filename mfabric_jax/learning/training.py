@@ -91,8 +91,12 @@ class Training:
     """Of Adam, falling to a hundredth along a cosine."""
     noise: float = 1.0
     """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a fifth of them."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
     varied: float = 0.3
-    """Part of the batches whose regions have other NICs than 6 + 2 at efficiency 1."""
+    """Part of the batches whose regions have other NICs than these, and lose by forwarding."""
     width: int = 18
     """Of the vectors of the network."""
     depth: int = 2
@@ -121,7 +125,8 @@ class Training:
             _started(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
-        for field in ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every"):
+        every = ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every")
+        for field in (*every, "optical_degree", "electrical_nics"):
             whole(field, getattr(self, field))
         whole("seed", self.seed, at_least=0)
         whole("width", self.width, at_least=3)
@@ -144,6 +149,10 @@ class Training:
     def length(self) -> int:
         """All-to-alls of a chain."""
         return self.chain if self.objective == "iteration" else 1
+
+    def of_programs(self) -> "Training":
+        """What programs depend on: trainings that differ in seed, recording or files alone share them."""
+        return dataclasses.replace(self, seed=0, trace=None, records=None, log_every=1, checkpoint_every=1)
 
 
 class Lesson(NamedTuple):
@@ -200,21 +209,22 @@ def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
     order = jax.random.permutation(keys[0], servers)
     demand = pool[jax.random.randint(keys[1], (), 0, len(pool))][order][:, order]
     sigma = config.noise * jnp.maximum((_part(keys[2]) - CERTAIN) / (1 - CERTAIN), 0)
-    return Lesson(_region(keys[3], config.varied, servers), demand, misjudged(keys[4], demand, sigma), sigma)
+    return Lesson(_region(keys[3], config, servers), demand, misjudged(keys[4], demand, sigma), sigma)
 
 
-def _region(key: PRNGKeyArray, varied: float, servers: int) -> Region:
-    """6 + 2 NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS NIC less."""
+def _region(key: PRNGKeyArray, config: Training, servers: int) -> Region:
+    """The configuration's NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS
+    NIC less."""
     keys = jax.random.split(key, 5)
-    other = _part(keys[0]) < varied
+    other = _part(keys[0]) < config.varied
     lost = jax.random.bernoulli(keys[2], 0.1, (servers,)).astype(jnp.int32)
     degree = jax.random.randint(keys[1], (), 2, 9, jnp.int32) - lost
     electrical = jax.random.randint(keys[3], (), 1, 5).astype(jnp.float32)
     return Region(
         servers,
         jnp.ones((), jnp.float32),
-        jnp.where(other, degree, 6),
-        jnp.where(other, electrical, 2),
+        jnp.where(other, degree, config.optical_degree),
+        jnp.where(other, electrical, config.electrical_nics),
         relay_efficiency=jnp.where(other, 0.6 + 0.4 * _part(keys[4]), 1),
     )
 
@@ -264,9 +274,9 @@ def network_step(
 
 @eqx.filter_jit
 def chain_step(
-    state: NetworkState, batch: Chain, step: Int[Array, ""], config: Training
+    state: NetworkState, batch: Chain, step: Int[Array, ""], key: PRNGKeyArray, config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam on the mean time of chains, by the configuration's method."""
+    """One step of Adam on the mean time of chains, by the configuration's method, whose trials are drawn by the key."""
     strength = _strength(step, config)
     if config.method == "gradient":
 
@@ -276,7 +286,6 @@ def chain_step(
         time, slope = eqx.filter_value_and_grad(mean)(state.model)
     else:
         trial = reinforced if config.method == "reinforce" else evolved
-        key = jax.random.fold_in(jax.random.key(config.seed + 2), step)
         time, slope = trial(state.model, batch, key, config.share_steps)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
@@ -337,10 +346,9 @@ def rule_at(place: Float[Array, "5"]) -> Index:
 
 @functools.partial(jax.jit, static_argnames="config")
 def index_step(
-    state: IndexState, batch: Lesson, step: Int[Array, ""], config: Training
+    state: IndexState, batch: Lesson, key: PRNGKeyArray, config: Training
 ) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
     """One cross-entropy step; all sampled rules see the same batch."""
-    key = jax.random.fold_in(jax.random.key(config.seed + 1), step)
     away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
     places = state.centre[None] + state.spread[None] * away
     times = jax.vmap(lambda place: mean_rule_time(rule_at(place), batch, config))(places)
@@ -388,23 +396,24 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
         run, held_out = _judged(run, config, others)
         lines.append({"step": 0} | held_out)
     seen: list[dict[str, jax.Array]] = []
+    same = config.of_programs()
     while True:
         if progress:
             progress(step, lines[-1])
         if step == config.steps:
             break
         servers = config.sizes[step % len(config.sizes)]
-        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        key = _fold(config.seed, step)
         demands = pools[servers]
         if isinstance(run.state, IndexState):
-            batch = lessons(key, demands.single, config, servers)
-            state, parts = index_step(run.state, batch, jnp.asarray(step), config)
+            batch = lessons(key, demands.single, same, servers)
+            state, parts = index_step(run.state, batch, _fold(config.seed + 1, step), same)
         elif chained:
-            batch = chains_of(key, *demands, config, servers)
-            state, parts = chain_step(run.state, batch, jnp.asarray(step), config)
+            batch = chains_of(key, *demands, same, servers)
+            state, parts = chain_step(run.state, batch, jnp.asarray(step), _fold(config.seed + 2, step), same)
         else:
-            batch = lessons(key, demands.single, config, servers)
-            state, parts = network_step(run.state, batch, jnp.asarray(step), config)
+            batch = lessons(key, demands.single, same, servers)
+            state, parts = network_step(run.state, batch, jnp.asarray(step), same)
         run = run._replace(state=state)
         step += 1
         seen.append(parts)
@@ -418,6 +427,10 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
             lines[-1] |= held_out
             _keep(record, folder, run, step, lines)
     return lines
+
+
+def _fold(seed: int, step: int) -> PRNGKeyArray:
+    return jax.random.fold_in(jax.random.key(seed), step)
 
 
 class Pool(NamedTuple):
@@ -466,8 +479,8 @@ def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
 def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Line]:
     model, found = model_of(run.state), {}
     for servers, pooled in pools.items():
-        key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
-        usual = dataclasses.replace(config, batch=HELD_OUT, varied=0.0)
+        key = _fold(config.seed, BEHIND - servers)
+        usual = dataclasses.replace(config.of_programs(), batch=HELD_OUT, varied=0.0)
         if config.objective == "all-to-all" or isinstance(model, Index):
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
         else:

@@ -123,14 +123,28 @@ class PolicyNetwork(eqx.Module):
         noise: Float[Array, "S S"] | float = 0.0,
     ) -> Int[Array, "S S"]:
         """The circuits of a plan; `noise` is added to the logits, for methods of training that try other circuits."""
-        seen, spread = expected(demand, sigma)
-        need, degrees = normalised(seen, region), region.degrees
-        delay = relative_delay(region, seen, hidden_s)
-        count = dealt(soft_circuits(self.logits(need, degrees, spread, before, delay) + noise, degrees), need, degrees)
+        count = self.proposed(demand, region, before, sigma=sigma, hidden_s=hidden_s, noise=noise)
         if not self.weighs:
             return count
         patience = jnp.zeros((), jnp.float32) if self.patience is None else self.patience
-        return weighed(count, demand, region, previous=before, sigma=sigma, delay=delay / jnp.exp(patience))
+        delay = relative_delay(region, expected(demand, sigma)[0], hidden_s) / jnp.exp(patience)
+        return weighed(count, demand, region, previous=before, sigma=sigma, delay=delay)
+
+    def proposed(
+        self,
+        demand: Float[Array, "S S"],
+        region: Region,
+        before: Int[Array, "S S"] | None,
+        *,
+        sigma: float | Float[Array, ""] = 0.0,
+        hidden_s: float | Float[Array, ""] = 0.0,
+        noise: Float[Array, "S S"] | float = 0.0,
+    ) -> Int[Array, "S S"]:
+        """`chosen` before it is weighed."""
+        seen, spread = expected(demand, sigma)
+        need, degrees = normalised(seen, region), region.degrees
+        delay = relative_delay(region, seen, hidden_s)
+        return dealt(soft_circuits(self.logits(need, degrees, spread, before, delay) + noise, degrees), need, degrees)
 
     def logits(
         self,

@@ -258,6 +258,10 @@ class Kept:
             _write(self._journal, {"number": number, "rows": rows})
         self.done[number] = rows
 
+    def show(self, rows: list[Row], number: int) -> None:
+        """Add rows of unfinished work to the file alone: the same run does this work again."""
+        self.done[number] = [plain_row(row) for row in rows]
+
 
 @contextlib.contextmanager
 def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept]:
@@ -303,7 +307,7 @@ def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[Bina
             if not locked(journal):
                 raise InputError(f"another run writes {str(path)!r}; give another file, or wait for its end.")
             there, done, good = read_journal(where)
-            if there is None:
+            if there is None or not done:
                 journal.truncate(0)
                 _write(journal, run)
             elif change := _change(there, run):

@@ -10,6 +10,7 @@ from experiments.script import Script, Verdict, against, cells, spread, verdict_
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.validation import paper
+from tests.mistakes import check_refused
 
 
 def test_a_number_against_a_published_one():
@@ -129,6 +130,33 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
     rows, config = report.read_rows(tmp_path / "made_up.csv")
     assert ([row["name"] for row in rows], config["complete"]) == (["first"], False)
     assert SCRIPT.kept(Config(), tmp_path) is None
+
+
+def test_a_run_that_was_stopped_goes_on_behind_its_finished_cells(tmp_path):
+    """Rows that come before, in and behind cells; each cell is run once, whatever stops the run."""
+    seen = []
+
+    def stopping(config, at=None):
+        yield {"size": 0, "name": "before"}
+        for (size,) in cells(config, config.sizes):
+            seen.append(size)
+            yield {"size": size, "name": "first"}
+            if size == at:
+                raise KeyboardInterrupt
+            yield {"size": size, "name": "second"}
+        yield {"size": 9, "name": "behind"}
+
+    for at in (2, 3):
+        with pytest.raises(KeyboardInterrupt):
+            dataclasses.replace(SCRIPT, run=lambda config, at=at: stopping(config, at)).answer(Config(), tmp_path)
+        stored, config = report.read_rows(tmp_path / "made_up.csv")
+        assert ([row["size"] for row in stored], config["complete"]) == ([0, *[1, 1, 2, 2, 3][: 2 * at - 1]], False)
+    check_refused("made_up.csv' was begun by another run", SCRIPT.answer, Config(name="other"), tmp_path)
+    script = dataclasses.replace(SCRIPT, run=stopping)
+    rows, _ = script.answer(Config(), tmp_path)
+    assert seen == [1, 2, 2, 3, 3]
+    assert rows == list(stopping(Config())) == script.kept(Config(), tmp_path)
+    script.answer(Config(name="other"), tmp_path)  # nothing is left of a run that ended
 
 
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():

@@ -91,7 +91,7 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
 
 
 def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
-    def diverged(state, batch, step, config):
+    def diverged(state, batch, key, config):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
     monkeypatch.setattr(training, "index_step", diverged)
@@ -128,7 +128,7 @@ def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     monkeypatch.setattr(training, "mean_rule_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
     config, state = Training(**TINY), training.first_index()
     for step in range(25):
-        state, _ = training.index_step(state, (), jnp.asarray(step), config)
+        state, _ = training.index_step(state, (), jax.random.key(step), config)
     assert float(training.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
     training.index_step.clear_cache()
 
