@@ -99,9 +99,7 @@ def build(rows: Rows) -> Chart:
             spread = [(row["mean"] - row["half"], row["mean"] + row["half"]) for row in some]
             lines.append(Curve(looks[method], [(row["step"], row["mean"]) for row in some], spread=spread))
         panels.append(Panel(f"{servers} servers", "steps", "held out: time over the degree bound", lines))
-    return Chart(
-        "Training, mean over seeds", "Bars: 95 % intervals of the mean over seeds.", list(looks.values()), panels
-    )
+    return Chart("Training, mean over seeds", "Bars: 95 % intervals.", list(looks.values()), panels)
 
 
 SCRIPT = Script(Config, quick={"servers": (8,), "seeds": 2, "steps": 4, "points": 2, "batch": 2})
