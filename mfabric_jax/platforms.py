@@ -3,10 +3,11 @@
 import contextlib
 import contextvars
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
@@ -16,6 +17,17 @@ _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", 
 def platform() -> str:
     """Such as "cpu" or "gpu"."""
     return _named.get() or device().platform
+
+
+def raising_on_hosts(value: Any, broken: Any, words: Sequence[str]) -> Any:
+    """`value`; where one of `broken` [N] is true, a runtime error with its words on CPUs. Accelerators would ask the host
+    at every call: there callers make the result no number."""
+    import equinox as eqx
+
+    def raising(value: Any, broken: Any) -> Any:
+        return eqx.branched_error_if(value, broken.any(), jnp.argmax(broken), words)
+
+    return lax.platform_dependent(value, broken, cpu=raising, default=lambda value, broken: value)
 
 
 def cores() -> int:

@@ -6,12 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
+from mfabric_jax.platforms import raising_on_hosts
 
 ROUNDING = 1e-4  # of a server's degree, by which real-valued circuits may miss a rule
 NO_RELAY = "no circuit leads to a server that could relay"
@@ -170,7 +171,7 @@ class Circuits(eqx.Module):
 
     def checked(self, degree: ArrayLike) -> "Circuits":
         """Self, if legal for `degree` () or [S], optical NICs per server: `InputError` names a broken rule and a
-        server. Of traced values it is a runtime error that names the rule."""
+        server. Of traced values it is a runtime error that names the rule, on CPUs; elsewhere see `is_legal`."""
         if concrete(self.count) and concrete(degree):
             count, most = np.asarray(self.count), np.asarray(degree)
             for rule, wrong in _broken(count, most).items():
@@ -181,7 +182,12 @@ class Circuits(eqx.Module):
             return self
         rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
         broken = jnp.stack([wrong.any() for wrong in rules.values()])
-        return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), [f"circuits: {rule}" for rule in rules])
+        return raising_on_hosts(self, broken, [f"circuits: {rule}" for rule in rules])
+
+    def is_legal(self, degree: ArrayLike) -> Bool[Array, ""]:
+        """Whether they are legal for `degree`, as a program computes it."""
+        rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
+        return ~jnp.stack([wrong.any() for wrong in rules.values()]).any()
 
 
 def _broken(count, degree) -> dict:

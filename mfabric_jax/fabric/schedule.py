@@ -12,6 +12,7 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.flows.problem import as_floats
+from mfabric_jax.platforms import raising_on_hosts
 
 UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
 
@@ -71,7 +72,8 @@ class Schedule(eqx.Module):
 
     def checked(self, region: Region) -> "Schedule":
         """Self, if the region can show it: `InputError` names the first configuration that breaks a rule and the rule.
-        Of traced values it is a runtime error that names the rule, as of `Circuits.checked`."""
+        Of traced values it is a runtime error that names the rule on CPUs; elsewhere its seconds are no numbers, and so
+        are times."""
         servers = self.configurations.shape[-1]
         if servers != region.servers:
             raise InputError(f"configurations must be [K S S] with S = {region.servers} servers, got S = {servers}.")
@@ -83,7 +85,8 @@ class Schedule(eqx.Module):
         rules = _broken(values, self.switches, self.directed)
         broken = jnp.stack([unequal, *(mask.any() for mask in rules.values())])
         words = [UNEQUAL.format(self.switches), *(f"a configuration of the schedule has {rule}" for rule in rules)]
-        return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), words)
+        seconds = jnp.where(broken.any(), jnp.nan, self.seconds)
+        return eqx.tree_at(lambda one: one.seconds, raising_on_hosts(self, broken, words), seconds)
 
     def _refuse(self, values: Sequence[np.ndarray]) -> None:
         if np.any((degree := values[-1]) % self.switches != 0):

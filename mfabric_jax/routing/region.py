@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, concrete, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
@@ -36,8 +36,9 @@ def all_to_all_time(
       its bytes so that both end together (`split_seconds`); "relay": bytes follow `plan.shares` over the EPS, direct
       circuits and circuits through a third server (`relay_finish`).
 
-    `InputError` for circuits that are not legal in this region; where traced, a runtime error that names the rule
-    (`Circuits.checked`). Inside of a loop that is sure of its circuits, `part_times` does not check them.
+    `InputError` for circuits that are not legal in this region; where traced, a runtime error that names the rule on
+    CPUs (`Circuits.checked`), and NaN elsewhere. Inside of a loop that is sure of its circuits, `part_times` does not
+    check them.
 
     Flows on the EPS share ports max-min fairly, except under split, where each is paced to end at the common time
     (max-min sharing would end later, see `port_bound`). Infinity where bytes have no path. Works under `vmap`;
@@ -49,12 +50,15 @@ def all_to_all_time(
     one_of("routing", routing, ROUTINGS)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    circuits = _circuits(plan)
+    circuits, legal_time = _circuits(plan), jnp.ones(())
     if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
         circuits = circuits.checked(region.optical_degree)
+        if not (concrete(circuits.count) and concrete(region.optical_degree)):
+            legal_time = jnp.where(circuits.is_legal(region.optical_degree), 1.0, jnp.nan)
     legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
     demand = _widened(region, between_servers(region, demand))
-    return jnp.maximum(*part_times(region, legal, demand, routing=routing))
+    seconds = jnp.maximum(*part_times(region, legal, demand, routing=routing))
+    return seconds * legal_time.astype(seconds.dtype)
 
 
 def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
