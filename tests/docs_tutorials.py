@@ -85,14 +85,18 @@ def page(name: str, printed: list[str]) -> str:
     left = iter(printed)
     parts = []
     for cell in cells(source(name)):
-        if cell.code:
-            said = next(left).rstrip()
-            parts += [f"```python\n{cell.lines}\n```"]
-            parts += [f"```text\n{said}\n```"] if said else []
-        else:
-            parts += [PICTURE.sub(lambda found: f"![{found[1]}]({kept(name, found[2])})", cell.lines)]
+        parts.append(shown(name, cell))
+        if cell.code and (said := next(left).rstrip()):
+            parts.append(f"```text\n{said}\n```")
     parts += [f"The program: [{name}.py]({name}.py), run by `python -m tests.docs_tutorials --write` for this page."]
     return "\n\n".join(parts) + "\n"
+
+
+def shown(name: str, cell: Cell) -> str:
+    """A cell on its page, without what it prints."""
+    if cell.code:
+        return f"```python\n{cell.lines}\n```"
+    return PICTURE.sub(lambda found: f"![{found[1]}]({kept(name, found[2])})", cell.lines)
 
 
 def kept(name: str, picture: str) -> str:

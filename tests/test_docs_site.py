@@ -74,7 +74,7 @@ def test_fabrics_are_drawn_by_their_commands(image, monkeypatch, tmp_path):
 def test_pages_hold_the_programs(name):
     page = docs_tutorials.committed(name)
     for cell in docs_tutorials.cells(docs_tutorials.source(name)):
-        assert (f"```python\n{cell.lines}\n```" if cell.code else cell.lines.splitlines()[0]) in page
+        assert docs_tutorials.shown(name, cell) in page, "python -m tests.docs_tutorials --write"
     for picture in docs_tutorials.pictures(name).values():
         assert (docs_tutorials.FOLDER / picture).is_file()
     assert docs_tutorials.source(name).count("\n") <= 80

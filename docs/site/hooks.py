@@ -19,7 +19,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-os.environ["COLUMNS"] = "100"  # of the helps
+os.environ["COLUMNS"] = "92"  # of the helps
 
 from mfabric_jax.case.paths import settings  # noqa: E402
 from mfabric_jax.cli import main  # noqa: E402
@@ -32,10 +32,12 @@ OUTSIDE = {  # pages of the root folder by their name on the site
     "benchmarks.md": "benchmarks/RESULTS.md",
 }
 ON_SITE = {place: f"docs/{page}" for page, place in OUTSIDE.items()} | {"README.md": "docs/index.md"}
+BOOST = {"case.md": 2, "changelog.md": 0.2, "benchmarks.md": 0.5}  # in answers of the search
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 IMAGE = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
 SECTION = re.compile(r"<!-- README: ?(.*?) ?-->")
 FENCED = re.compile(r"^(```.*?^```$)", re.M | re.S)
+CELL = re.compile(r"<td.*?</td>", re.S)
 ROW = re.compile(r"<tr>\n<td><code>([a-z][\w.-]+)</code>")
 CODE = re.compile(r"(<(?:a|h\d|pre)\b.*?</(?:a|h\d|pre)>)|<code>([a-z]+\.[\w.-]+)</code>", re.S)
 
@@ -66,6 +68,7 @@ def on_page_markdown(markdown, page, config, files):
     """Sections of the README in their places, and links to what is on the site under another name or not at all."""
     if page.parent is None:  # alone in its tab
         page.meta["hide"] = ["navigation"]
+    page.meta["search"] = {"boost": BOOST.get(page.file.src_uri, 1)}
     home = posixpath.dirname(OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
     markdown = SECTION.sub(lambda found: turned(section(found[1]), "", page, files), markdown)
     return turned(markdown, home, page, files)
@@ -86,13 +89,20 @@ def turned(markdown, home, page, files):
 
     def link(found):
         place = target(found[2])
-        return f"[{found[1]}]({place})" if place else found[1]
+        text = title(found[2], home) if found[1].endswith(".md") else found[1]
+        return f"[{text}]({place})" if place else text
 
     parts = FENCED.split(markdown)  # every second one is a block of code
     for number in range(0, len(parts), 2):
         parts[number] = IMAGE.sub(lambda found: f"{found[1]}({target(found[2]) or found[2]})", parts[number])
         parts[number] = LINK.sub(link, parts[number])
     return "".join(parts)
+
+
+def title(link, home):
+    """What a page is called, where the text of a link is the name of its file."""
+    file = ROOT / home / link.partition("#")[0]
+    return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if file.is_file() else link
 
 
 def section(heading):
@@ -105,13 +115,14 @@ def section(heading):
 
 
 def command_line():
-    """A heading and the help of every command."""
-    lines = ["# Command line", ""]
-    lines += ["What every command says under `--help`. Settings of a case: [case.md](case.md#every-setting);", ""]
-    lines += ["exit statuses: [api.md](api.md#command-line).", "", "```text", said("--help"), "```", ""]
+    """A table of the commands, then a heading and the help of each."""
+    lines = ["# Command line", "", "What every command says under `--help`. What cases hold: [every setting]"]
+    lines[-1] += "(case.md#every-setting); what a status means: [exit statuses](api.md#command-line)."
+    lines += ["", "| command | |", "|---|---|"]
+    lines += [f"| [`mfabric {name}`](#mfabric-{name}) | {what} |" for name, what in COMMANDS.items()]
     for name, what in COMMANDS.items():
-        lines += [f"## mfabric {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
-        lines += ["```text", said(name, "--help"), "```", ""]
+        lines += ["", f"## mfabric {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
+        lines += ["```text", said(name, "--help"), "```"]
     return "\n".join(lines)
 
 
@@ -140,6 +151,7 @@ def docstrings(module):
 def on_page_content(html, page, config, files):
     """Rows of settings get anchors, settings elsewhere lead there."""
     known = settings()
+    html = CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)  # the backslash is for Markdown alone
     if page.file.src_uri == "case.md":
         html = ROW.sub(lambda row: row[0].replace("<tr>", f'<tr id="{row[1]}">') if row[1] in known else row[0], html)
     case = files.get_file_from_path("case.md").url_relative_to(page.file)

@@ -43,6 +43,10 @@ for name in ("uniform", "greedy", "mine.py:squared"):
     policies.check_legal(name, policy(demands[0], region).circuits.count, region.optical_degree)
     print(f"{name:16} {over_bound(policy):.3f} times the degree bound")
 # %% [markdown]
+# The routing is the paper's: a pair with circuits uses them alone, so that one circuit for a heavy pair holds
+# everything up, and plain greedy is no better here than circuits spread evenly
+# ([other routings](../concepts.md#who-talks-to-whom)).
+#
 # ## Train one
 #
 # An *index* is a rule of five numbers, found by trials; a *network* follows gradients and takes minutes.
@@ -51,7 +55,7 @@ for name in ("uniform", "greedy", "mine.py:squared"):
 # checkpoint.
 # %%
 small = {"steps": 1, "batch": 2, "sizes": (4,), "routing": "unsplit", "log_every": 1, "checkpoint_every": 1}
-metrics = learning.train(learning.Training(kind="index", **small), "run")
+learning.train(learning.Training(kind="index", **small), "run")
 print("kept:", sorted(path.name for path in Path("run").glob("*.policy")))
 print(f"trained index    {over_bound(policies.get('run/trained.policy')):.3f} times the degree bound")
 # %% [markdown]
