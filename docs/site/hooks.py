@@ -13,6 +13,7 @@ import posixpath
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from mkdocs.structure.files import File
 from pymdownx.slugs import slugify
@@ -144,8 +145,16 @@ def docstrings(module):
         if path in WITHOUT_DOCSTRING:
             lines += [f"## `{name}` {{#{path}}}", "", WITHOUT_DOCSTRING[path], ""]
         else:
-            lines += [f"::: {path}", ""]
+            lines += [f"::: {defined(module, name)}", ""]
     return "\n".join(lines)
+
+
+def defined(module, name):
+    """Where a name is read from: its package, or, where a module is called alike, that which defines it."""
+    folder, thing = Path(module.__file__).parent, getattr(module, name)
+    alike = (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+    own = alike and not isinstance(thing, ModuleType)
+    return f"{thing.__module__}.{thing.__qualname__}" if own else f"{module.__name__}.{name}"
 
 
 def on_page_content(html, page, config, files):
