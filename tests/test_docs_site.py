@@ -4,6 +4,7 @@ import html.parser
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -15,6 +16,7 @@ from mfabric_jax.commands.words import layers_in, parse
 from tests import docs_tutorials
 from tests.docs_tables import ROOT, lines
 
+CHROMIUM = shutil.which("chromium")
 DOCS = ROOT / "docs"
 MADE = {"command_line.md", "changelog.md", "contributing.md", "benchmarks.md"}  # by docs/site/hooks.py
 GALLERY = (DOCS / "gallery.md").read_text(encoding="utf-8")
@@ -140,14 +142,20 @@ def broken(site):
                 yield f"{file.relative_to(site)}: {link} has no such anchor"
 
 
-@pytest.mark.slow
-def test_the_site_is_built_and_no_link_is_broken(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built strictly: warnings end it."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_has_every_page_and_no_broken_link(site):
     from tests.docs_case import packages
 
     pages = {file.relative_to(site).with_suffix(".md").as_posix() for file in site.rglob("*.html")}
@@ -156,6 +164,16 @@ def test_the_site_is_built_and_no_link_is_broken(tmp_path):
     assert list(broken(site)) == []
     assert 'id="network.nic_gbps"' in (site / "case.html").read_text(encoding="utf-8")
     assert "max_min_rates" in (site / "python" / "flows.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+def test_the_search_finds_a_setting_on_a_page_that_is_opened_as_a_file(site, tmp_path):
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom"]
+    asked = f"{(site / 'index.html').as_uri()}?q=oversubscription"
+    done = subprocess.run([*command, asked], capture_output=True, text=True, timeout=120, check=True)
+    assert "case.html?h=oversubscription#network" in done.stdout
 
 
 def test_broken_links_are_found(tmp_path):
