@@ -1,10 +1,10 @@
-# `make demo` and `make test` each work as the first command on a fresh clone.
+# `make demo`, `make docs` and `make test` each work as the first command on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 
-.PHONY: demo test test-slow gpu-check speed lint clean
+.PHONY: demo docs test test-slow gpu-check speed lint clean
 
 # The environment is made once, and again when the dependencies change; Ray, which is large, for slow tests alone.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
@@ -24,6 +24,15 @@ LOADED := jax.numpy, equinox, optax, numba, scipy.linalg, matplotlib.figure, msg
 demo: .venv/ready
 	$(BIN)/mfabric compare --preset usual --out demo/rows.csv --figures demo
 
+# The site, in site/: a link or an anchor that leads nowhere ends it.
+.venv/docs: .venv/ready
+	$(INSTALL) '.[dev,docs]'
+	touch $@
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'site/index.html is the site'
+
 # Types are checked beside the tests; what is wrong with them is printed last.
 test: .venv/ready
 	$(BIN)/ruff check .
@@ -32,7 +41,7 @@ test: .venv/ready
 	echo '$(PYTEST) -m "not slow"'; $(PYTEST) -m "not slow"; tests=$$?; \
 	wait $$types; types=$$?; echo '$(PYRIGHT)'; cat .venv/types.log; exit $$((tests + types))
 
-test-slow: .venv/ray
+test-slow: .venv/ray .venv/docs
 	$(PYTEST) -m slow
 
 # Hot paths compiled for GPUs that are not there; 3 where something could not be: that is no pass. Some 6 GB of wheels, of the
@@ -56,4 +65,4 @@ lint: .venv/ready
 	$(PYRIGHT)
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site

@@ -43,6 +43,8 @@ def cell(said: Any) -> str:
 
 def the_tree() -> Iterator[str]:
     """Every group, every path."""
+    yield f"Groups: {', '.join(f'[{name}](#{name})' for name in groups())}."
+    yield ""
     for name, group in groups().items():
         yield f"### {name}"
         yield ""

@@ -63,8 +63,11 @@ def run_blocks(page, capsys, most_lines=None):
                     ran += words[0] == "mfabric"
 
 
+RUNNING = [page for page, text in TEXTS.items() if page != "gallery" and {k for k, _ in BLOCK.findall(text)} & RUN]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if {k for k, _ in BLOCK.findall(text)} & RUN])
+@pytest.mark.parametrize("page", RUNNING)  # commands of the gallery take minutes: test_docs_site reads them
 def test_blocks_run(page, as_a_user, capsys):
     run_blocks(page, capsys)
 

@@ -1,0 +1,67 @@
+# %% [markdown]
+# # Choose a cluster
+#
+# You are to buy 256 GPUs that train Qwen-MoE, and want to know which network to put between them. Everything
+# that decides one answer is a *case*; what you do not say has a default ([every
+# setting](../case.md#every-setting)).
+# %%
+from mfabric_jax import Case, cases, report, resolve, simulate
+
+case = Case().with_({"model.name": "qwen-moe", "job.parallel.gpus": 256, "job.parallel.ep": 32})
+job = resolve(case).job
+print(f"{job.gpus} GPUs: data {job.dp} x tensor {job.tp} x pipeline {job.pp} x experts {job.ep}")
+print(f"experts of a group live on {job.servers_per_region} servers")
+# %% [markdown]
+# ## Fabrics side by side
+#
+# Lists of values make several cases. `simulate` checks all of them before anything is computed; `rows`
+# computes a dictionary for each, whose columns [formats.md](../formats.md#rows) lists.
+# %%
+axes = {"network.fabric": ["fat-tree", "rail-only", "torus", "mfabric"], "network.nic_gbps": [100, 400]}
+rows = simulate(cases(case, axes)).rows()
+print(report.comparison(rows))
+# %% [markdown]
+# The first table ranks designs by the dollars of a million tokens, the second says where the time of an
+# iteration goes, the third what the cluster costs. `reconf` is waiting for the optical switch: nothing here,
+# since its circuits never turn.
+#
+# ## Time against price
+# %%
+from pathlib import Path
+
+made = report.save_all(rows, "pictures")
+print(len(made), "pictures:", ", ".join(sorted(Path(path).name for path in made)))
+# %% [markdown]
+# ![Iteration time against the price of the whole cluster](pictures/pareto.png)
+#
+# Designs on the grey staircase are those that no other beats in both time and price.
+#
+# ## How sure is it?
+#
+# Every time has a band, from the spread of measured kernels and of links
+# ([accuracy](../accuracy.md#how-sure-a-time-is)). Kernels are the same in all designs, so what tells two
+# designs apart is known better: the column "over best" has a band of its own.
+# %%
+for row in rows:
+    if row["nic_gbps"] == 400:
+        print(f"{row['fabric']:10} {row['iteration_s']:.2f} s ({row['low_s']:.2f} to {row['high_s']:.2f})")
+# %% [markdown]
+# ## What if?
+#
+# Each question is one more setting, or a [table of prices](../cost.md#your-own). A tree with three ports down
+# for one up:
+# %%
+tree = case.with_({"network.fabric": "fat-tree", "network.nic_gbps": 400})
+for row in simulate(cases(tree, {"network.oversubscription": [1, 3]})).rows():
+    print(f"{row['network_cost_usd'] / 1e6:.2f} M$ of network: {row['iteration_s']:.2f} s")
+# %% [markdown]
+# The same from the shell, with a page for those who decide:
+#
+# ```sh
+# mfabric compare --model qwen-moe --gpus 256 --ep 32 --fabric fat-tree,rail-only,torus,mfabric \
+#     --nic-gbps 100,400 --out rows.csv
+# mfabric report rows.csv --out report.html
+# ```
+#
+# Next: [sweeps](../sweeps.md) for whole design spaces, [fabrics](../fabrics.md) for what each of them
+# assumes.
