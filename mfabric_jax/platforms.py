@@ -20,8 +20,8 @@ def platform() -> str:
 
 
 def raising_on_hosts(value: Any, broken: Any, words: Sequence[str]) -> Any:
-    """`value`; where one of `broken` [N] is true, a runtime error with its words on CPUs. Accelerators would ask the host
-    at every call: there callers make the result no number."""
+    """`value`; where one of `broken` [N] is true, a runtime error with its words on CPUs. Accelerators would ask the
+    host at every call: there callers make the result no number."""
     import equinox as eqx
 
     def raising(value: Any, broken: Any) -> Any:
