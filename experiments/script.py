@@ -29,9 +29,10 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
+from mfabric_jax.origin import commit
 from mfabric_jax.report import charts, style
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
-from mfabric_jax.simulation.results import commit, provenance
+from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.solving import simulate_scenario
 
 from .pictures import Row, Rows

@@ -17,7 +17,8 @@ ORDER = (
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
-    *("bands", "checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
+    *("bands", "checks", "columns", "deprecation", "origin", "atomic", "extras", "parts", "platforms", "rings"),
+    *("text_files", "tuned_file"),
     *("array_module", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
@@ -135,8 +136,8 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "failures": {"commands/failures.py"},
     "export": {"commands/export.py"},
     "serving": {"commands/serve.py", "validation/serving_steps.py"},
-    "recordings": {"commands/traces.py", "commands/traces_study.py"},
-    "measurements": {"commands/calibrate_nccl.py"},
+    "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
+    "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
     "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},

@@ -3,21 +3,20 @@
 import dataclasses
 import functools
 import importlib.metadata
-import pathlib
-import subprocess
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from mfabric_jax import platforms
+from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
+from mfabric_jax.origin import commit
 from mfabric_jax.policies import is_own
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
@@ -222,12 +221,13 @@ def not_known(asked: Cases) -> list[str]:
 
 # ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result records: versions, commit, device, dtype and kernels."""
+    """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
     import mfabric_jax
 
     device = platforms.device()
     sizes = sorted({*SIZES, *tuned_sizes(device)})
     return {
+        columns.KEY: columns.SCHEMA,
         "version": mfabric_jax.__version__,
         "commit": commit(),
         "jax": jax.__version__,
@@ -237,20 +237,3 @@ def provenance(dtype: str) -> dict[str, Any]:
         "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
         "tuned": any(tuned(device.platform, n) is not None for n in sizes),
     }
-
-
-@functools.cache
-def commit() -> str | None:
-    """The commit of a source checkout, with "+changes" if files differ; None for an installed package."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
