@@ -30,6 +30,7 @@ from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.origin import commit
+from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
 from mfabric_jax.simulation.results import provenance
@@ -291,10 +292,12 @@ def check(
 
 def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
     """The cross product of the axes, with a bar of progress."""
-    from tqdm import tqdm
-
     name = Path(inspect.getfile(type(config))).stem
-    return iter(tqdm(list(product(*axes)), desc=name, unit="case", file=sys.stderr, disable=None))
+    every = list(product(*axes))
+    with bar(name, "case", len(every)) as shown:
+        for cell in every:
+            yield cell
+            shown.update()
 
 
 def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:

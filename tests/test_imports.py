@@ -17,13 +17,14 @@ ORDER = (
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
-    *("bands", "checks", "columns", "deprecation", "origin", "atomic", "extras", "parts", "platforms", "rings"),
+    *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
+    *("parts", "platforms", "rings"),
     *("text_files", "tuned_file"),
     *("array_module", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
-OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")
+OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers", "pandas")
 
 
 def imported(tree, module):

@@ -175,3 +175,8 @@ def test_the_command_line_says_it_in_a_line(monkeypatch, capsys):
     )
     assert warnings.showwarning.__module__ != deprecation.__name__
     deprecation.deprecated.cache_clear()
+
+
+def test_formats_md_explains_every_column_of_cases():
+    page = (LIST.parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS["cases"] if f"`{name}`" not in page] == []

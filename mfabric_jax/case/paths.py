@@ -22,6 +22,7 @@ from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of
 from mfabric_jax.deprecation import deprecated
+from mfabric_jax.notebooks import html_table
 
 AUTO = "auto"  # an open value in files and on the command line
 KILO = 1000.0
@@ -192,6 +193,15 @@ class Case(Group, frozen=True):
             if isinstance(value, list) and not settings()[path].listed:
                 raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
         return build(layered(flat(self), above))
+
+    def __repr__(self) -> str:
+        """Only what is no default; Python reads it back."""
+        said = differences(self)
+        return f"Case().with_({said!r})" if said else "Case()"
+
+    def _repr_html_(self) -> str:
+        rows = [{"setting": path, "value": str(value)} for path, value in differences(self).items()]
+        return html_table(rows, "A case: what differs from the defaults") if rows else "<p>A case: all defaults</p>"
 
 
 @dataclasses.dataclass(frozen=True)
