@@ -7,6 +7,7 @@ from typing import Any
 def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
     """A progress bar; `found`: how many units there are before the run begins. Hidden where standard error is a file
     and no notebook. `ModuleNotFoundError` without tqdm."""
+    import tqdm  # where it lacks, it is what the error names
     import tqdm.auto
 
     hidden = False if in_notebook() else None
