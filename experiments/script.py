@@ -31,10 +31,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
+from mfabric_jax.origin import commit
+from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.rows import Kept, keeping
 from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
-from mfabric_jax.simulation.results import commit, provenance
+from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.solving import simulate_scenario
 
 from .pictures import Row, Rows
@@ -338,12 +340,12 @@ def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
 
     What `run` yields for a cell must not depend on other cells: a run that goes on leaves out those that are kept.
     """
-    from tqdm import tqdm
-
     name = Path(inspect.getfile(type(config))).stem
-    found = tqdm(list(product(*axes)), desc=name, unit="case", file=sys.stderr, disable=None)
-    pieces = RUNNING.get()
-    return iter(found if pieces is None else pieces.left(found))
+    every, pieces = list(product(*axes)), RUNNING.get()
+    with bar(name, "case", len(every)) as shown:
+        for cell in every if pieces is None else pieces.left(every):
+            yield cell
+            shown.update()
 
 
 def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:

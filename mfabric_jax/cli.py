@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS, help
 from mfabric_jax.commands.words import parse, read
+from mfabric_jax.deprecation import in_one_line
 
 LONGEST = 1500  # characters of a sentence on the screen
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
-        return _run(command, words[len(command.split()) :]) or 0
+        with in_one_line():
+            return _run(command, words[len(command.split()) :]) or 0
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2
@@ -77,9 +79,9 @@ def _command(words: list[str]) -> str:
         print(HELP.format(listed), file=sys.stdout if words else sys.stderr)
         raise SystemExit(0 if words else 2)
     if words[0] == "--version":
-        import mfabric_jax
+        from mfabric_jax.origin import version_line
 
-        print(f"mfabric {mfabric_jax.__version__}")
+        print(version_line())
         raise SystemExit(0)
     both = " ".join(words[:2])
     return both if both in TWO_WORDS else one_of("command", words[0], COMMANDS)

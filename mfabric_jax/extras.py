@@ -12,6 +12,7 @@ PACKAGES = {  # of each extra, by the names that are installed
     "exact": ("scipy",),
     "formats": ("protobuf", "flatbuffers"),
     "cluster": ("ray",),
+    "notebook": ("pandas",),
 }
 NAMES = {"google": "protobuf"}  # installed under another name than imported
 

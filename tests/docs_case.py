@@ -3,10 +3,7 @@
 `python -m tests.docs_case` compares them, and with `--write` writes them again.
 """
 
-import ast
-import importlib
 import inspect
-import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from mfabric_jax.case.layers import GONE, WHERE, load
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
+from mfabric_jax.commands.surface import exported, packages
 from mfabric_jax.commands.words import OF_CASES
 from tests.docs_tables import ROOT
 
@@ -135,22 +133,6 @@ WITHOUT_DOCSTRING = {
     "mfabric_jax.timing.First": "What the first all-to-all of a forward pass finds: names of `circuits.turn`.",
     "mfabric_jax.timing.Span": "For how long circuits stay set, and what they are chosen for.",
 }
-
-
-def packages() -> list[ModuleType]:
-    """The package itself and its public packages, in pipeline order of the data."""
-    folders = sorted(path.parent.name for path in (ROOT / "mfabric_jax").glob("*/__init__.py"))
-    names = ["mfabric_jax", *(f"mfabric_jax.{folder}" for folder in folders)]
-    return [module for module in map(importlib.import_module, names) if exported(module)]
-
-
-def exported(module: ModuleType) -> set[str]:
-    """`__all__`, or what is imported under its own name on purpose (`import X as X`), at once or for type checkers."""
-    if hasattr(module, "__all__"):
-        return set(module.__all__)
-    tree = ast.parse(pathlib.Path(str(module.__file__)).read_text(encoding="utf-8"))
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return {name.asname for node in imports for name in node.names if name.asname}
 
 
 def sentence(module: ModuleType, name: str) -> str:

@@ -34,7 +34,10 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]
 
 def test_version_and_help(capsys, never_computes):
     assert status("--version") == 0
-    assert capsys.readouterr().out == f"mfabric {mfabric_jax.__version__}\n"
+    line = (
+        r"mfabric (\S+) \((?:commit [0-9a-f]{12}(?:\+changes)?|installed), Python 3\S+, JAX (\S+), device \w+: .*\)\n"
+    )
+    assert re.fullmatch(line, capsys.readouterr().out).groups() == (mfabric_jax.__version__, jax.__version__)
     for word in ("--help", "-h"):
         assert status(word) == 0
         output = capsys.readouterr()

@@ -17,12 +17,14 @@ ORDER = (
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = (
-    *("bands", "checks", "atomic", "extras", "parts", "platforms", "rings", "text_files", "tuned_file"),
+    *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
+    *("parts", "platforms", "rings"),
+    *("text_files", "tuned_file"),
     *("array_module", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
-OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")
+OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers", "pandas")
 
 
 def imported(tree, module):
@@ -135,8 +137,8 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "failures": {"commands/failures.py"},
     "export": {"commands/export.py"},
     "serving": {"commands/serve.py", "validation/serving_steps.py"},
-    "recordings": {"commands/traces.py", "commands/traces_study.py"},
-    "measurements": {"commands/calibrate_nccl.py"},
+    "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
+    "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
     "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},

@@ -27,6 +27,7 @@ from mfabric_jax.case.paths import (
     unknown,
 )
 from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.notebooks import MOST, few, html_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,6 +137,24 @@ class Cases:
 
     def __iter__(self) -> Iterator[Case]:
         return itertools.chain.from_iterable(self.blocks)
+
+    def __repr__(self) -> str:
+        axes = "; ".join(f"{path} {few(values)}" for path, values in self._axes().items())
+        return f"<{len(self):,} case{'s' * (len(self) != 1)}{': ' * bool(axes)}{axes}>"
+
+    def _repr_html_(self) -> str:
+        first = itertools.islice((flat(case) for case in self), MOST)
+        rows = [{path: found.get(path) for path in self.varied} for found in first] if self.varied else []
+        return html_table(rows, repr(self)[1:-1])
+
+    def _axes(self) -> dict[str, dict[Any, None]]:
+        """The distinct values of every path that varies."""
+        found: dict[str, dict[Any, None]] = {path: {} for path in self.varied}
+        for block in self.blocks:
+            own = flat(block.case)
+            for path, values in found.items():
+                values |= dict.fromkeys(block.columns.get(path, (own.get(path),)))
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

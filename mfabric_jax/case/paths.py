@@ -21,6 +21,8 @@ from mfabric_jax.case import tree
 from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of
+from mfabric_jax.deprecation import deprecated
+from mfabric_jax.notebooks import html_table
 
 AUTO = "auto"  # an open value in files and on the command line
 KILO = 1000.0
@@ -153,6 +155,7 @@ SHORT = {  # paths for which a plain value stands for a whole group
     "traffic": "traffic.source",
     "network": "network.fabric",
 }
+MOVED: dict[str, str] = {}  # paths that are to go, and what has their place; they work for a minor version more
 EITHER = (  # of each, a later layer that states one replaces what earlier ones stated
     ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
     ("job.parallel.gpus", "job.parallel.dp"),
@@ -190,6 +193,15 @@ class Case(Group, frozen=True):
             if isinstance(value, list) and not settings()[path].listed:
                 raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
         return build(layered(flat(self), above))
+
+    def __repr__(self) -> str:
+        """Only what is no default; Python reads it back."""
+        said = differences(self)
+        return f"Case().with_({said!r})" if said else "Case()"
+
+    def _repr_html_(self) -> str:
+        rows = [{"setting": path, "value": str(value)} for path, value in differences(self).items()]
+        return html_table(rows, "A case: what differs from the defaults") if rows else "<p>A case: all defaults</p>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,6 +321,9 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
             value = _precision(value, where)
         elif not isinstance(value, Mapping):
             path = SHORT.get(path, path)
+        if path in MOVED and path not in settings():
+            deprecated(f"setting {path}", MOVED[path])
+            path = MOVED[path]
         if isinstance(value, Mapping):
             _table(path, value, found, where)
         elif path in found:
@@ -325,7 +340,7 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
 
 def _table(path: str, value: Mapping[str, Any], found: Statement, where: str) -> None:
     at = alternatives_at(path)
-    inside = [one for one in settings() if one.startswith(path + ".")]
+    inside = [one for one in (*settings(), *MOVED) if one.startswith(path + ".")]
     if not at and not inside:
         raise unknown(path, where)
     if at and not value:

@@ -27,6 +27,7 @@ COMMANDS = {  # by name, and what each tells
     "reproduce": "figures of the paper, and every published number beside what comes out",
     "tune": "measures kernels on this device once; what is fastest is used from then on",
     "show": "what a case becomes, as TOML, each value with where it comes from",
+    "surface": "what is public, a line each: names, settings, options, exit statuses, columns, formats",
     "doctor": "what decides the speed here: devices, versions, caches, kernels, and what is slow",
 }
 OF_CASES = {  # their `run` takes cases, too
@@ -34,3 +35,9 @@ OF_CASES = {  # their `run` takes cases, too
     *("cluster", "draw", "replay", "serve"),
 }
 TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}
+STATUS = {  # exit statuses, and what they say
+    0: "done",
+    1: "a figure failed (reproduce), or the reader of the output has left",
+    2: "a mistake in what was asked, in one sentence on standard error",
+    130: "interrupted; rows so far are kept",
+}

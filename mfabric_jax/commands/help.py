@@ -89,6 +89,12 @@ def _default(option: Option) -> str:
     return f" (default: {','.join(map(str, value)) if isinstance(value, tuple) else value})"
 
 
+def option_text(option: Option) -> str:
+    """What an option takes, and its default, in words."""
+    given = "must be given" if option.default is dataclasses.MISSING else f"default {default_text(option.default)}"
+    return f"{words(option.kind)}; {given}"
+
+
 def _entry(name: str, text: str, wide: int) -> list[str]:
     """A name with its text beside it, below it where the name is long."""
     lines = textwrap.wrap(text, WIDTH - wide - 2) or [""]
@@ -147,7 +153,7 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
     """Cells in so many columns, down the first one first."""
     deep = -(-len(cells) // many)
     rows = [cells[at::deep] for at in range(deep)]
-    widths = [max(map(len, cells[deep * at : deep * (at + 1)])) for at in range(many)]
+    widths = [max(map(len, cells[deep * at : deep * (at + 1)]), default=0) for at in range(many)]
     for row in rows:
         yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
 

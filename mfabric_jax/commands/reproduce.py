@@ -5,6 +5,7 @@ import pathlib
 from typing import Annotated
 
 import mfabric_jax
+from mfabric_jax import columns
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
@@ -58,6 +59,6 @@ def run(options: Options) -> int:
         print(report.plain(rows, paper.SHOWN, width=WIDTH))
     if kept := paper.with_earlier(rows, file, modules):
         config = {"figures": list(modules), "failed": made.failed, "quick": options.quick, "trace": options.trace}
-        config["version"] = mfabric_jax.__version__
+        config |= {columns.KEY: columns.SCHEMA, "version": mfabric_jax.__version__}
         shared.write(kept, file, config)
     return 1 if made.failed else 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError, Misfit, one_of
+from mfabric_jax.progress import bar as bar
 
 DEVICES = ("cpu", "gpu", "tpu")
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -163,13 +164,6 @@ def check_outputs(
     for check, path in checks:
         if path is not None:
             check(path)
-
-
-def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
-    """A progress bar on standard error; `found`: how many units there are before the run begins."""
-    from tqdm import tqdm
-
-    return tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, disable=None, **form)
 
 
 def advance(bar: Any, words: str) -> None:

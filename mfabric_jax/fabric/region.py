@@ -14,6 +14,7 @@ from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 from mfabric_jax.platforms import raising_on_hosts
 
+SHOWN = 8  # servers of which `repr` shows every circuit
 ROUNDING = 1e-4  # of a server's degree, by which real-valued circuits may miss a rule
 NO_RELAY = "no circuit leads to a server that could relay"
 UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
@@ -168,6 +169,15 @@ class Circuits(eqx.Module):
         self.count = jnp.asarray(count)
         if self.count.ndim != 2 or self.count.shape[0] != self.count.shape[1]:
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
+
+    def __repr__(self) -> str:
+        shape = getattr(self.count, "shape", None)
+        if not concrete(self.count) or shape is None or len(shape) != 2:
+            return f"<Circuits {shape}>"
+        count = np.asarray(self.count)
+        pairs = np.triu(count + count.T) / 2  # a circuit joins two servers, both ways
+        rows = f": {count.tolist()}" if len(count) <= SHOWN else ""
+        return f"<Circuits: {pairs.sum():g} between {(pairs > 0).sum()} pairs of {len(count)} servers{rows}>"
 
     def checked(self, degree: ArrayLike) -> "Circuits":
         """Self, if legal for `degree` () or [S], optical NICs per server: `InputError` names a broken rule and a

@@ -42,6 +42,13 @@ class Schedule(eqx.Module):
     directed: bool = eqx.field(static=True)
     first_free: bool = eqx.field(static=True)
 
+    def __repr__(self) -> str:
+        shape = getattr(self.configurations, "shape", ())
+        if len(shape) != 3:
+            return f"<Schedules {shape}>"
+        times = f" for {np.asarray(self.seconds).sum():.4g} s" if concrete(self.seconds) else ""
+        return f"<Schedule: {shape[-3]} configurations of {shape[-1]} servers on {self.switches} switches{times}>"
+
     def __init__(
         self,
         configurations: ArrayLike,

@@ -1,5 +1,6 @@
 """Turn rows of results (dicts of scalars) into files, tables and pictures. Nothing here imports jax."""
 
+from mfabric_jax.notebooks import frame as frame
 from mfabric_jax.report.figures import draw_fabric as draw_fabric
 from mfabric_jax.report.figures import draw_graph as draw_graph
 from mfabric_jax.report.figures import save_all as save_all

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from mfabric_jax.atomic import check_file, locked, replacing, suffix, sweep_up
+from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError
+from mfabric_jax.columns import check_schema
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
@@ -108,14 +110,17 @@ def check_destination(path: str | Path) -> None:
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration.
 
-    After a killed run, before the file exists, the rows finished so far.
+    After a killed run, before the file exists, the rows finished so far. `InputError` for rows of a later schema, and
+    for those of a command of 0.x with a column that is not known.
     """
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
     if not path.exists() and journal_of(path).exists():
         run, done, _ = read_journal(journal_of(path))
         if run is not None:
-            return in_order(done), run["config"] | {"complete": False}
+            rows = in_order(done)
+            check_schema(path, dict.fromkeys(name for row in rows for name in row), run["config"], WHERE)
+            return rows, run["config"] | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
@@ -124,6 +129,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         columns = [_typed(cells) for cells in zip(*lines, strict=True)]
         beside = sidecar(path)
         config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
+    check_schema(path, header, config, WHERE)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -174,6 +180,7 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
         config = mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION)
+    check_schema(path, table.column_names, config, WHERE)
     return table.replace_schema_metadata(None), config
 
 

@@ -19,6 +19,7 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
 from mfabric_jax.text_files import stamp
@@ -51,6 +52,15 @@ class Resolved:
     settings: Settings
     why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
     asked: Case = dataclasses.field(hash=False, compare=False)
+
+    def __repr__(self) -> str:
+        filled = {path: value for path, value in flat(self.case).items() if path in self.why}
+        return f"<Resolved: {self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}; filled {filled!r}>"
+
+    def _repr_html_(self) -> str:
+        values = flat(self.case)
+        rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
+        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
 
     @property
     def gpu(self) -> Gpu:

@@ -32,6 +32,12 @@ class Plan(eqx.Module):
     shares: Float[Array, "S S S+2"] | None = None
     schedule: Schedule | None = None
 
+    def __repr__(self) -> str:
+        parts = [] if self.schedule is not None else [repr(self.circuits)[1:-1]]
+        parts += [repr(self.schedule)[1:-1]] if self.schedule is not None else []
+        parts += ["shares of relayed paths"] if self.shares is not None else []
+        return f"<Plan: {', '.join(parts)}>"
+
     @staticmethod
     def of_schedule(schedule: Schedule) -> "Plan":
         """Without circuits that stay: whatever comes next turns the switches."""

@@ -81,6 +81,12 @@ class Deployment:
     decode: Pool
     prefill: Pool
 
+    def __repr__(self) -> str:
+        serving, name = self.case.serving, type(self).__name__
+        where = f"{self.case.model.name} on {self.case.network.fabric}, {self.case.gpu.name}"
+        sizes = f"decoding on {self.decode.model.gpus} GPUs, prefill on {self.prefill.model.gpus}"
+        return f"<{name}: {where}; {sizes}; batch {serving.batch:g} tokens a GPU, context {serving.context:g}>"
+
     # ---------------------------------------------------------------------------------------------------------- seconds
     @property
     def numbers(self) -> Numbers:

@@ -67,7 +67,7 @@ class Stages(NamedTuple):
         return array_module(*self).maximum(micro_batches * self.slowest_s, self.alone_s)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Split(Deployment):
     """A deployment whose decoding GPUs are of two kinds; its numbers are means over both. `back`: of the way back."""
 

@@ -3,22 +3,24 @@
 import dataclasses
 import functools
 import importlib.metadata
-import pathlib
-import subprocess
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from mfabric_jax import platforms
+from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.extras import extra
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
+from mfabric_jax.notebooks import Rows
+from mfabric_jax.origin import commit
 from mfabric_jax.policies import is_own
+from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
@@ -60,13 +62,31 @@ class Results:
     workers: int = 2
 
     def rows(
-        self, progress: Callable[[Any], None] | None = None, before: Callable[[Estimate], None] | None = None
-    ) -> list[Row]:
-        """A row for every case, in order; `before` is called with the estimate of every program."""
+        self, progress: Callable[[Any], None] | bool | None = None, before: Callable[[Estimate], None] | None = None
+    ) -> Rows:
+        """A row for every case, in order; `before` is called with the estimate of every program.
+
+        `progress` is called with everything that is solved; True shows a bar, which needs tqdm.
+        """
+        if progress is True:
+            with bar("simulate", "it", len(self.groups)) as shown:
+                return self.rows(lambda solved: shown.update(), before)
         found: dict[int, Row] = {}
-        for number, rows in self.each(progress=progress, before=before):
+        for number, rows in self.each(progress=progress or None, before=before):
             found.update(zip(self.groups[number].places, rows, strict=True))
-        return [found[place] for place in sorted(found)]
+        return Rows(found[place] for place in sorted(found))
+
+    def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
+        """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
+        with extra("notebook", "a data frame"):
+            import pandas  # noqa: F401
+        return self.rows(progress).frame()
+
+    def __repr__(self) -> str:
+        return f"<Results of {repr(self.cases)[1:-1]}; .rows() or .frame() computes them>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
     def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
         """The rows as columns, each [N]; unknown numbers are nan."""
@@ -222,12 +242,13 @@ def not_known(asked: Cases) -> list[str]:
 
 # ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result records: versions, commit, device, dtype and kernels."""
+    """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
     import mfabric_jax
 
     device = platforms.device()
     sizes = sorted({*SIZES, *tuned_sizes(device)})
     return {
+        columns.KEY: columns.SCHEMA,
         "version": mfabric_jax.__version__,
         "commit": commit(),
         "jax": jax.__version__,
@@ -237,20 +258,3 @@ def provenance(dtype: str) -> dict[str, Any]:
         "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
         "tuned": any(tuned(device.platform, n) is not None for n in sizes),
     }
-
-
-@functools.cache
-def commit() -> str | None:
-    """The commit of a source checkout, with "+changes" if files differ; None for an installed package."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import mfabric_jax
-from mfabric_jax import report
+from mfabric_jax import progress, report
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.platforms import cores
@@ -205,10 +205,10 @@ class Reproduction:
     def all(self, jobs: int) -> None:
         """Reuse or run every figure; prints one line for each."""
         with extra("cli", "reproducing figures"):
-            from tqdm import tqdm
+            import tqdm  # noqa: F401
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tqdm(total=len(self.modules), desc="reproduce", unit="figure", file=sys.stderr, disable=None) as bar:
+        with progress.bar("reproduce", "figure", len(self.modules)) as bar:
 
             def attempt(name: str, step: Callable[[], str | None]) -> bool:
                 """Run one step of a figure; True if more remains to do. An error fails only this figure."""

@@ -16,12 +16,13 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.origin import commit
 from mfabric_jax.policies import greedy, topoopt
 from mfabric_jax.report import comparison, remarks
 from mfabric_jax.resolving.settings import CALIBRATED
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
-from mfabric_jax.simulation.results import commit, effective
+from mfabric_jax.simulation.results import effective
 from mfabric_jax.simulation.rows import ON_PANELS
 from mfabric_jax.simulation.scenario import measured_decision_s
 from mfabric_jax.simulation.solving import (

@@ -1,0 +1,196 @@
+"""`mfabric surface`: what is public, a line for each."""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import pathlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import mfabric_jax
+from mfabric_jax.commands import COMMANDS, OF_CASES, STATUS, TWO_WORDS, shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is public, sorted, a line for each: names with parameters, settings, presets, commands with options, exit
+    statuses, columns of rows, formats of files. What is not listed may change at any time (docs/api.md)."""
+
+    out: str | None = None
+    """The list to a text file (default: on the screen)."""
+
+
+def run(options: Options) -> None:
+    if options.out is None:
+        return shared.print_lines(surface())
+    from mfabric_jax.atomic import check_file, replacing
+
+    check_file("list", options.out, (".txt",))
+    with replacing(pathlib.Path(options.out)) as (part,):
+        part.write_text("".join(f"{line}\n" for line in surface()), encoding="utf-8")
+    shared.tell(options.out)
+
+
+def surface() -> list[str]:
+    """Lines KIND NAME: WHAT. A change of one is a change that users can notice."""
+    parts = (names(), settings_and_presets(), commands_and_options(), exit_statuses(), columns_of_rows(), formats())
+    return sorted(line for part in parts for line in part)
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+def packages() -> list[ModuleType]:
+    """The package itself and its public packages."""
+    inside = pathlib.Path(str(mfabric_jax.__file__)).parent
+    folders = sorted(path.parent.name for path in inside.glob("*/__init__.py"))
+    every = ["mfabric_jax", *(f"mfabric_jax.{folder}" for folder in folders)]
+    return [module for module in map(importlib.import_module, every) if exported(module)]
+
+
+def exported(module: ModuleType) -> set[str]:
+    """`__all__`, or what is imported under its own name on purpose (`import X as X`), at once or for type checkers."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    tree = ast.parse(pathlib.Path(str(module.__file__)).read_text(encoding="utf-8"))
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {name.asname for node in imports for name in node.names if name.asname}
+
+
+def names() -> Iterator[str]:
+    """Public names: functions and classes with their parameters, methods and properties of classes, constants."""
+    for module in packages():
+        for name in exported(module):
+            thing, path = getattr(module, name), f"name {module.__name__}.{name}"
+            if inspect.isclass(thing):
+                yield f"{path}: class{_parameters(thing)}"
+                yield from (f"{path}.{member}: {what}" for member, what in _members(thing))
+            elif callable(thing) and hasattr(thing, "__name__"):
+                yield f"{path}: {_parameters(thing)}"
+            else:
+                yield f"{path}: {_constant(thing)}"
+
+
+def _members(cls: type) -> Iterator[tuple[str, str]]:
+    """Public methods and properties that the package defines, inherited ones too; fields stand in the parameters."""
+    fields = {*getattr(cls, "__dataclass_fields__", ()), *getattr(cls, "_fields", ())}
+    fields |= {*getattr(cls, "__struct_fields__", ())}
+    for name in sorted({name for base in cls.__mro__ if _ours(base) for name in vars(base)}):
+        if name.startswith("_") or name in fields:
+            continue
+        thing = inspect.getattr_static(cls, name)
+        if isinstance(thing, property | functools.cached_property):
+            yield name, "property"
+        elif isinstance(thing, staticmethod | classmethod) or inspect.isroutine(thing):
+            yield name, _parameters(getattr(cls, name))
+
+
+def _ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == mfabric_jax.__name__
+
+
+def _parameters(thing: Any) -> str:
+    """Names, kinds and plain defaults; annotations change with versions of Python and are left out."""
+    try:
+        found = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return "(...)"
+    plain = [
+        one.replace(annotation=inspect.Parameter.empty, default=_Shown(one.default))
+        if one.default is not inspect.Parameter.empty
+        else one.replace(annotation=inspect.Parameter.empty)
+        for one in found.parameters.values()
+        if one.name not in ("self", "cls")
+    ]
+    return str(inspect.Signature(plain))
+
+
+class _Shown:
+    """A default in a signature: its value where that is plain, else three dots."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value) if _is_plain(self.value) else "..."
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _constant(thing: Any) -> str:
+    if isinstance(thing, ModuleType):
+        return "module"
+    if isinstance(thing, dict | tuple | list | set | frozenset) and all(isinstance(one, str) for one in thing):
+        return ", ".join(sorted(thing))
+    return "type" if getattr(thing, "__module__", None) == "typing" or hasattr(thing, "__origin__") else "constant"
+
+
+# ---------------------------------------------------------------------------------------------------- words of the user
+def settings_and_presets() -> Iterator[str]:
+    """Paths of settings with what they take and their default; presets."""
+    from mfabric_jax.case.layers import presets
+    from mfabric_jax.case.paths import MOVED, settings
+    from mfabric_jax.commands.help import default_text, kind_words
+
+    for one in settings().values():
+        yield f"setting {one.path}: {kind_words(one)}; default {default_text(one.default)}"
+    yield from (f"setting {old}: deprecated, {new}" for old, new in MOVED.items())
+    yield from (f"preset {name}: a preset" for name in presets())
+
+
+def commands_and_options() -> Iterator[str]:
+    """Commands; their options with type and default; short flags of settings."""
+    from mfabric_jax.commands.help import option_text
+    from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
+
+    for command in sorted({*COMMANDS, *TWO_WORDS}):
+        module = importlib.import_module(f"{__package__}.{command.replace(' ', '_').replace('-', '_')}")
+        yield f"command {command}: {'takes cases' if command in OF_CASES else 'options alone'}"
+        for option in options_in(module.Options).values():
+            yield f"option {command} {option.place.name if option.place else option.flag}: {option_text(option)}"
+        if command in OF_CASES:
+            yield from (f"option {command} {flag}: {path}" for flag, path in flags_of_cases(command).items())
+    yield from (f"option {also}: {flag}" for also, flag in ALSO.items())
+
+
+def exit_statuses() -> Iterator[str]:
+    """Every exit status, and what it says."""
+    return (f"exit {status}: {what}" for status, what in STATUS.items())
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
+def columns_of_rows() -> Iterator[str]:
+    """Every column of every kind of rows."""
+    from mfabric_jax.columns import COLUMNS, SCHEMA
+
+    yield f"format schema of rows: {SCHEMA}"
+    yield from (f"column {kind}, {name}" for kind, every in COLUMNS.items() for name in every)
+
+
+def formats() -> Iterator[str]:
+    """Formats of files that are written and read, with their versions."""
+    from mfabric_jax.fabric.graphs.files import ALLOWED as graphs
+    from mfabric_jax.measurements.formats import FORMATS as measured
+    from mfabric_jax.policies.policy_file import VERSION as of_policies
+    from mfabric_jax.recordings.formats import FORMATS as recorded
+    from mfabric_jax.report import perfetto, rows, style
+    from mfabric_jax.tasks.formats import own, registry
+    from mfabric_jax.traffic.knobs import SCHEMA_VERSION as of_knobs
+    from mfabric_jax.traffic.recording import SCHEMA_VERSION as of_tokens
+
+    written = {"rows": rows.EXTENSIONS, "timeline": perfetto.EXTENSIONS, "picture": style.EXTENSIONS}
+    yield from (f"format {what}: {', '.join(extensions)}" for what, extensions in written.items())
+    yield from (f"format task graph read, {name}: {form.suffix or 'any'}" for name, form in registry.READERS.items())
+    yield f"format task graph written: {', '.join(registry.WRITERS)}"
+    yield f"format mfabric tasks: version {own.VERSION}"
+    yield f"format policy file: version {of_policies}"
+    yield f"format knobs: version {of_knobs}"
+    yield f"format tokens: version {of_tokens}"
+    yield f"format graph: {graphs}"
+    yield f"format recording: {recorded}"
+    yield f"format measured times: {measured}"

@@ -1,0 +1,182 @@
+"""What is public is the committed list: whoever changes it decides so."""
+
+import dataclasses
+import pathlib
+import re
+import warnings
+
+import pytest
+
+from mfabric_jax import Case, InputError, cases, columns, deprecation
+from mfabric_jax.case import paths
+from mfabric_jax.columns import COLUMNS, DRAW
+from mfabric_jax.commands.surface import surface
+from mfabric_jax.recordings.statistics import TITLES
+from mfabric_jax.report import read_rows, write_rows
+from mfabric_jax.serving import disaggregated, load
+from mfabric_jax.simulation import simulate
+from mfabric_jax.simulation.results import provenance
+from tests.command_line import header, mistake, status
+from tests.small import small
+
+JOB = pathlib.Path(__file__).parent / "golden" / "job.json"
+LIST = pathlib.Path(__file__).with_name("surface.txt")
+ACCEPT = "python -m mfabric_jax.cli surface --out tests/surface.txt"
+SAID = "The public surface is not tests/surface.txt"
+MOST = 5  # that a sentence names
+
+
+def change(before, after):
+    """A sentence on what went, came and changed; None: nothing did."""
+    old, new = (dict(line.partition(": ")[::2] for line in lines) for lines in (before, after))
+    gone, came = [name for name in old if name not in new], [name for name in new if name not in old]
+    other = [f"{name} ({old[name]} -> {new[name]})" for name in old if name in new and old[name] != new[name]]
+    parts = {"went": gone, "came": came, "changed": other}
+    said = [f"{len(some)} {what}: {'; '.join(some[:MOST])}" for what, some in parts.items() if some]
+    return (
+        f"The public surface is not tests/surface.txt ({', and '.join(said)}); {ACCEPT} accepts it." if said else None
+    )
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def extension(request):
+    return request.param
+
+
+def committed():
+    return LIST.read_text(encoding="utf-8").splitlines()
+
+
+def test_what_is_public_is_the_committed_list():
+    said = change(committed(), surface())
+    assert said is None, said
+
+
+def test_a_removed_column_is_told(monkeypatch):
+    monkeypatch.setitem(COLUMNS, "cases", tuple(name for name in COLUMNS["cases"] if name != "ep_share"))
+    said = change(committed(), surface())
+    assert said == f"{SAID} (1 went: column cases, ep_share); {ACCEPT} accepts it."
+
+
+def test_a_renamed_path_is_told(monkeypatch):
+    """One name went, another came."""
+    usual = dict(paths.settings())
+    renamed = dataclasses.replace(usual.pop("network.alpha_s"), path="network.startup_s")
+    monkeypatch.setattr(paths, "settings", lambda: usual | {renamed.path: renamed})
+    said = change(committed(), surface())
+    assert "(1 went: setting network.alpha_s, and 1 came: setting network.startup_s);" in said
+
+
+def test_a_changed_default_is_told(monkeypatch):
+    usual = paths.settings()
+    changed = dataclasses.replace(usual["run.seed"], default=7)
+    monkeypatch.setattr(paths, "settings", lambda: usual | {"run.seed": changed})
+    said = change(committed(), surface())
+    assert re.search(r"\(1 changed: setting run.seed \(.*; default 0 -> .*; default 7\)\);", said)
+
+
+def test_the_command_writes_the_list(tmp_path, capsys):
+    assert status("surface", "--out", tmp_path / "list.txt") == 0
+    assert change(committed(), (tmp_path / "list.txt").read_text().splitlines()) is None
+    capsys.readouterr()
+    assert "list" in mistake(capsys, "surface", "--out", tmp_path / "list.csv")
+
+
+# ------------------------------------------------------------------------------------------------------ columns of rows
+SOMETIMES = {  # columns that only some rows of a kind have
+    "cases": {"slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"},
+    "replay": {"graph"},
+}
+
+
+def check_columns(kind, found):
+    known = set(COLUMNS[kind])
+    further = {name for name in found if "." not in name and not DRAW.fullmatch(name)} - known
+    assert (further, known - set(found) - SOMETIMES.get(kind, set())) == (set(), set()), kind
+
+
+def test_columns_of_cases_are_those_of_rows():
+    found = simulate(cases(small({}), {"network.fabric": ["fat-tree", "mfabric"]})).rows()
+    for row in found:
+        check_columns("cases", row)
+
+
+def test_columns_of_serving_are_those_of_its_parts():
+    assert set(load.COLUMNS) | set(disaggregated.COLUMNS) < set(COLUMNS["serve"])
+
+
+def test_columns_of_traces_are_the_statistics():
+    assert set(TITLES) < set(COLUMNS["traces info"])
+
+
+def test_columns_of_commands_are_those_of_their_rows(tmp_path, command_line):
+    """Rows of the commands that are done in a second."""
+    names = ("rows", "links", "flows", "ranks", "steps")
+    out = {name: tmp_path / f"{name}.csv" for name in names}
+    words = ("--fabric", "fat-tree", "--nic-gbps", "100", "--out", out["rows"], "--links", out["links"])
+    assert status("replay", JOB, *words, "--per-rank", out["ranks"], "--steps", out["steps"]) == 0
+    kinds = {"replay": "rows", "replay --links": "links", "replay --per-rank": "ranks", "replay --steps": "steps"}
+    for kind, name in kinds.items():
+        check_columns(kind, header(out[name]))
+    words = ("--model", "llama-moe", "--gpus", "16", "--fabric", "fat-tree", "--out", out["rows"])
+    assert status("cluster", *words, "--links", out["links"], "--flows", out["flows"]) == 0
+    for kind, name in {"cluster": "rows", "cluster --links": "links", "cluster --flows": "flows"}.items():
+        check_columns(kind, header(out[name]))
+    assert status("validate", "serving", "--out", out["rows"]) == 0
+    check_columns("validate serving", header(out["rows"]))
+
+
+# ------------------------------------------------------------------------------------------------------- rows of others
+def test_rows_of_a_later_schema_are_refused_by_name(tmp_path, extension):
+    file = write_rows([{"iteration_s": 1.0}], tmp_path / f"rows{extension}", {"schema": 2, "version": "3.1"})
+    with pytest.raises(InputError, match=r"schema 2, written by mfabric_jax 3.1; this version reads schemas up to 1"):
+        read_rows(file)
+
+
+def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension):
+    config = {"version": "0.1.0", "resolved": {}}
+    known = {"iteration_s": 1.0, "circuits.delay_s": 0.1, "delay_s": 0.1, "draw_2_s": 2.0}
+    file = write_rows([known], tmp_path / f"rows{extension}", config)
+    assert read_rows(file) == ([known], config)
+    file = write_rows([known | {"speed": 3.0}], file, config)
+    with pytest.raises(InputError, match=r"rows of mfabric_jax 0.1.0 with columns that have no meaning now \(speed\)"):
+        read_rows(file)
+    for own in ({"version": "0.1.0"}, config | {"command": "query"}, {}):  # an experiment, a query, anybody's table
+        assert read_rows(write_rows([{"speed": 3.0}], file, own))[0] == [{"speed": 3.0}]
+
+
+def test_every_result_says_its_schema():
+    assert provenance("float32")["schema"] == columns.SCHEMA
+
+
+# ------------------------------------------------------------------------------------------------- names that are to go
+def test_a_path_that_moved_works_and_warns_once(monkeypatch):
+    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
+    deprecation.deprecated.cache_clear()
+    with pytest.warns(
+        deprecation.Deprecated, match=r"setting network.speed_gbps is to go .* use network.nic_gbps"
+    ) as told:
+        found = [Case().with_({name: 200}) for name in ("network.speed_gbps", "network.speed_gbps")]
+    assert len(told) == 1
+    assert [case.network.nic_gbps for case in found] == [200, 200]
+    assert Case().with_({"network": {"speed_gbps": 100}}).network.nic_gbps == 100
+    deprecation.deprecated.cache_clear()
+
+
+def test_the_command_line_says_it_in_a_line(monkeypatch, capsys):
+    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
+    deprecation.deprecated.cache_clear()
+    assert status("show", "--changed", "--set", "network.speed_gbps=200") == 0
+    said = capsys.readouterr()
+    assert "network.nic_gbps = 200" in said.out
+    assert (
+        said.err
+        == "mfabric: setting network.speed_gbps is to go in the next minor version; use network.nic_gbps instead.\n"
+    )
+    assert warnings.showwarning.__module__ != deprecation.__name__
+    deprecation.deprecated.cache_clear()
+
+
+def test_formats_md_explains_every_column_of_cases():
+    page = (LIST.parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS["cases"] if f"`{name}`" not in page] == []
