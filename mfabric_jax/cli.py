@@ -25,11 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as missing:
-        if missing.name != "tqdm":
-            raise
-        print("mfabric: the command line needs its extra: pip install 'mfabric-jax[cli]'.", file=sys.stderr)
-        return 2
     except MemoryError:
         print("mfabric: this takes more memory than there is; ask for less.", file=sys.stderr)
         return 2

@@ -62,7 +62,8 @@ def test_the_sdist_holds_the_checkout_and_nothing_else(built):
 
 def test_the_wheel_holds_the_package_with_its_experiments_and_nothing_else(wheel):
     package = {name for name in wheel if name.startswith("mfabric_jax/")}
-    assert package == sources("mfabric_jax") | {f"mfabric_jax/{name}" for name in sources("experiments")}
+    scripts = {name for name in sources("experiments") if name.endswith(".py")}
+    assert package == sources("mfabric_jax") | {f"mfabric_jax/{name}" for name in scripts}
     assert {"mfabric_jax/py.typed", "mfabric_jax/traffic/data/NOTICE"} <= package
     assert wheel - package == {f"{NAME}.dist-info/{name}" for name in ABOUT}
 

@@ -204,9 +204,6 @@ class Reproduction:
 
     def all(self, jobs: int) -> None:
         """Reuse or run every figure; prints one line for each."""
-        with extra("cli", "reproducing figures"):
-            import tqdm  # noqa: F401
-
         self.folder.mkdir(parents=True, exist_ok=True)
         with progress.bar("reproduce", "figure", len(self.modules)) as bar:
 
