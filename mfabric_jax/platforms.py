@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
+# Whether XLA still has the older generator of code for fusions, and an option that chooses it: not since 0.11.1 or .2.
+OLDER_FUSIONS = jax.__version_info__ < (0, 11, 1)
 _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
 
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.platforms import OLDER_FUSIONS
+
 
 def stacked(cases):
     """The arguments of many cases, each with the cases along its first axis."""
@@ -27,6 +29,6 @@ optimised = functools.partial(
     compiler_options={
         "xla_backend_optimization_level": 3,
         "xla_llvm_disable_expensive_passes": False,
-        "xla_cpu_use_fusion_emitters": True,
+        **({"xla_cpu_use_fusion_emitters": True} if OLDER_FUSIONS else {}),
     },
 )

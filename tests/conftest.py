@@ -12,14 +12,18 @@ import hypothesis
 import jax
 import pytest
 
+from mfabric_jax.platforms import OLDER_FUSIONS
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of what a test takes
 
 # Half of compiling is the newer generator of code for fusions; the older one computes the same. A quarter of the rest
-# is cutting a program into parts that compile side by side, which busy cores cannot use. XLA_FLAGS= keeps both.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+# is cutting a program into parts that compile side by side, which busy cores cannot use. XLA_FLAGS= keeps both. Later
+# versions of XLA have the newer generator alone, and end a process that names the older one.
+EMITTERS = "--xla_cpu_use_fusion_emitters=false " * OLDER_FUSIONS
+os.environ.setdefault("XLA_FLAGS", f"{EMITTERS}--xla_cpu_parallel_codegen_split_count=1")
 
 os.environ["COLUMNS"] = "200"  # tables are as wide as they like to be
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mfabric_jax import policies, programs
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.platforms import OLDER_FUSIONS
 from mfabric_jax.policies.sample_average import Search, first_of_each, further_of_each
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
@@ -20,7 +21,8 @@ from mfabric_jax.timing.exchange import acknowledged
 from mfabric_jax.timing.switching import Solver, routed
 
 LANES = 64  # demands that run through a program together
-QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
+QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
 
 
 class Choice(NamedTuple):
