@@ -143,7 +143,7 @@ LOAD = {  # titles of what requests see, times in milliseconds
     **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},
     **{f"load_tpot_{name}_s": f"tpot {name} [ms]" for name in ("p50", "p99")},
     "load_e2e_p50_s": "e2e p50 [ms]",
-    **{"prefill_queue": "queue", "decode_queue": "queue for memory", "decode_requests": "requests/GPU"},
+    **{"prefill_queue": "queue for prefill", "decode_queue": "queue for memory", "decode_requests": "requests/GPU"},
     **{"prefill_filled": "passes filled", "load_kv_p99_s": "KV p99 [ms]", "kv_slowdown_p99": "KV slower"},
     **{"load_prefill_gpus": "prefill GPUs", "load_decode_gpus": "decode GPUs"},
 }
