@@ -46,8 +46,11 @@ def _run(command: str, words: list[str]) -> int | None:
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
-        said = help.of_cases(command, module.Options, topic) if command in OF_CASES else None
-        print(said or help.of_options(f"mfabric {command}", module.Options))
+        if command in OF_CASES:
+            below, reads = getattr(module, "BELOW", ()), getattr(module, "READS", ("",))
+            print(help.of_cases(command, module.Options, topic, below=below, reads=reads))
+        else:
+            print(help.of_options(f"mfabric {command}", module.Options))
         return None
     if command not in OF_CASES:
         return module.run(parse(module.Options, words, command))

@@ -47,6 +47,7 @@ def test_version_and_help(capsys, never_computes):
     assert status() == 2
     assert "usage: mfabric COMMAND" in "".join(capsys.readouterr())
     words = {"compare": "--micro-batches mixtral-8x7b --preset", "report": "ROWS --out --pictures --title"}
+    words |= {"serve": "deepseek-v3 --tpot-ms --arrivals serving. 5 names"}
     words |= {"traces": "--records --ranks-per-server router SmartMoE", "timeline": "--model --picture Perfetto"}
     for command in commands.COMMANDS:
         assert status(command, "--help") == 0

@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 import textwrap
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.layers import presets
+from mfabric_jax.case.layers import Layer, presets
 from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives_at, parts_of, settings, unknown, words
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
@@ -103,10 +103,15 @@ def _entry(name: str, text: str, wide: int) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------------- cases
-def of_cases(command: str, cls: type, topic: str | None = None) -> str:
-    """Help of a command about cases: a screen, or of a topic: a group, all, a path. `InputError` for none of these."""
+def of_cases(
+    command: str, cls: type, topic: str | None = None, *, below: Sequence[Layer] = (), reads: tuple[str, ...] = ("",)
+) -> str:
+    """Help of a command about cases: a screen, or of a topic: a group, all, a path. `InputError` for none of these.
+
+    - `below`: layers with defaults of the command.   - `reads`: how the paths begin that it reads.
+    """
     if topic is None:
-        return "\n".join(_screen(command, cls))
+        return "\n".join(_screen(command, cls, below, reads))
     if topic == ALL:
         return "\n\n".join(_group(name) for name in groups())
     if topic in groups():
@@ -125,14 +130,18 @@ def of_cases(command: str, cls: type, topic: str | None = None) -> str:
     raise unknown(path)
 
 
-def _screen(command: str, cls: type) -> Iterator[str]:
+def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, ...]) -> Iterator[str]:
     known = options_in(cls).values()
     places = " ".join(one.place.name for one in known if one.place)
     yield f"usage: mfabric {command} {places + ' ' if places else ''}[FILE ...] [--set PATH=VALUE ...] [options]"
     yield from (f"  {line}" for line in _about(cls)[:3])
     yield "what is simulated (values with commas stand side by side); FILE: a case in TOML or JSON"
-    yield from _columns([*map(_short, SHOWN), f"{' '.join(DEGREES)}  recipe", "--set PATH=VALUE  any other setting"], 3)
-    if own := OF_COMMAND.get(command, {}):
+    usual = {path: value for layer in below for path, value in layer.stated.items()}
+    own = OF_COMMAND.get(command, {})
+    flags = [_short(flag, usual) for flag in SHOWN if flag not in own and OF_CASES[flag].startswith(reads)]
+    flags += [f"{' '.join(DEGREES)}  recipe"] if "job.parallel.tp".startswith(reads) else []
+    yield from _columns([*flags, "--set PATH=VALUE  any other setting"], 3)
+    if own:
         yield from _columns([f"{flag} {default_text(settings()[path].default)}" for flag, path in own.items()], 5)
     yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
     options = [one for one in known if not one.place]
@@ -152,15 +161,19 @@ def _screen(command: str, cls: type) -> Iterator[str]:
 def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
     """Cells in so many columns, down the first one first."""
     deep = -(-len(cells) // many)
+    many = -(-len(cells) // deep)
     rows = [cells[at::deep] for at in range(deep)]
     widths = [max(map(len, cells[deep * at : deep * (at + 1)]), default=0) for at in range(many)]
     for row in rows:
         yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
-def _short(flag: str) -> str:
+def _short(flag: str, usual: Mapping[str, Any]) -> str:
     setting = settings()[OF_CASES[flag]]
     takes, default = SHOWN[flag]
+    if setting.path in usual:
+        value = usual[setting.path]
+        default = f"{len(value)} names" if isinstance(value, list) else default_text(value)
     default = default or default_text(setting.default)
     return f"{f'{flag} {takes}':<18} {default}"
 

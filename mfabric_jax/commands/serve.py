@@ -18,16 +18,14 @@ FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
 BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown where rows differ in them
+STEADY = 0.9  # requests done among those that arrive, below which a sentence says so
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
     """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
-
-    Lists stand side by side: --ep 8,32 --batch 64,128. With --tpot-ms every row has the batch that is best within that
-    time; without --ep, too, every size that a fabric has room for is tried, and its best is shown. With --rate or
-    --arrivals requests arrive, and rows have what they see. With serving.split.attention_gpus and
-    serving.split.expert_gpus attention and experts have GPUs of their own. All settings: --help serving.
+    --tpot-ms: the best batch within that time; without --ep the best size of a group, too. --rate, --arrivals FILE:
+    requests arrive. Formats of weights, prefill, attention apart from experts: --help serving.
     """
 
 
@@ -46,9 +44,11 @@ def run(cases: Cases, options: Options) -> None:
     rows_of = functools.partial(search if searching else serve, cases)
     every = shared.kept_rows("serve", options.out, effective(cases), rows_of, count)
     rows = [fastest(own) for own in _by_fabric(every).values()] if searching else every
+    print(_common(every))
     print(report.plain([_shown(row) for row in rows], _columns(rows)))
-    if any(row.get("load_requests") for row in rows):
-        print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
+    if any("load_requests" in row for row in rows):
+        if any(row["load_requests"] for row in rows):
+            print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
         shared.print_lines(_said_of_load(rows))
     shared.print_lines(_said_of_search(every) if searching else ())
     shared.print_lines(_said(rows))
@@ -67,7 +67,7 @@ def _by_fabric(rows: list[dict[str, Any]]) -> dict[tuple, list[dict[str, Any]]]:
     from mfabric_jax.report.grid import grouped
     from mfabric_jax.serving.search import in_time
 
-    common = [name for name in (*APART, "tpot_limit_s") if name != "kernels"]
+    common = [name for name in (*APART, *_settings(rows), "tpot_limit_s") if name != "kernels"]
     return {key: in_time(own) or own for key, own in grouped(rows, "fabric", *common).items()}
 
 
@@ -78,7 +78,7 @@ def _said_of_search(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
     for own in _by_fabric(rows).values():
         best, least = fastest(own), cheapest(own)
-        where = f"{best['model']} on {best['fabric']}"
+        where = _where(best, rows, sized=False)
         if not in_time(own):
             yield f"{where}: no size keeps to {1000 * best['tpot_limit_s']:g} ms within its memory."
             continue
@@ -92,9 +92,10 @@ def _said_of_search(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _pools(row: dict[str, Any]) -> str:
+    """The flags that ask for a row's pools again."""
     return (
-        f"ep {row['ep']}, batch {row['batch']:g}, and prefill of ep {row['prefill_ep']}, "
-        f"{row['prefill_gpus']:.2g} GPUs for each that decodes"
+        f"--ep {row['ep']} --batch {row['batch']:g} --set serving.prefill.ep={row['prefill_ep']} "
+        f"({row['prefill_gpus']:.2g} GPUs prefill for each that decodes)"
     )
 
 
@@ -108,8 +109,32 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return row | each | calls | {"band": f"{low:.3g} to {high:.3g}"}
 
 
+def _settings(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns that are settings by their paths."""
+    return [name for name in rows[0] if "." in name]
+
+
 def _apart(rows: list[dict[str, Any]]) -> list[str]:
-    return [name for name in APART if len({row[name] for row in rows}) > 1]
+    return [name for name in (*APART, *_settings(rows)) if len({row[name] for row in rows}) > 1]
+
+
+def _common(rows: list[dict[str, Any]]) -> str:
+    """What all rows are about, but for what columns tell apart."""
+    first, apart = rows[0], _apart(rows)
+    said = {
+        "model": str(first["model"]),
+        "gpu": str(first["gpu"]),
+        "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
+        "context": f"{first['context']:,g} tokens of context",
+        "kernels": str(first["kernels"]),
+    }
+    return ", ".join(words for name, words in said.items() if name not in apart)
+
+
+def _where(row: dict[str, Any], rows: list[dict[str, Any]], *, sized: bool = True) -> str:
+    """A row in a sentence, with what tells it from others; `sized`: its size, too."""
+    apart = [f"{name} {row[name]}" for name in _apart(rows) if name not in ("model", "kernels")]
+    return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
 
 
 SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
@@ -117,7 +142,8 @@ LOAD = {  # titles of what requests see, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]", "goodput_per_s": "in time [1/s]"},
     **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},
     **{f"load_tpot_{name}_s": f"tpot {name} [ms]" for name in ("p50", "p99")},
-    **{"prefill_queue": "queue", "decode_queue": "queue for memory", "decode_requests": "requests/GPU"},
+    "load_e2e_p50_s": "e2e p50 [ms]",
+    **{"prefill_queue": "queue for prefill", "decode_queue": "queue for memory", "decode_requests": "requests/GPU"},
     **{"prefill_filled": "passes filled", "load_kv_p99_s": "KV p99 [ms]", "kv_slowdown_p99": "KV slower"},
     **{"load_prefill_gpus": "prefill GPUs", "load_decode_gpus": "decode GPUs"},
 }
@@ -133,17 +159,25 @@ def _under_load(row: dict[str, Any]) -> dict[str, Any]:
 def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
     from mfabric_jax import report
 
-    columns = [report.Column(name, title, digits=3) for name, title in LOAD.items()]
+    known = {name: title for name, title in LOAD.items() if any(row[name] is not None for row in rows)}
+    columns = [report.Column(name, title, digits=3) for name, title in known.items()]
     return ["fabric", *_apart(rows), "ep", *columns]
 
 
 def _said_of_load(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What the trace or memory left out, and where caches meet."""
+    """What the trace or memory left out, what is not steady, and where caches meet."""
     for row in rows:
-        where = f"{row['model']} on {row['fabric']}, ep {row['ep']}"
+        where = _where(row, rows)
         if row["load_requests"] is None:
             yield f"{where}: memory holds none of the requests."
             continue
+        arrive, done = row["load_requests_per_s"], row["requests_per_s"]
+        if arrive is not None and done is not None and done < STEADY * arrive:
+            yield (
+                f"{where}: {arrive:.3g} requests arrive a second and {done:.3g} are done: either the pools cannot keep "
+                f"up, or the load is too short. A request takes {row['load_e2e_p50_s']:.3g} s (median), and those of "
+                f"the first {row['load_warmup_s']:.3g} s do not count; raise serving.load.requests."
+            )
         yield (
             f"{where}: caches are up to {row['kv_slowdown_p99']:.3g} times slower than alone (p99); most bytes go from "
             f"{row['kv_hot_pair']}, {row['kv_hot_pair_over_mean']:.3g} times a pair's mean; the busiest NIC carries "
@@ -167,28 +201,46 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     columns = [report.Column(name, title, digits=3) for name, title in titles.items()]
     split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
     split_columns = [report.Column(name, title) for name, title in split.items()]
-    return ["fabric", *apart, "ep", *split_columns, "batch", *columns, "bound_by"]
+    limit = ["batch_limit"] if any(row["batch_limit"] for row in rows) else []
+    return ["fabric", *apart, "ep", *split_columns, "batch", *limit, *columns, "bound_by"]
 
 
 def _said(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Which fabric is cheapest, what does not fit, and what the band is."""
+    """Which row is cheapest, what is too slow or does not fit, where one micro-batch is quicker, what the band is."""
+    from mfabric_jax import units
+    from mfabric_jax.serving.search import cheapest, in_time
+
     for model in dict.fromkeys(row["model"] for row in rows):
-        good = [
-            row for row in rows if row["model"] == model and row["fits"] and row["usd_per_million_tokens"] is not None
-        ]
-        if good:
-            best = min(good, key=lambda row: row["usd_per_million_tokens"])
+        best = cheapest(in_time(row for row in rows if row["model"] == model))
+        if best is not None:
             yield (
-                f"{model}: cheapest where it fits and prices are known: {best['fabric']}, ep {best['ep']}, batch "
-                f"{best['batch']:g}, {best['usd_per_million_tokens']:.3g} $ a million tokens, prefill included."
+                f"Cheapest where it fits{', is in time' * (best['tpot_limit_s'] is not None)} and has a price: "
+                f"{_where(best, rows)}, batch {best['batch']:g}: {best['usd_per_million_tokens']:.3g} $ a million "
+                "tokens, prefill included."
             )
-    over = [row for row in rows if not row["fits"]]
-    for row in over:
+    for row in rows:
+        yield from _said_of_memory(row, _where(row, rows))
+    quicker = [row for row in rows if row["serial_s"] < row["tpot_s"]]
+    if quicker:
+        best = min(quicker, key=lambda row: row["serial_s"] / row["tpot_s"])
+        as_one, as_two = (units.to_ms(best[name]) for name in ("serial_s", "tpot_s"))
         yield (
-            f"{row['model']} on {row['fabric']}, ep {row['ep']}: {row['requests']:g} requests of a GPU do not fit; "
-            f"memory holds {max(0, int(row['most_requests']))}."
+            f"Two micro-batches read the weights of experts twice. As one, nothing hidden, {len(quicker)} of "
+            f"{len(rows)} rows are quicker: {_where(best, rows)}, batch {best['batch']:g} takes "
+            f"{as_one:.3g} ms for {as_two:.3g}. Ask with --set serving.overlap=false, and twice the batch."
         )
     yield (
-        "band: from both micro-batches hidden by fast kernels to none hidden with slow ones; docs/serving.md says what "
-        "is modelled."
+        "band: from the quicker of hidden and not hidden communication with fast kernels to the slower one with slow "
+        "kernels; docs/serving.md says what is modelled."
     )
+
+
+def _said_of_memory(row: dict[str, Any], where: str) -> Iterator[str]:
+    if row["requests"] > row["most_requests"]:
+        held = max(0, int(row["most_requests"]))
+        yield f"{where}: {row['requests']:g} requests of a GPU do not fit; memory holds {held}."
+    if row["prefill_memory_gb"] > row["gpu_memory_gb"]:
+        yield (
+            f"{where}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have {row['gpu_memory_gb']:g}; "
+            f"state serving.prefill.ep above {row['prefill_ep']}, so that more of them share the experts."
+        )

@@ -36,12 +36,12 @@ class Numbers(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """`Step` of a step, seconds from token to token of a request (as set, hidden, serial), and requests of a GPU."""
+    """`Step` of a step, requests of a GPU, and seconds from token to token: as set, and as `Step` has both."""
 
     step: Step
     tpot_s: Any
-    low_s: Any
-    high_s: Any
+    overlapped_s: Any
+    serial_s: Any
     requests: Any
 
     @property
@@ -117,8 +117,10 @@ class Deployment:
         step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=serving.overlap)
         one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
         drafted = serving.drafts.tokens * (one.computed_s + one.sent_s + one.head_s)
-        set_s, low_s, high_s = ((each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s))
-        return Decoding(step, set_s, low_s, high_s, requests)
+        set_s, overlapped_s, serial_s = (
+            (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
+        )
+        return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
     def steady(self) -> "Deployment":
         """What stays as it is whatever the batch."""
@@ -135,14 +137,15 @@ class Deployment:
         return requests * (1 + serving.drafts.tokens) / (2 if serving.overlap else 1)
 
     def slowest(self, decoding: Decoding) -> str:
-        """What more of would shorten a step most: latency or bytes of the network, or the longest part of what is
-        computed."""
+        """The part of a step that would shorten it most if it were faster: latency or bytes of the network where they
+        take longer than all computation that hides them (or, if nothing is hidden, than each part), else the longest
+        part of what is computed."""
         step = decoding.step
-        sent, computed = step.dispatch_s + step.combine_s, step.attention_s + step.experts_s + step.beside_s
-        if sent > computed:
-            return "latency" if step.latency_s > sent / 2 else "network"
         each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
-        return max(each, key=lambda name: float(each[name]))
+        sent, longest = step.dispatch_s + step.combine_s, max(each, key=lambda name: float(each[name]))
+        if sent > (sum(each.values()) if self.case.serving.overlap else each[longest]):
+            return "latency" if step.latency_s > sent / 2 else "network"
+        return longest
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
         """A pass of prefill over two micro-batches (or one)."""
@@ -181,7 +184,7 @@ class Deployment:
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
         """From the start of a prompt's pass to the first token: passes, transfer, a step; no queue."""
-        passes = -(-self.fresh // self.pass_tokens)
+        passes = -(-self.fresh // (self.pass_tokens * self.prefill.model.tp))
         return passes * self.prefilling(nic_gbps).step_s + self.transfer_s(nic_gbps) + decoding.step.step_s
 
     # ----------------------------------------------------------------------------------------------------------- memory
@@ -197,10 +200,23 @@ class Deployment:
 
     @property
     def prefill_bytes(self) -> float:
-        """Of a GPU that prefills: weights, caches of one pass, buffers."""
-        model = self.prefill.model
-        kept = self.pass_tokens * model.tp * self.request_bytes(1.0)
+        """Of a GPU that prefills: weights, caches of the prompts of one pass (at least one), buffers."""
+        prompts = max(1.0, self.pass_tokens * self.prefill.model.tp / self.fresh)
+        kept = prompts * self.request_bytes(self.prompt)
         return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
+
+    @property
+    def prefill_fits(self) -> bool:
+        """Whether the memory of GPUs that prefill holds it."""
+        return self.prefill_bytes <= self.gpu_bytes
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Memory of a GPU. `InputError` where it is not known."""
+        gpu = self.decode.group.gpu
+        if gpu.memory_bytes is None:
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {gpu.name}.")
+        return gpu.memory_bytes
 
     def request_bytes(self, context: Any) -> Any:
         """Of one request's cache on each GPU of its attention."""
@@ -215,10 +231,7 @@ class Deployment:
 
     def most_requests(self, context: Any) -> Any:
         """Requests of a GPU that its memory holds, maybe 0 or less."""
-        memory = self.decode.group.gpu.memory_bytes
-        if memory is None:
-            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {self.decode.group.gpu.name}.")
-        left = memory - self.memory_bytes(0.0, context)
+        left = self.gpu_bytes - self.memory_bytes(0.0, context)
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost

@@ -127,7 +127,7 @@ class Split(Deployment):
         return requests * (1 + serving.drafts.tokens) / serving.split.micro_batches
 
     def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
-        """A step of all micro-batches, in a steady state; `low_s`, `high_s` are as set: nothing else may be hidden."""
+        """A step of all micro-batches, in a steady state; both other ends are as set: nothing else may be hidden."""
         pool, rate, serving = self.decode, self.rates(how), self.case.serving
         model, wires, drafts = pool.model, pool.wires(numbers.nic_gbps), serving.drafts.tokens
         tokens = array_module(*numbers).asarray(numbers.batch, float)
@@ -188,8 +188,7 @@ class Split(Deployment):
     def most_requests(self, context: Any) -> Any:
         """Of a GPU, attention's and experts' together; negative where experts do not fit."""
         most = super().most_requests(context) * self._part
-        memory = self.decode.group.gpu.memory_bytes or 0.0
-        left = memory - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
+        left = self.gpu_bytes - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
         return most if left >= 0 else most * 0 - 1
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:

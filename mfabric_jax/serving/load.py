@@ -125,6 +125,11 @@ class Outcome(NamedTuple):
         return self.timeline.first_s - self.requests.arrival_s
 
     @property
+    def e2e_s(self) -> Float[np.ndarray, "R"]:
+        """From arrival to last token."""
+        return self.timeline.end_s - self.requests.arrival_s
+
+    @property
     def tpot_s(self) -> Float[np.ndarray, "R"]:
         """Mean from token to token; nan where an answer is one token."""
         further = np.where(self.requests.answer > 1, self.requests.answer - 1, math.nan)
@@ -150,7 +155,8 @@ def run_load(deployed: Deployment) -> Outcome | None:
 
 COLUMNS = (
     *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo"),
-    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot") for name in QUANTILES),
+    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in QUANTILES),
+    "load_warmup_s",
     *("prefill_queue", "decode_queue", "prefill_busy", "prefill_filled", "decode_busy", "decode_requests"),
     *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
     *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
@@ -168,25 +174,27 @@ def columns(deployed: Deployment) -> dict[str, Any]:
 
 def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     serving, (begin, end) = deployed.case.serving, outcome.window
-    ttft, tpot = outcome.ttft_s[outcome.first :], outcome.tpot_s[outcome.first :]
-    slow = serving.load.tpot_ms or serving.tpot_ms
+    ttft, tpot, e2e = (values[outcome.first :] for values in (outcome.ttft_s, outcome.tpot_s, outcome.e2e_s))
+    late, slow = serving.load.ttft_ms, serving.load.tpot_ms or serving.tpot_ms
     good = np.ones(len(ttft), bool)
-    if serving.load.ttft_ms is not None:
-        good &= ttft <= units.ms(serving.load.ttft_ms)
+    if late is not None:
+        good &= ttft <= units.ms(late)
     if slow is not None:
         good &= ~(tpot > units.ms(slow))
+    limited = late is not None or slow is not None
     span, ends = end - begin, outcome.timeline.end_s
     per_s = (lambda count: float(count) / span) if span else (lambda count: None)
     found: dict[str, Any] = {
         "load_requests_per_s": None if math.isinf(outcome.requests.rate) else outcome.requests.rate,
         "requests_per_s": per_s(((ends >= begin) & (ends <= end)).sum()),
-        "goodput_per_s": per_s(good.sum()),
-        "in_slo": float(good.mean()),
+        "goodput_per_s": per_s(good.sum()) if limited else None,
+        "in_slo": float(good.mean()) if limited else None,
+        "load_warmup_s": begin,
         "load_requests": len(outcome.requests),
         "refused": outcome.refused,
         "left_out": outcome.requests.left_out,
     }
-    for what, values in (("ttft", ttft), ("tpot", tpot[~np.isnan(tpot)])):
+    for what, values in (("ttft", ttft), ("tpot", tpot[~np.isnan(tpot)]), ("e2e", e2e)):
         for name, part in QUANTILES.items():
             found[f"load_{what}_{name}_s"] = float(np.quantile(values, part)) if len(values) else None
     return found

@@ -10,11 +10,13 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
+from mfabric_jax.case.paths import flat
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
+from mfabric_jax.serving.deployment import Deployment, deployment
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
+from mfabric_jax.serving.step import band
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.workload.kernels import HOW
 
@@ -29,17 +31,31 @@ def serve(
 ) -> Iterator[dict[str, Any]]:
     """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
 
-    Where a case states a load, rows also have `load.COLUMNS`, where one is split `disaggregated.COLUMNS`. `start`: how
-    many first ones are left out. `InputError` and `Misfit` as of `deployment`.
+    Where a case states a load, rows also have `load.COLUMNS`, where one is split `disaggregated.COLUMNS`; settings in
+    which cases differ, and that have no column of their own, are columns by their paths. `start`: how many first ones
+    are left out. `InputError` and `Misfit` as of `deployment`.
     """
-    every = list(several(cases))
+    every, asked = list(several(cases)), several(cases)
     arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
     for case in every[start:]:
-        progress(f"{case.model.name} on {case.network.fabric}, ep {case.serving.ep}")
         deployed = known(case)
+        progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
         deployed = deployed if case.serving.tpot_ms is None else in_time(deployed)
         row = row_of(deployed) | (_split_columns(deployed) if splitting else {})
-        yield row | (load.columns(deployed) if arriving else {})
+        yield row | (load.columns(deployed) if arriving else {}) | varied_settings(case, asked)
+
+
+SHOWN = {  # settings that have columns
+    *("model.name", "gpu.name", "network.fabric", "network.nic_gbps"),
+    *(f"serving.{name}" for name in ("ep", "tp", "batch", "context", "kernels", "tpot_ms", "formats.dispatch")),
+    *("serving.prefill.ep", "serving.split.attention_gpus", "serving.split.expert_gpus"),
+}
+
+
+def varied_settings(case: Case, asked: Cases) -> dict[str, Any]:
+    """By path, the settings of a case in which those that are asked for differ, but for `SHOWN` ones."""
+    paths = [path for path in asked.varied if path not in SHOWN]
+    return {path: flat(case).get(path) for path in paths} if paths else {}
 
 
 def _split_columns(deployed: Deployment) -> dict[str, Any]:
@@ -85,14 +101,17 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
     """The row of a deployment at its case's numbers."""
     case, numbers = deployed.case, deployed.numbers
     decoding = deployed.decoding(numbers)
-    step, gpu = decoding.step, deployed.decode.group.gpu
+    step = decoding.step
     fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
     passes = [deployed.prefilling(numbers.nic_gbps, how) for how in HOW]
+    low_s, high_s = band(fast, slow)
+    prefill_low_s, prefill_high_s = band(passes[-1], passes[0])
     dollars, joules = deployed.per_gpu()
-    most, held = deployed.most_requests(numbers.context), float(decoding.requests)
+    most, held = float(deployed.most_requests(numbers.context)), float(decoding.requests)
+    fits = held <= most and deployed.prefill_fits
     joules_per_million = deployed.per_million(joules, decoding, numbers.nic_gbps)
     return {
-        "model": case.model.name,
+        "model": deployed.decode.model.of.name,
         "gpu": case.gpu.name,
         "fabric": case.network.fabric,
         "nic_gbps": case.network.nic_gbps,
@@ -104,10 +123,10 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "context": case.serving.context,
         "tpot_s": float(decoding.tpot_s),
         "tpot_limit_s": None if case.serving.tpot_ms is None else units.ms(case.serving.tpot_ms),
-        "tpot_low_s": float(fast.low_s),
-        "tpot_high_s": float(slow.high_s),
-        "overlapped_s": float(decoding.low_s),
-        "serial_s": float(decoding.high_s),
+        "tpot_low_s": low_s,
+        "tpot_high_s": high_s,
+        "overlapped_s": float(decoding.overlapped_s),
+        "serial_s": float(decoding.serial_s),
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
@@ -119,21 +138,30 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "exposed_comm_s": float(step.exposed_s),
         "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
         "prefill_s": float(passes[1].step_s),
-        "prefill_low_s": float(passes[-1].overlapped_s),
-        "prefill_high_s": float(passes[0].serial_s),
+        "prefill_low_s": prefill_low_s,
+        "prefill_high_s": prefill_high_s,
         "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(passes[1].step_s),
         "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
         "prefill_ep": deployed.prefill.model.gpus,
         "prefill_gpus": float(deployed.prefill_share(decoding, numbers.nic_gbps)),
         "requests": held,
-        "most_requests": float(most),
+        "most_requests": most,
         "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, numbers.context))),
-        "gpu_memory_gb": None if gpu.memory_bytes is None else float(units.to_gigabytes(gpu.memory_bytes)),
-        "fits": bool(held <= most),
+        "gpu_memory_gb": float(units.to_gigabytes(deployed.gpu_bytes)),
+        "fits": fits,
+        "batch_limit": _batch_limit(deployed, most),
         "usd_per_million_tokens": _float(deployed.per_million(dollars, decoding, numbers.nic_gbps)),
         "kj_per_million_tokens": None if joules_per_million is None else float(joules_per_million) / THOUSAND,
-        "bound_by": bound_by(deployed, decoding, fits=bool(held <= most)),
+        "bound_by": deployed.slowest(decoding) if fits else "memory",
     }
+
+
+def _batch_limit(deployed: Deployment, most: float) -> str | None:
+    """What keeps the batch of a case with `serving.tpot_ms` from being one larger: memory or time."""
+    if deployed.case.serving.tpot_ms is None:
+        return None
+    more = deployed.decoding(deployed.numbers._replace(batch=deployed.case.serving.batch + 1))
+    return "memory" if float(more.requests) > most else "time"
 
 
 def effective(asked: Cases) -> dict[str, Any]:
@@ -145,8 +173,3 @@ def effective(asked: Cases) -> dict[str, Any]:
 
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def bound_by(deployed: Deployment, decoding: Decoding, *, fits: bool) -> str:
-    """What more of would shorten a step most: memory where the requests do not fit, else `Deployment.slowest`."""
-    return deployed.slowest(decoding) if fits else "memory"

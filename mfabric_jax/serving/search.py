@@ -13,7 +13,7 @@ from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.serving.deployment import kernels_of, served_model
 from mfabric_jax.serving.group import group_of, lanes_of
-from mfabric_jax.serving.rows import known, serve
+from mfabric_jax.serving.rows import known, serve, varied_settings
 
 SIZES = 4, 8, 16, 32, 64, 72, 128, 144, 256, 320  # GPUs that share the experts
 
@@ -45,7 +45,8 @@ def search(
     each = ((case, size) for case in cases for size in sizes_of(case))
     for case, size in itertools.islice(each, start, None):
         sized = case.with_({"serving.ep": size, "serving.prefill.ep": case.serving.prefill.ep or _prefill_size(case)})
-        yield from serve(sized, progress=progress)
+        for row in serve(sized, progress=progress):
+            yield row | varied_settings(case, cases)
 
 
 @functools.lru_cache(maxsize=64)
@@ -56,7 +57,7 @@ def _prefill_size(case: Case) -> int:
     seconds = {}
     for size in sizes:
         deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": size}))
-        if deployed.prefill_bytes <= (deployed.prefill.group.gpu.memory_bytes or 0.0):
+        if deployed.prefill_fits:
             seconds[size] = float(deployed.prefilling(case.network.nic_gbps).step_s)
     return min(seconds, key=seconds.__getitem__, default=sizes[-1])
 

@@ -10,7 +10,7 @@ Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05; FlashML
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -277,6 +277,22 @@ class Step(NamedTuple):
     latency_s: Any
     exposed_s: Any
     head_s: Any
+
+
+class Ways(Protocol):
+    """Seconds with communication hidden, and with both micro-batches as one."""
+
+    @property
+    def overlapped_s(self) -> Any: ...
+    @property
+    def serial_s(self) -> Any: ...
+
+
+def band(fast: Ways, slow: Ways) -> tuple[float, float]:
+    """From the quicker way with fast kernels to the slower one with slow kernels [s]. Both micro-batches as one may be
+    the quicker way: they read the weights of experts once."""
+    low = min(float(fast.overlapped_s), float(fast.serial_s))
+    return low, max(float(slow.overlapped_s), float(slow.serial_s))
 
 
 class Parts(NamedTuple):

@@ -9,7 +9,7 @@ import math
 
 SURE = 1e-12  # rounding of a time
 
-Port = tuple[str, int]
+Port = int  # even: a sender's, odd: a receiver's; numbers, whose order in sets is the same in every run
 
 
 class _Flow:
@@ -32,7 +32,7 @@ class Transfers:
 
     def begin(self, now_s: float, name: int, sender: int, receiver: int, size: float) -> None:
         """A transfer of `size` bytes; call `settle` after the last change of this moment."""
-        ports = ("up", sender), ("down", receiver)
+        ports = 2 * sender, 2 * receiver + 1
         self._flows[name] = _Flow(ports, size, now_s)
         for port in ports:
             self._at.setdefault(port, set()).add(name)

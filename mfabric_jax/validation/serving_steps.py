@@ -10,9 +10,9 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import one_of
-from mfabric_jax.serving.deployment import Deployment
 from mfabric_jax.serving.families import WIRE
 from mfabric_jax.serving.rows import known
+from mfabric_jax.serving.step import band
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.kernels import HOW
 
@@ -142,17 +142,11 @@ def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
     if one.is_call:
         wires = deployed.decode.wires(nic_gbps)
         return float(wires.call_s(one.batch, combine=one.what == "combine")), None, None
-    slow, usual, fast = (_ends(deployed, how, prefill=one.what == "prefill") for how in HOW)
-    return usual[0], fast[1], slow[2]
-
-
-def _ends(deployed: Deployment, how: str, *, prefill: bool) -> tuple[float, float, float]:
-    """Seconds as set, with communication hidden, and with none hidden."""
-    if prefill:
-        step = deployed.prefilling(deployed.case.network.nic_gbps, how)
-        return float(step.step_s), float(step.overlapped_s), float(step.serial_s)
-    decoding = deployed.decoding(deployed.numbers, how)
-    return float(decoding.tpot_s), float(decoding.low_s), float(decoding.high_s)
+    if one.what == "prefill":
+        slow, usual, fast = (deployed.prefilling(nic_gbps, how) for how in HOW)
+        return float(usual.step_s), *band(fast, slow)
+    slow, usual, fast = (deployed.decoding(deployed.numbers, how) for how in HOW)
+    return float(usual.tpot_s), *band(fast, slow)
 
 
 def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

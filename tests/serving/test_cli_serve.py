@@ -1,12 +1,14 @@
 """`mfabric serve` from its words to its table and its file."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 
-from mfabric_jax.case import Case
+from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures.serving import served_chart
 from mfabric_jax.serving import rows as serving_rows
 from mfabric_jax.serving import serve
 from mfabric_jax.serving.rows import MOST_BATCH, in_time, known, row_of
@@ -20,7 +22,7 @@ MEASURED = [
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu"),
     *("prefill_memory_gb", "prefill_ep", "prefill_gpus"),
-    *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits"),
+    *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 ]
 WORDS = ("serve", "--model", "deepseek-v3", "--gpu", "H100-SXM", "--nic-gbps", "400")
@@ -47,7 +49,7 @@ def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp
     assert status(*words) == 0
     said = capsys.readouterr().out
     assert "full-mesh" in said
-    assert "cheapest" in said
+    assert "Cheapest where it fits and has a price: deepseek-v3 on " in said
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -146,3 +148,79 @@ def test_what_binds_a_step():
     assert {name: row["bound_by"] for name, row in found.items()} == {name: name for name in bound}
     assert not found["memory"]["fits"]
     assert np.isfinite(found["memory"]["tpot_s"])
+
+
+def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
+    """Few tokens on few GPUs: two micro-batches read all weights of experts twice."""
+    row = row_of(known(case(serving__ep=16, serving__batch=4.0)))
+    assert row["serial_s"] < row["tpot_s"] == row["overlapped_s"]
+    assert row["tpot_low_s"] < row["serial_s"]
+    assert row["tpot_s"] < row["tpot_high_s"]
+    assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16,64", "--batch", "4") == 0
+    assert "2 of 2 rows are quicker" in capsys.readouterr().out
+    assert status(*WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "128") == 0
+    assert "quicker:" not in capsys.readouterr().out
+
+
+def test_what_keeps_the_batch_from_being_larger():
+    """Memory, or the next token would be late; nothing where the batch is stated."""
+    assert row_of(known(case()))["batch_limit"] is None
+    full, late = (row_of(in_time(known(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
+    assert (full["batch_limit"], late["batch_limit"]) == ("memory", "time")
+    assert full["requests"] <= full["most_requests"] < full["requests"] + 2
+    assert late["requests"] + 2 < late["most_requests"]
+
+
+def test_settings_that_differ_tell_rows_apart(capsys):
+    """Each format of weights has rows, a best one and a panel of its own; the prompt too."""
+    asked = cases(
+        case(serving__ep=64, serving__tpot_ms=50.0),
+        {"serving.formats.weights": ["fp8", "bf16"], "serving.prompt": [99, 999]},
+    )
+    rows = list(serve(asked))
+    found = {(row["serving.formats.weights"], row["serving.prompt"]) for row in rows}
+    assert found == {("fp8", 99), ("fp8", 999), ("bf16", 99), ("bf16", 999)}
+    titles = [panel.title for panel in served_chart(rows).panels]
+    assert len(titles) == len(set(titles)) == 4
+    assert all(title.startswith("deepseek-v3 on H100-SXM, serving.") for title in titles)
+    words = *WORDS, "--fabric", "fat-tree", "--tpot-ms", "50", "--set", "serving.formats.weights=fp8,bf16"
+    assert status(*words) == 0
+    said = capsys.readouterr().out
+    for weights in ("fp8", "bf16"):
+        assert said.count(f"deepseek-v3 on fat-tree, serving.formats.weights {weights}: most tokens/s/GPU") == 1
+
+
+def test_prefill_that_does_not_fit_is_said(capsys):
+    row = row_of(known(case(serving__ep=64, serving__batch=32.0, serving__prefill__ep=8)))
+    assert row["requests"] < row["most_requests"]
+    assert row["prefill_memory_gb"] > row["gpu_memory_gb"]
+    assert (row["fits"], row["bound_by"]) == (False, "memory")
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32"
+    assert status(*words, "--set", "serving.prefill.ep=8") == 0
+    said = capsys.readouterr().out
+    assert "state serving.prefill.ep above 8" in said
+    assert "Cheapest" not in said
+    assert status(*words) == 0
+    assert "serving.prefill.ep above" not in capsys.readouterr().out
+
+
+def test_a_model_is_named_after_the_folder_of_its_file(tmp_path, capsys):
+    folder = tmp_path / "Mine"
+    folder.mkdir()
+    facts = {"model_type": "qwen3_moe", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
+    facts |= {"num_key_value_heads": 4, "head_dim": 64, "num_experts": 16, "num_experts_per_tok": 4}
+    facts |= {"moe_intermediate_size": 512, "intermediate_size": 2048, "vocab_size": 32000}
+    facts |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
+    (folder / "config.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert status("serve", "--model", folder / "config.json", "--fabric", "fat-tree", "--ep", 8, "--batch", 8) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Mine, H100-SXM, 400 Gbps a NIC, 4,096 tokens of context, deepep-low-latency\n")
+    assert "Mine on fat-tree, ep 8, batch 8: " in said
+
+
+def test_a_load_that_is_not_steady_is_said(capsys):
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--answer", "200", "--rate", "40"
+    assert status(*words, "--set", "serving.load.requests=300") == 0
+    assert "either the pools cannot keep up, or the load is too short" in capsys.readouterr().out
+    assert status(*words, "--set", "serving.load.requests=4000") == 0
+    assert "cannot keep up" not in capsys.readouterr().out

@@ -62,11 +62,13 @@ def test_the_command_shows_the_best_of_every_fabric(tmp_path, capsys):
         good = [row for row in rows if row["fabric"] == name and row["fits"] == "True"]
         best = max(good, key=lambda row: float(row["tokens_per_s_per_gpu"]))
         (said,) = [line for line in lines if line.startswith(f"deepseek-v3 on {name}: ")]
-        assert f"{float(best['tokens_per_s_per_gpu']):,.0f} with ep {best['ep']}," in said
+        assert f"{float(best['tokens_per_s_per_gpu']):,.0f} with --ep {best['ep']} " in said
     shown = [line.split()[:2] for line in lines if line.startswith(("fat-tree ", "full-mesh "))]
     assert len({tuple(words) for words in shown if words[1].isdigit()}) >= 2
     assert status("serve", "--tpot-ms", 2, "--fabric", "fat-tree") == 0
-    assert "no size keeps to 2 ms" in capsys.readouterr().out
+    late = capsys.readouterr().out
+    assert "no size keeps to 2 ms" in late
+    assert "Cheapest" not in late
     assert status("serve", "--tpot-ms", 50, "--ep", 32, "--fabric", "fat-tree", "--rate", 30) == 0
     printed = capsys.readouterr().out
     assert "set-ups were tried" not in printed

@@ -86,10 +86,10 @@ def test_a_step_of_deepseek_by_hand():
     assert c > x
     whole = 58 * 2 * c + 3 * 2 * (attention + norms + dense) + 2 * head  # computation hides all communication
     assert float(found.tpot_s) == pytest.approx(whole, rel=1e-9)
-    assert float(found.low_s) == float(found.tpot_s) < float(found.high_s)
+    assert float(found.overlapped_s) == float(found.tpot_s) < float(found.serial_s)
     assert float(step.exposed_s) == pytest.approx(0, abs=1e-15)
     both = deployed(serving__batch=256.0, serving__overlap=False)
-    assert float(found.high_s) == pytest.approx(float(both.decoding(both.numbers).tpot_s), rel=1e-14)
+    assert float(found.serial_s) == pytest.approx(float(both.decoding(both.numbers).tpot_s), rel=1e-14)
     assert float(found.tokens_per_s) == pytest.approx(256 / whole, rel=1e-9)
 
 
@@ -108,7 +108,7 @@ def test_drafts_read_every_requests_cache():
     )
     extra = layer + float(draft.head_s)
     assert float(found.tpot_s) == pytest.approx((float(found.step.step_s) + extra) / 1.6, rel=1e-12)
-    assert float(found.high_s) == pytest.approx((float(found.step.serial_s) + extra) / 1.6, rel=1e-12)
+    assert float(found.serial_s) == pytest.approx((float(found.step.serial_s) + extra) / 1.6, rel=1e-12)
     assert float(one.requests) == float(found.requests)
 
 
@@ -175,7 +175,7 @@ def test_more_bandwidth_never_slows_and_more_work_never_speeds_up(field, grows, 
     case = deployed(serving__overlap=overlap, serving__drafts__tokens=1, serving__drafts__accepted=0.5)
     values = np.geomspace(1e-4, 1e-2, 9) if field == "host_s" else np.geomspace(4, 4096, 30)
     times = case.decoding(case.numbers._replace(**{field: values}))
-    for seconds in (times.tpot_s, times.low_s, times.high_s):
+    for seconds in (times.tpot_s, times.overlapped_s, times.serial_s):
         ahead = np.diff(np.asarray(seconds))
         assert (ahead >= -1e-15).all() if grows else (ahead <= 1e-15).all()
         assert np.ptp(np.asarray(seconds)) > 0
@@ -184,8 +184,8 @@ def test_more_bandwidth_never_slows_and_more_work_never_speeds_up(field, grows, 
 def test_fast_kernels_and_hidden_calls_are_the_lower_end():
     case = deployed()
     for ends in (
-        [float(case.decoding(case.numbers, how).low_s) for how in ("fast", "usual", "slow")],
-        [float(case.decoding(case.numbers, how).high_s) for how in ("fast", "usual", "slow")],
+        [float(case.decoding(case.numbers, how).overlapped_s) for how in ("fast", "usual", "slow")],
+        [float(case.decoding(case.numbers, how).serial_s) for how in ("fast", "usual", "slow")],
         [float(case.prefilling(400.0, how).overlapped_s) for how in ("fast", "usual", "slow")],
         [float(case.prefilling(400.0, how).serial_s) for how in ("fast", "usual", "slow")],
     ):
@@ -258,3 +258,64 @@ def test_gpus_that_split_attention_hold_all_of_a_latent_cache_and_a_part_of_weig
 def test_a_prompts_cache_crosses_one_nic():
     """4,096 tokens of 70,272 bytes at 92.5 % of 50 GB/s: 6.2 ms."""
     assert float(deployed().transfer_s(400.0)) == pytest.approx(4096 * 61 * 576 * 2 / (0.925 * 50e9), rel=1e-12)
+
+
+def test_prefill_holds_the_caches_of_the_prompts_of_a_pass(tmp_path):
+    """4 prompts of 4,096 tokens a pass of 16,384: latents of 61 layers; a linear layer's state is one a prompt; of
+    prompts that a cache has half of, twice as many; of one that takes several passes, all."""
+    file = tmp_path / "mixed.toml"
+    file.write_text(
+        """
+        blocks = 8
+        hidden = 1024
+        attention = [
+            { kind = "linear", heads = 16, head_dim = 64, blocks = 6 },
+            { heads = 16, kv_heads = 4, head_dim = 64, blocks = 2 },
+        ]
+        experts = 64
+        top_k = 4
+        expert_hidden = 512
+        vocab = 32000
+        """,
+        encoding="utf-8",
+    )
+    latents = 61 * 576 * 2
+    plain = deployed()
+    weights = plain.weight_bytes(plain.prefill) + 6e9
+    assert plain.prefill_bytes == pytest.approx(weights + 4 * 4096 * latents, rel=1e-12)
+    assert deployed(serving__prefill__cached=0.5).prefill_bytes == pytest.approx(
+        weights + 8 * 4096 * latents, rel=1e-12
+    )
+    assert deployed(serving__prompt=100_000).prefill_bytes == pytest.approx(weights + 100_000 * latents, rel=1e-12)
+    mixed = deployed(model__name=str(file))
+    left = mixed.prefill_bytes - mixed.weight_bytes(mixed.prefill) - 6e9
+    # 6 linear layers: states of 16 heads, 64 x 64 float32; 2 of keys and values, 4 heads of 64
+    assert left == pytest.approx(4 * (6 * 16 * 64 * 64 * 4 + 2 * 4096 * 2 * 4 * 64 * 2), rel=1e-9)
+
+
+def test_gpus_that_split_attention_share_a_prompts_passes():
+    """40,000 tokens are three passes of 16,384 of one GPU, and one of eight that share them."""
+
+    def before_first_token(**settings):
+        found = deployed(serving__prompt=40_000, **settings)
+        decoding = found.decoding(found.numbers)
+        rest = float(found.transfer_s(400.0)) + float(decoding.step.step_s)
+        return (float(found.first_token_s(400.0, decoding)) - rest) / float(found.prefilling(400.0).step_s)
+
+    assert before_first_token() == pytest.approx(3)
+    assert before_first_token(serving__tp=8) == pytest.approx(1)
+
+
+def test_what_is_not_hidden_is_compared_part_by_part():
+    """X longer than each part and shorter than all of them: hidden it costs nothing, in the open it costs most."""
+    bound = {}
+    for overlap in (True, False):
+        found = deployed(serving__overlap=overlap, serving__context=2500.0)
+        decoding = found.decoding(found.numbers)
+        step = decoding.step
+        parts = [float(seconds) for seconds in (step.attention_s, step.experts_s, step.beside_s)]
+        assert max(parts) < step.dispatch_s + step.combine_s
+        bound[overlap] = found.slowest(decoding), float(step.dispatch_s + step.combine_s) > sum(parts)
+    assert bound[False][0] == "network"
+    assert bound[True][0] == ("network" if bound[True][1] else "attention")
+    assert not bound[False][1]

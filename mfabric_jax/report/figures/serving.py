@@ -15,19 +15,22 @@ PERCENT = 100
 
 
 def served_chart(rows: Rows) -> Chart:
-    """A panel for each model and GPU: of every fabric the set-ups that fit and that no other one of it beats."""
+    """A panel for each model, GPU and value of settings that differ: of every fabric the set-ups that fit and that no
+    other one of it beats."""
     fits = [row for row in rows if row["fits"]]
     if not fits:
         raise InputError("the figure of serving needs a row that fits its memory, got none.")
     looks = {name: style.fabric(name) for name in values_of(fits, "fabric")}
     panels = []
-    for (model, gpu), own in grouped(fits, "model", "gpu").items():
+    apart = [name for name in fits[0] if "." in name]  # settings that rows differ in
+    for (model, gpu, *others), own in grouped(fits, "model", "gpu", *apart).items():
         curves = []
         for (name,), some in grouped(own, "fabric").items():
             points = sorted(_front([(row[PER_USER], row[PER_GPU]) for row in some]))
             tips = [f"{name}: {user:.3g} tokens/s of a user, {each:,.0f} of a GPU" for user, each in points]
             curves.append(Curve(looks[name], points, tips=tips))
-        panels.append(Panel(f"{model} on {gpu}", "tokens/s of a user", "tokens/s of a GPU", curves=curves))
+        title = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
+        panels.append(Panel(title, "tokens/s of a user", "tokens/s of a GPU", curves=curves))
     return Chart("Serving: throughput beside speed, set-ups that fit", "", list(looks.values()), panels)
 
 
