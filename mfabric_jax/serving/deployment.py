@@ -23,6 +23,7 @@ from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.models import Architecture
 
 TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
+DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels where none are stated
 
 
 class Numbers(NamedTuple):
@@ -274,14 +275,14 @@ def deployment(case: Case) -> Deployment:
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
         raise Misfit(f"serving.drafts.accepted must be at most {most}, got {drafts.accepted:g}.")
-    decode = _pool(case, model, serving.ep, serving.kernels, "deepep-low-latency")
+    decode = _pool(case, model, serving.ep, serving.kernels, DECODES_WITH)
     return Deployment(case, decode, prefill_pool(case, model))
 
 
 def prefill_pool(case: Case, model: Architecture) -> Pool:
     """The pool that prefills."""
     serving = case.serving
-    return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, "deepep-normal")
+    return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
 def served_model(case: Case) -> Architecture:

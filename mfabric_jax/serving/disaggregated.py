@@ -20,6 +20,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.deployment import (
+    DECODES_WITH,
     Decoding,
     Deployment,
     Numbers,
@@ -227,7 +228,7 @@ def split_deployment(case: Case) -> Split:
     serving, model = case.serving, served_model(case)
     attention, experts = serving.split.attention_gpus or 1, serving.split.expert_gpus or 1
     group = group_of(case, attention + experts, SIZES)
-    family = kernels_of(group, serving.kernels, "deepep-low-latency")
+    family = kernels_of(group, serving.kernels, DECODES_WITH)
     if attention % serving.tp or group.shape.gpus_per_server % serving.tp:
         raise Misfit(f"serving.tp must divide the GPUs of a server and of attention, got {serving.tp}.")
     slots = slots_of(model, experts, serving.redundant_experts)

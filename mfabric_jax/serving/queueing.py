@@ -143,7 +143,7 @@ class _Front:
         self.waiting: deque[int] = deque()
         self.unit = [-1] * len(requests)
         self.passes: list[tuple[float, float, float]] = []
-        self._idle = list(range(pool.groups))
+        self._idle = set(range(pool.groups))
         self._kept: list[list[int]] = [[] for _ in range(pool.groups)]  # begun, with tokens left
         self._ends: list[tuple[float, int, list[int]]] = []
 
@@ -157,7 +157,7 @@ class _Front:
             _, group, finished = heapq.heappop(self._ends)
             self._prefilled[finished] = now_s
             done += finished
-            heapq.heappush(self._idle, group)
+            self._idle.add(group)
         return done
 
     def start(self, now_s: float) -> None:

@@ -12,7 +12,7 @@ from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.case.paths import flat
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import Deployment, deployment
+from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
@@ -99,18 +99,8 @@ def known(case: Case) -> Deployment:
 
 def row_of(deployed: Deployment) -> dict[str, Any]:
     """The row of a deployment at its case's numbers."""
-    case, numbers = deployed.case, deployed.numbers
-    decoding = deployed.decoding(numbers)
-    step = decoding.step
-    fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
-    passes = [deployed.prefilling(numbers.nic_gbps, how) for how in HOW]
-    low_s, high_s = band(fast, slow)
-    prefill_low_s, prefill_high_s = band(passes[-1], passes[0])
-    dollars, joules = deployed.per_gpu()
-    most, held = float(deployed.most_requests(numbers.context)), float(decoding.requests)
-    fits = held <= most and deployed.prefill_fits
-    joules_per_million = deployed.per_million(joules, decoding, numbers.nic_gbps)
-    return {
+    case, decoding = deployed.case, deployed.decoding(deployed.numbers)
+    names = {
         "model": deployed.decode.model.of.name,
         "gpu": case.gpu.name,
         "fabric": case.network.fabric,
@@ -121,8 +111,26 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "tp": case.serving.tp,
         "batch": case.serving.batch,
         "context": case.serving.context,
+    }
+    memory = _memory_columns(deployed, decoding)
+    dollars, joules = (deployed.per_million(each, decoding, deployed.numbers.nic_gbps) for each in deployed.per_gpu())
+    return {
+        **names,
+        **_step_columns(deployed, decoding),
+        **_prefill_columns(deployed, decoding),
+        **memory,
+        "usd_per_million_tokens": None if dollars is None else float(dollars),
+        "kj_per_million_tokens": None if joules is None else float(joules) / THOUSAND,
+        "bound_by": deployed.slowest(decoding) if memory["fits"] else "memory",
+    }
+
+
+def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    numbers, limit, step = deployed.numbers, deployed.case.serving.tpot_ms, decoding.step
+    low_s, high_s = band(*(deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0])))
+    return {
         "tpot_s": float(decoding.tpot_s),
-        "tpot_limit_s": None if case.serving.tpot_ms is None else units.ms(case.serving.tpot_ms),
+        "tpot_limit_s": None if limit is None else units.ms(limit),
         "tpot_low_s": low_s,
         "tpot_high_s": high_s,
         "overlapped_s": float(decoding.overlapped_s),
@@ -137,22 +145,34 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "beside_s": float(step.beside_s),
         "exposed_comm_s": float(step.exposed_s),
         "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
-        "prefill_s": float(passes[1].step_s),
-        "prefill_low_s": prefill_low_s,
-        "prefill_high_s": prefill_high_s,
-        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(passes[1].step_s),
+    }
+
+
+def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    nic_gbps = deployed.numbers.nic_gbps
+    slow, usual, fast = (deployed.prefilling(nic_gbps, how) for how in HOW)
+    low_s, high_s = band(fast, slow)
+    return {
+        "prefill_s": float(usual.step_s),
+        "prefill_low_s": low_s,
+        "prefill_high_s": high_s,
+        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(usual.step_s),
         "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
         "prefill_ep": deployed.prefill.model.gpus,
-        "prefill_gpus": float(deployed.prefill_share(decoding, numbers.nic_gbps)),
+        "prefill_gpus": float(deployed.prefill_share(decoding, nic_gbps)),
+    }
+
+
+def _memory_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    context, held = deployed.numbers.context, float(decoding.requests)
+    most = float(deployed.most_requests(context))
+    return {
         "requests": held,
         "most_requests": most,
-        "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, numbers.context))),
+        "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, context))),
         "gpu_memory_gb": float(units.to_gigabytes(deployed.gpu_bytes)),
-        "fits": fits,
+        "fits": held <= most and deployed.prefill_fits,
         "batch_limit": _batch_limit(deployed, most),
-        "usd_per_million_tokens": _float(deployed.per_million(dollars, decoding, numbers.nic_gbps)),
-        "kj_per_million_tokens": None if joules_per_million is None else float(joules_per_million) / THOUSAND,
-        "bound_by": deployed.slowest(decoding) if fits else "memory",
     }
 
 
@@ -169,7 +189,3 @@ def effective(asked: Cases) -> dict[str, Any]:
     said = side_by_side([block.case for block in asked.blocks], asked)
     found = {"stated": dict(asked.stated), "resolved": said, "sources": dict(asked.sources)}
     return found | {"varied": list(asked.varied)} | provenance("float64")
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)

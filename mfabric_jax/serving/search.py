@@ -7,11 +7,11 @@ first; with it every size that decodes gives a row, at its best batch.
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
-from mfabric_jax.serving.deployment import kernels_of, served_model
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of, served_model
 from mfabric_jax.serving.group import group_of, lanes_of
 from mfabric_jax.serving.rows import known, serve, varied_settings
 
@@ -19,19 +19,34 @@ SIZES = 4, 8, 16, 32, 64, 72, 128, 144, 256, 320  # GPUs that share the experts
 
 
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Those of `SIZES` that the fabric and the kernels have room for, at most one GPU an expert. `Misfit` for none."""
+    """Those of `SIZES` that fabric and kernels have room for and copies of experts fill, at most one GPU an expert.
+    `Misfit` for none."""
+    serving = case.serving
+    sizes = _with_room(case, serving.kernels, DECODES_WITH)
+    slots = served_model(case).experts + (serving.redundant_experts or 0)
+    filled = tuple(size for size in sizes if serving.redundant_experts is None or slots % size == 0)
+    return filled or _refuse(case, "serving.ep")
+
+
+def _prefill_sizes(case: Case) -> tuple[int, ...]:
+    """As `sizes_of`, of the GPUs that prefill."""
+    return _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH) or _refuse(case, "serving.prefill.ep")
+
+
+def _refuse(case: Case, path: str) -> NoReturn:
+    said = ", ".join(map(str, SIZES))
+    raise Misfit(f"{path} must be stated for {case.model.name} on {case.network.fabric}: none of {said} fits.")
+
+
+def _with_room(case: Case, kernels: str | None, usual: str) -> tuple[int, ...]:
     most = served_model(case).experts
-    found = tuple(size for size in SIZES if size <= most and _has_room(case, size))
-    if not found:
-        said = ", ".join(map(str, SIZES))
-        raise Misfit(f"serving.ep must be stated for {case.model.name} on {case.network.fabric}: none of {said} fits.")
-    return found
+    return tuple(size for size in SIZES if size <= most and _has_room(case, size, kernels, usual))
 
 
-def _has_room(case: Case, size: int) -> bool:
+def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
     try:
         group = group_of(case, size)
-        lanes_of(group, kernels_of(group, case.serving.kernels, "deepep-low-latency"))
+        lanes_of(group, kernels_of(group, kernels, usual))
     except Misfit:
         return False
     tp = case.serving.tp
@@ -53,10 +68,9 @@ def search(
 def _prefill_size(case: Case) -> int:
     """The size of a group that prefills most tokens a second of a GPU, of those whose memory holds the weights; the
     largest where none does."""
-    sizes = sizes_of(case)
-    seconds = {}
+    sizes, any_size, seconds = _prefill_sizes(case), sizes_of(case)[0], {}
     for size in sizes:
-        deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": size}))
+        deployed = known(case.with_({"serving.ep": any_size, "serving.prefill.ep": size}))
         if deployed.prefill_fits:
             seconds[size] = float(deployed.prefilling(case.network.nic_gbps).step_s)
     return min(seconds, key=seconds.__getitem__, default=sizes[-1])

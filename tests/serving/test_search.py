@@ -46,7 +46,17 @@ def test_only_sizes_that_fabric_model_and_kernels_have_room_for_are_tried():
     assert search.sizes_of(CASE.with_({"serving.tp": 8})) == (8, 16, 32, 64, 72, 128, 144, 256)
     assert search.sizes_of(CASE.with_({"model.name": "mixtral-8x7b"})) == (4, 8)
     assert 72 not in search.sizes_of(CASE.with_({"network.fabric": "nvl72"}))  # 64 of its GPUs
+    copied = CASE.with_({"serving.redundant_experts": 32})
+    assert search.sizes_of(copied) == (4, 8, 16, 32, 72, 144)  # that divide 288
     assert "none of 4, 8" in refused(search.sizes_of, CASE.with_({"serving.tp": 7}))
+
+
+def test_prefill_is_searched_among_the_sizes_of_its_own_kernels():
+    """In servers of 8 H200, whose memory holds an eighth of the model."""
+    inside = CASE.with_({"gpu.name": "H200-SXM", "serving.prefill.kernels": "nvlink-one-sided"})
+    rows = list(search.search(cases(inside)))
+    assert {row["prefill_ep"] for row in rows} == {8}
+    assert max(row["ep"] for row in rows) == 256
 
 
 @pytest.mark.usefixtures("command_line")
