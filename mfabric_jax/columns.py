@@ -44,11 +44,13 @@ _SERVED = (
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu", "prefill_memory_gb"),
     *("prefill_ep", "prefill_gpus", "requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits"),
+    "batch_limit",
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 )
 _LOADED = (
     *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo"),
-    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot") for name in ("p50", "p90", "p99")),
+    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in ("p50", "p90", "p99")),
+    "load_warmup_s",
     *("prefill_queue", "decode_queue", "prefill_busy", "prefill_filled", "decode_busy", "decode_requests"),
     *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
     *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),

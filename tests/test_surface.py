@@ -14,6 +14,7 @@ from mfabric_jax.commands.surface import surface
 from mfabric_jax.recordings.statistics import TITLES
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.serving import disaggregated, load
+from mfabric_jax.serving.rows import known, row_of
 from mfabric_jax.simulation import simulate
 from mfabric_jax.simulation.results import provenance
 from tests.command_line import header, mistake, status
@@ -102,7 +103,9 @@ def test_columns_of_cases_are_those_of_rows():
 
 
 def test_columns_of_serving_are_those_of_its_parts():
-    assert set(load.COLUMNS) | set(disaggregated.COLUMNS) < set(COLUMNS["serve"])
+    case = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree"})
+    row = row_of(known(case))
+    assert {*row, *load.COLUMNS, *disaggregated.COLUMNS} == set(COLUMNS["serve"])
 
 
 def test_columns_of_traces_are_the_statistics():
