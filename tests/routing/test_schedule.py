@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from mfabric_jax import Circuits, InputError, all_to_all_time
+from mfabric_jax import Circuits, InputError, Region, all_to_all_time
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.routing.schedules import EACH, KINDS, draw, drawn, made, matched, region
@@ -298,3 +298,20 @@ def test_no_schedule_of_three_servers_beats_the_bound(switches):
         ratios.append(found / best)
     assert max(ratios) > 0.999
     assert np.mean(ratios) > 0.8, "far below the best, a bound says nothing"
+
+
+def test_accelerators_do_not_ask_the_host_about_circuits():
+    """There, unlike on CPUs, illegal circuits are told by seconds that are no number: nothing calls back."""
+    servers = 4
+    demand, count = jnp.ones((servers, servers)), jnp.ones((servers, servers), jnp.int32)
+
+    def seconds(demand, count):
+        return all_to_all_time(Region(servers, 400.0), Circuits(count), demand)
+
+    traced = jax.jit(seconds).trace(demand, count)
+    said = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
+    assert "callback" in said["cpu"]
+    assert "callback" not in said["cuda"]
+    legal = jnp.zeros((servers, servers), jnp.int32).at[0, 1].set(1).at[1, 0].set(1)
+    assert bool(Circuits(legal).is_legal(6))
+    assert not bool(Circuits(count).is_legal(6))
