@@ -11,6 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from clock import seconds_of
 
 from mfabric_jax import Case
 from mfabric_jax.serving import Deployment, Numbers, deployment
@@ -18,16 +19,6 @@ from mfabric_jax.serving import Deployment, Numbers, deployment
 LOOPED = 500  # steps of the loop
 SERVED = {"model.name": "deepseek-v3", "gpu.name": "H800-SXM", "network.fabric": "fat-tree", "serving.ep": 72}
 KINDS = {"even experts": ("balanced", 100_000), "uneven experts": ("measured", 1_000)}
-
-
-def seconds_of(call, times: int = 5) -> float:
-    """The best of several calls."""
-    took = []
-    for _ in range(times):
-        began = time.perf_counter()
-        jax.block_until_ready(call())
-        took.append(time.perf_counter() - began)
-    return min(took)
 
 
 def drawn(count: int) -> Numbers:

@@ -19,6 +19,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.serving import serve
+from mfabric_jax.units import gigabytes_per_s, ms, to_gbps, us
 
 from .pictures import lines
 from .rows import Rows, adding, pivot, then, told
@@ -66,7 +67,7 @@ def settings(config: Config, topology: str, links: str, rate: float, folder: Pat
         return found | {"network.fabric": "scale-up", "network.prices": str(prices)}
     if topology not in SWITCHLESS:
         return {"network.fabric": topology}
-    gbps = 8 * rate / LINKS[topology]
+    gbps = to_gbps(gigabytes_per_s(rate)) / LINKS[topology]
     found: dict[str, Any] = {"gpu.gpus_per_server": 1, "network.nic_gbps": gbps}
     if links != "optical":
         (folder / "copper.toml").write_text(LINKS_OF[links])
@@ -95,13 +96,13 @@ def run(config: Config) -> Found:
             changes |= {"serving.drafts.accepted": config.accepted} if "draft" in way else {}
             case = Case().with_(
                 {
-                    **{"model.name": "deepseek-v3", "gpu.name": config.gpu, "network.alpha_s": config.alpha_us * 1e-6},
+                    **{"model.name": "deepseek-v3", "gpu.name": config.gpu, "network.alpha_s": us(config.alpha_us)},
                     **{"serving.ep": GPUS, "serving.kernels": "ideal", "serving.tpot_ms": tpot_ms},
                     **changes,
                 }
             )
             (row,) = serve(case)
-            there = row["fits"] and row["tpot_s"] <= tpot_ms * 1e-3
+            there = row["fits"] and row["tpot_s"] <= ms(tpot_ms)
             usd = row["usd_per_million_tokens"] if there else None
             yield {
                 "topology": f"{topology}, {links}" if topology in SWITCHLESS else topology,

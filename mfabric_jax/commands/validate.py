@@ -1,8 +1,9 @@
 """`mfabric validate packet`, `training` and `serving`: predictions beside what was measured."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
@@ -75,6 +76,16 @@ def run(options: Options) -> None:
     print(agreement(rows, validation.packet_groups(predictions)))
 
 
+def _counted(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """All of so many rows, with a bar of progress."""
+    found = []
+    with shared.bar("validate", "row", count) as bar:
+        for row in rows:
+            found.append(row)
+            bar.update()
+    return found
+
+
 def _trainings(options: Options) -> None:
     from mfabric_jax.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
@@ -84,11 +95,7 @@ def _trainings(options: Options) -> None:
     from mfabric_jax.report.tables import trainings as table
     from mfabric_jax.simulation.results import provenance
 
-    rows = []
-    with shared.bar("validate", "row", len(asked)) as bar:
-        for row in training_rows(asked):
-            rows.append(row)
-            bar.update()
+    rows = _counted(training_rows(asked), len(asked))
     given = {"command": "validate training", "rows": [one.name for one in asked]}
     shared.write(rows, options.out, given | provenance("float32"))
     print(table(rows, training_summary(rows), training_ratios(rows)))
@@ -108,12 +115,7 @@ def _servings(options: Options) -> None:
     from mfabric_jax.validation.serving_steps import serving_bands, serving_rows, serving_summary, servings
 
     asked = servings(options.rows)
-
-    rows = []
-    with shared.bar("validate", "row", len(asked)) as bar:
-        for row in serving_rows(asked):
-            rows.append(row)
-            bar.update()
+    rows = _counted(serving_rows(asked), len(asked))
     given = {"command": "validate serving", "rows": [one.name for one in asked]}
     shared.write(rows, options.out, given | provenance("float64"))
     print(table(rows, serving_summary(rows), serving_bands(rows)))

@@ -213,11 +213,10 @@ class Fabric:
     nvswitches: int = NVSWITCHES
     usual_nics: int | None = None
     over_graph: bool = False
+    phases: bool = False
 
     def __repr__(self) -> str:
         return f"<Fabric {self.name}: {self.summary}>"
-
-    phases: bool = False
 
     @property
     def gpus_per_server(self) -> int:

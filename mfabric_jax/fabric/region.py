@@ -190,14 +190,16 @@ class Circuits(eqx.Module):
                     here = f"server {server} has {count[server].tolist()}, its optical degree"
                     raise InputError(f"circuits: {rule}; {here} is {np.broadcast_to(most, len(count))[server]}.")
             return self
-        rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
-        broken = jnp.stack([wrong.any() for wrong in rules.values()])
-        return raising_on_hosts(self, broken, [f"circuits: {rule}" for rule in rules])
+        broken = self._broken_rules(degree)
+        return raising_on_hosts(self, jnp.stack([*broken.values()]), [f"circuits: {rule}" for rule in broken])
 
     def is_legal(self, degree: ArrayLike) -> Bool[Array, ""]:
         """Whether they are legal for `degree`, as a program computes it."""
+        return ~jnp.stack([*self._broken_rules(degree).values()]).any()
+
+    def _broken_rules(self, degree: ArrayLike) -> dict[str, Bool[Array, ""]]:
         rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
-        return ~jnp.stack([wrong.any() for wrong in rules.values()]).any()
+        return {rule: wrong.any() for rule, wrong in rules.items()}
 
 
 def _broken(count, degree) -> dict:

@@ -132,7 +132,7 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
     """`worked_out`, cached until a file of the case changes."""
     found = _Open(case)
     gpu = _gpu(found)
-    model = get_model(case.model.name, _overrides(found))
+    model = model_of(case)
     for field in OF_MODEL:
         found.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
     _recipe(found, model)
@@ -589,6 +589,11 @@ def _rest(found: _Open, tree_nics: int) -> None:
     if found["compute.rate"] == "measured":
         found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
         found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
+
+
+def model_of(case: Case) -> Model:
+    """The model of a case, with the dimensions that the case says."""
+    return get_model(case.model.name, _overrides(_Open(case)))
 
 
 def gpu_of(case: Case) -> Gpu:

@@ -10,16 +10,16 @@ from mfabric_jax import units
 from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.families import Family, family
-from mfabric_jax.serving.group import Group, crossing_of, group_of
-from mfabric_jax.serving.loads import loaded, slots_of
+from mfabric_jax.serving.group import Crossing, Group, crossing_of, group_of
+from mfabric_jax.serving.loads import Load, loaded, slots_of
 from mfabric_jax.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
 from mfabric_jax.traffic.generator import layer_shares
 from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.models import Architecture
 
 TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
@@ -58,7 +58,7 @@ class Pool:
     model: Model
     group: Group
     family: Family
-    crossing: Any
+    crossing: Crossing
     precision: str
     combined: str
 
@@ -72,6 +72,12 @@ class Pool:
         beyond = self.group.domains > 1
         speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
         return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
+
+    @functools.cached_property
+    def bill(self) -> Bill:
+        """Of the cluster of one group."""
+        hardware = self.group.hardware
+        return bill_of(hardware, self.group.on, self.group.shape, hardware.nic_gbps)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,22 +242,16 @@ class Deployment:
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
-    @functools.cached_property
-    def bill(self) -> Bill:
-        """Of the cluster of one group that decodes."""
-        group = self.decode.group
-        return bill_of(group.hardware, group.on, group.shape, self.case.network.nic_gbps)  # type: ignore[arg-type]
-
     def per_gpu(self) -> tuple[float | None, float | None]:
         """Dollars and joules of a GPU in a second, its part of the network and of servers with it; None: not known."""
-        running, gpus = self.decode.group.hardware.parts.running, self.decode.group.shape.gpus
-        if self.bill.cluster_watts is None:
+        running, gpus, bill = self.decode.group.hardware.parts.running, self.decode.group.shape.gpus, self.decode.bill
+        if bill.cluster_watts is None:
             return None, None
-        joules = running.pue * float(self.bill.cluster_watts) / gpus
-        if self.bill.cluster_usd is None:
+        joules = running.pue * float(bill.cluster_watts) / gpus
+        if bill.cluster_usd is None:
             return None, joules
         energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
-        return float(self.bill.cluster_usd) / gpus / running.seconds + energy, joules
+        return float(bill.cluster_usd) / gpus / running.seconds + energy, joules
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """GPUs that prefill for each that decodes, where answers have the length that is set."""
@@ -267,7 +267,7 @@ class Deployment:
 
 def deployment(case: Case) -> Deployment:
     """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
-    serving, model = case.serving, served_model(case)
+    serving, model = case.serving, model_of(case).architecture
     for gpus in (serving.ep, serving.prefill.ep or serving.ep):
         if serving.tp > 1 and (gpus % serving.tp or group_of(case, gpus).shape.gpus_per_server % serving.tp):
             raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {serving.tp}.")
@@ -285,15 +285,6 @@ def prefill_pool(case: Case, model: Architecture) -> Pool:
     return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
-def served_model(case: Case) -> Architecture:
-    """The model of a case, with the sizes that the case changes."""
-    from mfabric_jax.resolving.resolve import OF_MODEL
-
-    given = {field: getattr(case.model, field) for field in OF_MODEL}
-    changed = {field: value for field, value in given.items() if value is not None}
-    return get_model(case.model.name, changed).architecture
-
-
 def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
     """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
@@ -305,9 +296,14 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
     sending = kernels_of(group, kernels, usual)
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
     load = loaded(model, gpus, slots, shares_of(case, model), domains=group.domains, placed=serving.eplb)
-    served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
-    formats = serving.formats.dispatch, serving.formats.combine
-    return Pool(served, group, sending, crossing_of(group, sending, load), *formats)
+    return pool_of(case, model, load, group, sending, crossing_of(group, sending, load))
+
+
+def pool_of(case: Case, model: Architecture, load: Load, group: Group, sending: Family, crossing: Crossing) -> Pool:
+    """A pool in the formats of a case."""
+    formats, tp = case.serving.formats, case.serving.tp
+    served = Model(model, load, tp, formats.weights, formats.cache)
+    return Pool(served, group, sending, crossing, formats.dispatch, formats.combine)
 
 
 def shares_of(case: Case, model: Architecture) -> np.ndarray | None:

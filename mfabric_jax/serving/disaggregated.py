@@ -18,6 +18,7 @@ from mfabric_jax import units
 from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
+from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.deployment import (
     DECODES_WITH,
@@ -26,8 +27,8 @@ from mfabric_jax.serving.deployment import (
     Numbers,
     Pool,
     kernels_of,
+    pool_of,
     prefill_pool,
-    served_model,
     shares_of,
 )
 from mfabric_jax.serving.group import Crossing, Group, crossed, group_of, lanes_of
@@ -161,8 +162,7 @@ class Split(Deployment):
 
     def slowest(self, decoding: Decoding) -> str:
         """The stage that all wait for, or "micro-batches" where more of them would shorten a step."""
-        step = decoding.step
-        stages = Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
+        step, stages = decoding.step, _stages_of(decoding)
         if float(stages.alone_s) > float(self.micro_batches(stages) * stages.slowest_s):
             return "micro-batches"
         if float(max(stages.out_s, stages.back_s)) == float(stages.slowest_s):
@@ -194,11 +194,16 @@ class Split(Deployment):
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:
         """What a row says beside what every deployment's says: `COLUMNS`."""
-        step, (attention, experts) = decoding.step, self.counts
-        stages = Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
+        stages, (attention, experts) = _stages_of(decoding), self.counts
         count = int(self.micro_batches(stages))
         found = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
         return dict(zip(COLUMNS, found, strict=True))
+
+
+def _stages_of(decoding: Decoding) -> Stages:
+    """As its step has them."""
+    step = decoding.step
+    return Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
 
 
 def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
@@ -225,7 +230,7 @@ def stated(case: Case) -> bool:
 
 def split_deployment(case: Case) -> Split:
     """Of a case that states `serving.split`. `InputError` and `Misfit` as of `deployment`."""
-    serving, model = case.serving, served_model(case)
+    serving, model = case.serving, model_of(case).architecture
     attention, experts = serving.split.attention_gpus or 1, serving.split.expert_gpus or 1
     group = group_of(case, attention + experts, SIZES)
     family = kernels_of(group, serving.kernels, DECODES_WITH)
@@ -235,9 +240,7 @@ def split_deployment(case: Case) -> Split:
     load = loaded(model, experts, slots, shares_of(case, model), placed=serving.eplb)
     group_seen = lanes_of(group, family, SIZES)
     copies = copies_between(load, family.copies, attention, group_seen)
-    served = Model(model, load, serving.tp, serving.formats.weights, serving.formats.cache)
-    formats = serving.formats.dispatch, serving.formats.combine
-    pool = Pool(served, group, family, crossed(group_seen, copies), *formats)
+    pool = pool_of(case, model, load, group, family, crossed(group_seen, copies))
     return Split(case, pool, prefill_pool(case, model), crossed(group_seen, returned(copies)))
 
 

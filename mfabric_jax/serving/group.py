@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import fabric, policies
+from mfabric_jax import fabric
 from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
@@ -23,7 +23,7 @@ from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
 from mfabric_jax.routing.graphs import ways_on_graph
 from mfabric_jax.serving.families import Family
 from mfabric_jax.serving.loads import Copies, Load, copies_of
-from mfabric_jax.simulation.on_host import Choice, once_each_row, solver_now
+from mfabric_jax.simulation.on_host import choice_by_name, once_each_row, solver_now
 from mfabric_jax.simulation.scenario import for_demand
 from mfabric_jax.timing.exchange import at_unit_bandwidth
 from mfabric_jax.traffic.dispatch import server_bytes
@@ -162,9 +162,7 @@ def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
 
 def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
     unit = at_unit_bandwidth(jax.tree.map(np.asarray, region), np.dtype(float))
-    name, routing = case.circuits.policy, case.circuits.routing
-    choice = Choice(name, tuple(policies.suitable(name, routing=routing, names=case.network.acos.topologies).items()))
-    solver = solver_now(unit, choice, routing, 0.0, case.run.dtype)
+    solver = solver_now(unit, choice_by_name(case), case.circuits.routing, 0.0, case.run.dtype)
     count = solver.choose(demand.mean(0, keepdims=True))
     seconds = solver.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
     return np.max(np.stack(seconds), axis=0)

@@ -12,12 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.dispatch import GroupLimit, evenly_reached, reached
+from mfabric_jax.traffic.dispatch import SURE, GroupLimit, evenly_reached, reached
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.placement import Room, contiguous, hierarchical, longest_processing_time
 from mfabric_jax.workload.models import Architecture
-
-SURE = 1e-13  # rounding distance from 1
 
 
 class Load(NamedTuple):

@@ -35,7 +35,8 @@ def serve(
     which cases differ, and that have no column of their own, are columns by their paths. `start`: how many first ones
     are left out. `InputError` and `Misfit` as of `deployment`.
     """
-    every, asked = list(several(cases)), several(cases)
+    asked = several(cases)
+    every = list(asked)
     arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
     for case in every[start:]:
         deployed = known(case)

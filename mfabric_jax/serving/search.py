@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
-from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of, served_model
+from mfabric_jax.resolving.resolve import model_of
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of
 from mfabric_jax.serving.group import group_of, lanes_of
 from mfabric_jax.serving.rows import known, serve, varied_settings
 
@@ -23,7 +24,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
     `Misfit` for none."""
     serving = case.serving
     sizes = _with_room(case, serving.kernels, DECODES_WITH)
-    slots = served_model(case).experts + (serving.redundant_experts or 0)
+    slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
     filled = tuple(size for size in sizes if serving.redundant_experts is None or slots % size == 0)
     return filled or _refuse(case, "serving.ep")
 
@@ -39,7 +40,7 @@ def _refuse(case: Case, path: str) -> NoReturn:
 
 
 def _with_room(case: Case, kernels: str | None, usual: str) -> tuple[int, ...]:
-    most = served_model(case).experts
+    most = model_of(case).architecture.experts
     return tuple(size for size in SIZES if size <= most and _has_room(case, size, kernels, usual))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from mfabric_jax import policies
 from mfabric_jax.array_module import array_module, stacked
+from mfabric_jax.case import Case
 from mfabric_jax.platforms import platform
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
@@ -151,11 +152,17 @@ def circuits_now(one: Scenario, demand: np.ndarray) -> np.ndarray:
 
 def choice_of(one: Scenario) -> Choice:
     """The policy of a scenario by name, with its settings."""
-    case: Any = one.settings.case
-    name, routing = case.circuits.policy, case.circuits.routing
-    if name == "static":
+    case = one.settings.case
+    if case.circuits.policy == "static":
         return Choice("greedy-next", mean=np.asarray(one.mean_demand, float))
-    return Choice(name, tuple(policies.suitable(name, routing=routing, names=case.network.acos.topologies).items()))
+    return choice_by_name(case)
+
+
+def choice_by_name(case: Case) -> Choice:
+    """The policy of a case that needs no demand beforehand, with its settings."""
+    name: Any = case.circuits.policy
+    settings = policies.suitable(name, routing=case.circuits.routing, names=case.network.acos.topologies)
+    return Choice(name, tuple(settings.items()))
 
 
 def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:
