@@ -106,6 +106,8 @@ def add_blocks(site: Site, steps: Sequence, blocks: list[Block | None], lanes: L
                 sent, inside_s = block.sent[op.which], float(block.inside_s[op.which])
                 sent = sent.back() if (op.which == 1) != op.again else sent
                 before = ready[whose] if single or site.quiet is None else _both(ready[whose], site.quiet[None])
+                if not single and block.counts_s[op.which] > 0:
+                    free = site.compute(_both(free, ready[whose]), block.counts_s[op.which], f"{name}, the last rank")
                 asked = {"lag": block.counts_s[op.which], "packets_wait": switch.packets_wait}
                 ready[whose] = site.all_to_all(before, sent, inside_s, name, **asked)
         elif not single and isinstance(op, ops.Work) and op.off:

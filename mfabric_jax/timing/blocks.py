@@ -51,6 +51,7 @@ class Blocks(NamedTuple):
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
     beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
     experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
+    held_s: Float[Array, "P Q L"] | None = None  # before the first, that a pair's computation takes longer too; None: 0
 
     @property
     def electronic_s(self):
@@ -296,6 +297,7 @@ COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))
 NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
 SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
+SECONDS |= {("held", 0): len(SECONDS)}  # of tables with pairs alone
 FLAGS = {  # whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
     name: column
     for column, name in enumerate(
@@ -400,7 +402,10 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
         asks = asks[0] & ~(together[..., None] & backward), asks[1]
     here = xp.stack([blocks.present, blocks.moe, lead, behind, blocks.moe & twice], -1)
     flags = xp.concatenate([here, blocks.switch & blocks.moe[..., None], xp.stack(asks, -1)], -1)
-    sent = blocks.optical_s, blocks.electronic_s, waiting_s, delay_s
+    sent = [blocks.optical_s, blocks.electronic_s, waiting_s, delay_s]
+    if together is not None:
+        held_s = xp.zeros(blocks.present.shape, dtype) if blocks.held_s is None else blocks.held_s
+        sent.append(xp.where(together[..., None], held_s, 0)[..., None])
     return Table(xp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
 
 

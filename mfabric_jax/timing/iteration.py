@@ -46,7 +46,8 @@ class FabricRates(NamedTuple):
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
     - `alpha_s`: of every all-to-all, send and step of a ring beside its bytes and propagation; `step_s`: both of these.
-    - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what.
+    - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what; the first
+      to come wait for the last. Where two passes run together the last computes as much longer, which nothing hides.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
@@ -298,8 +299,9 @@ def running_blocks(
     latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
     counted = ~where.backward[..., None] * np.array([1.0, 0.0])
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
-    before_s = xp.asarray(rates.alpha_s, dtype) + xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype)
-    latency_s = latency_s + xp.where(sends, before_s, 0)
+    told_s = xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype)
+    latency_s = latency_s + xp.where(sends, xp.asarray(rates.alpha_s, dtype) + told_s, 0)
+    held_s = None if order_of(workload).paired is None else xp.where(sends, told_s, 0)[..., 0]
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
 
@@ -322,7 +324,7 @@ def running_blocks(
     present, moe = xp.asarray(where.present), xp.asarray(where.layer >= 0)
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0) if (where.experts != where.layer).any() else None
-    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts)
+    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, held_s=held_s)
 
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:

@@ -70,6 +70,9 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             optical = seconds[SECONDS["optical", op.which]]
             waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
             start = now if single else xp.maximum(now, quiet)
+            if not single and op.which == 0 and not op.again:
+                held = seconds[SECONDS["held", 0]]
+                free = xp.where(held > 0, xp.maximum(free, now) + held, free)
             over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits)
             over = xp.where(here, over, now)
             quiet, ready[whose] = xp.where(here, over, quiet), over

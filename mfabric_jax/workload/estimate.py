@@ -79,6 +79,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     reduced, exchanged = _tensor_parallel(workload, rates, block), _exchanged(workload, rates)
     if workload.overlap_passes:
         exchanged = max(exchanged - compute, 0.0)
+    exchanged += _blocks(workload, moe_only=True) * rates.counts_s
     passes = compute + reduced + exchanged
     waits = workload.order.bubble(workload.shape) / workload.micro_batches
     waited = waits * (elsewhere + reduced + exchanged + _sent(workload, rates))
@@ -140,8 +141,7 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
     else:
         leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - itself)
     between_s = senders * leaving * each / rates.server_all_to_all
-    told_s = _blocks(workload, moe_only=True) * rates.counts_s
-    return told_s + max(between_s, inside * each / (workload.tp * rates.nvlink_all_to_all))
+    return max(between_s, inside * each / (workload.tp * rates.nvlink_all_to_all))
 
 
 def _reached(workload: Workload) -> float:

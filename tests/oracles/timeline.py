@@ -41,6 +41,7 @@ LANES = {  # of a pair, one after the other: (pass, what)
         ("B", "before"),
         ("F", "attention"),
         ("B", "experts"),
+        ("F", "held"),
         ("F", "experts"),
         ("B", "attention"),
         ("F", "behind"),
@@ -48,7 +49,7 @@ LANES = {  # of a pair, one after the other: (pass, what)
     "network": [("B", 0), ("F", 0), ("B", 1), ("F", 1)],
 }
 SINGLE = {"before": 0, "behind": 1}  # what nothing else runs with, where a block has it
-CHAINS = {"F": ["attention", 0, "experts", 1, "behind"], "B": ["before", 0, "experts", 1, "attention"]}
+CHAINS = {"F": ["attention", "held", 0, "experts", 1, "behind"], "B": ["before", 0, "experts", 1, "attention"]}
 
 
 class Stage:
@@ -217,6 +218,9 @@ class Stage:
                 if lane == "network":
                     done[p, what, r] = self._send(p, what, block, going[p], done.get((p, "attention", r)))
                     going[p] = self.clock
+                elif what == "held":  # the last rank computes longer, and the others wait for its dispatch
+                    if block["exchange"] is not None and block["held"]:
+                        free = max(free, going[p]) + block["held"]
                 else:
                     begin = max(free, going[p])
                     inputs, rest = self._computes(p, what, block)

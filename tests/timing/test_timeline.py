@@ -122,6 +122,7 @@ def plain(draw, pipeline, rules, *, stretch=True):
             "delay": draw.delay[at].tolist(),
             "waiting": blocks.waiting_s[at].tolist(),
             "beside": beside[at].tolist(),
+            "held": 0.0 if blocks.held_s is None else float(blocks.held_s[at]),
         }
         table.setdefault((p, q), []).append(block if blocks.present[at] else None)
     given = (None, rules.eps_waits, rules.recompute, int(draw.parts), stretch, float(draw.decision), rules.comm_cores)
@@ -358,6 +359,8 @@ def drawn(seed, pipeline, depth):
     beside = seconds(rng, blocks.optical_s.shape) * (rng.random(blocks.optical_s.shape) < rng.choice([0.0, 0.3, 1.0]))
     runs = blocks.present & (one.order.kind != WEIGHT)[..., None]
     blocks = blocks._replace(beside_s=np.where(runs[..., None], beside, 0))
+    dispatches = blocks.moe & (one.order.kind == FORWARD)[..., None]
+    blocks = blocks._replace(held_s=np.where(dispatches, seconds(rng, dispatches.shape), 0))
     return one._replace(blocks=blocks, compute=one.compute._replace(scores_s=scores))
 
 
