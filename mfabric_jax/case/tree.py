@@ -625,9 +625,9 @@ class Predict(Alternative, frozen=True, tag="predict"):
     """It turns ahead of the first all-to-all of a block, for demand that is predicted."""
 
     predictor: Annotated[
-        Literal["transition", "previous-layer", "previous-iteration", "moving-average", "uniform", "random"] | None,
-        doc("What predicts (open: transition)."),
-    ] = None
+        Literal["transition", "previous-layer", "previous-iteration", "moving-average", "uniform", "random"],
+        doc("What predicts (transition: as Copilot of arXiv 2501.03905)."),
+    ] = "moving-average"
     scenarios: Annotated[Count, doc("Demands sampled for each forecast, where the policy takes many.")] = 8
     sigma: Annotated[
         Least0 | None, doc("Standard deviation of the log forecast error (open: the predictor's so far).")

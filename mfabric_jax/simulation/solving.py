@@ -48,7 +48,7 @@ from mfabric_jax.timing.switching import LONG, Span, TradeOff, trade_off_of
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, sent_as
 from mfabric_jax.traffic.placement import copied_experts, in_slots
-from mfabric_jax.traffic.predictor import DEFAULT, WINDOW
+from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -389,8 +389,14 @@ def _over_switches(one: Scenario) -> SinglePaths:
 SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
 
 
-def predicted_tokens(tokens: Tokens, predictor: str | None) -> np.ndarray:
-    return as_placed(tokens, lambda own: traffic.predicted(own, predictor or DEFAULT))
+def predicted_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
+    with _ONE:
+        return _predicted(tokens, predictor)
+
+
+@functools.lru_cache(maxsize=8)
+def _predicted(tokens: Tokens, predictor: str) -> np.ndarray:
+    return as_placed(tokens, lambda own: traffic.predicted(own, predictor))
 
 
 def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:

@@ -8,6 +8,7 @@ iteration is repeated, else shares are even. Source: arXiv 2501.03905 (Copilot; 
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -103,11 +104,25 @@ def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarra
     return np.asarray(real.sum(axis=4, keepdims=True) * shares[:, :, :, None, :])
 
 
-@functools.partial(jax.jit, static_argnames="predictor")
+# On CPUs two programs that solve linear systems in a loop may wait for each other forever if they run at once.
+_ALONE = threading.Lock()
+
+
 def ahead(
     load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
-    """Predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier."""
+    """Predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier. Of several
+    threads one predicts at a time."""
+    if isinstance(load, jax.core.Tracer):
+        return _ahead(load, at, predictor, horizon)
+    with _ALONE:
+        return jax.block_until_ready(_ahead(load, at, predictor, horizon))
+
+
+@functools.partial(jax.jit, static_argnames="predictor")
+def _ahead(
+    load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int
+) -> Float[Array, "N L M E"]:
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1
     iterations = load.sum(axis=2)

@@ -110,7 +110,7 @@ def test_a_case_is_immutable_and_equal_by_its_values():
     assert hash(one) == hash(Case().with_({"circuits.predict.sigma": 0.3}))
     assert one != Case()
     assert differences(one) == {
-        **{"circuits.turn": "predict", "circuits.predict.sigma": 0.3, "circuits.predict.predictor": None},
+        **{"circuits.turn": "predict", "circuits.predict.sigma": 0.3, "circuits.predict.predictor": "moving-average"},
         **{"circuits.predict.scenarios": 8, "circuits.predict.both": False},
     }
     with pytest.raises(AttributeError):

@@ -1,5 +1,8 @@
 """Expert load predicted: the transition matrix against SLSQP and by hand; predictors on tiny histories."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,3 +210,19 @@ def test_total_variation_by_hand():
     np.testing.assert_allclose(total_variation(np.array([3, 1]), np.array([1, 1])), 0.25)
     np.testing.assert_allclose(total_variation(np.array([[1.0, 0], [2, 2]]), np.array([[0.0, 5], [7, 7]])), [1, 0])
     np.testing.assert_allclose(total_variation(np.array([0.0, 0]), np.array([1.0, 0])), 0.5)
+
+
+SIDE_BY_SIDE = """
+import threading
+import numpy as np
+from mfabric_jax.traffic.predictor import ahead, get
+load = np.random.default_rng(0).random((3, 4, 1, 24), np.float32)
+threads = [threading.Thread(target=lambda: ahead(load, np.arange(3), get("transition"))) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_two_threads_that_predict_at_once_both_end():
+    # Without a lock two programs of linear systems wait for each other forever on CPUs: killed after a minute.
+    assert subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], timeout=60, check=False).returncode == 0
