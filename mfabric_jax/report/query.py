@@ -119,12 +119,34 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
         if config:
             runs.add(sweep or _run_of(config))
     several = len(runs) > 1
-    try:
-        named = [_with_file(*table) if several else table[1] for table in tables]
-        whole = pyarrow.concat_tables(named, promote_options="permissive")
-    except pyarrow.ArrowException as error:
-        raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
-    return whole, next(filter(None, configs), {})
+    named = [_with_file(*table) if several else table[1] for table in tables]
+    return _merged(named), next(filter(None, configs), {})
+
+
+def _merged(tables: Sequence[Any]) -> Any:
+    """One table. Empty columns take the kind that others have; text and numbers of one name are text, as in a CSV."""
+    import pyarrow
+
+    held: dict[str, list[Any]] = {}
+    for table in tables:
+        for name in table.column_names:
+            held.setdefault(name, []).append(table[name])
+    several = [name for name, columns in held.items() if len({column.type for column in columns}) > 1]
+    kinds = {name: {one.type for one in held[name] if one.null_count < len(one)} for name in several}
+    fit = lambda name, column: _fitting(column, kinds[name]) if name in kinds else column  # noqa: E731
+    each = [pyarrow.table({name: fit(name, table[name]) for name in table.column_names}) for table in tables]
+    return pyarrow.concat_tables(each, promote_options="permissive")
+
+
+def _fitting(column: Any, kinds: set[Any]) -> Any:
+    import pyarrow
+    from pyarrow import compute, types
+
+    if column.null_count == len(column):
+        return pyarrow.nulls(len(column))
+    if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
+        return column
+    return compute.if_else(column, "True", "False") if types.is_boolean(column.type) else column.cast("string")
 
 
 def _run_of(config: Mapping[str, Any]) -> str:

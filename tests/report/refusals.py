@@ -22,8 +22,6 @@ PNG = FOLDER / "none.png"
 ONES, NONE = np.ones((3, 3)), np.zeros(0)
 SPANS = [{"rank": -1, "track": "critical path", "begin_s": 0.0, "end_s": 1.0}]
 write_rows([{"fabric": "x", "cost": 1.0, "pooled": True}], FOLDER / "asked" / "rows.parquet", {})
-write_rows([{"a": 1.0}], FOLDER / "one.parquet", {})
-write_rows([{"a": "x"}], FOLDER / "two.parquet", {})
 (FOLDER / "broken.parquet").write_text("PAR1")
 (FOLDER / "folder.json").mkdir()
 (FOLDER / "twice.csv").write_text("a,b,a\n1,2,3\n")
@@ -78,7 +76,6 @@ REFUSED = [
     (lambda: read_rows(FOLDER / "broken.parquet"), "broken.parquet' does not hold rows"),
     (lambda: read_rows(FOLDER / "twice.csv"), "does not hold rows (two columns are called 'a'); give a file"),
     (files("folder.json"), "holds no .parquet file of rows; give a folder"),
-    (files("one.parquet", "two.parquet"), "columns of other kinds under the same name"),
     # questions
     (asked(where=["fabrik = x"]), "column 'fabrik' is unknown (did you mean 'fabric'?)"),
     (asked(where=["cost =< 3"]), "a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'cost =< 3'"),

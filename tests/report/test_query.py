@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from mfabric_jax.parts import SweepFolder
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.grid import unbeaten
 
@@ -104,6 +105,27 @@ def test_files_of_any_kind_together(folder, tmp_path):
     assert config == {"seed": 0}
     write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})  # whole numbers of any size are compared
     assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
+
+
+def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
+    """Also where an older sweep wrote it as numbers, and in a column that no file fills."""
+    empty, link = np.full(2, np.nan), np.array(["a 0 -> b 1", None], object)
+    places = SweepFolder(tmp_path, {"parts": 3})
+    places.claim()
+    for number, columns in enumerate(
+        [
+            {"busiest_link": empty, "use": empty, "tpot_s": empty, "at": np.array([0.5, 1.0])},
+            {"busiest_link": link, "use": np.array([True, False]), "tpot_s": np.array([None] * 2), "at": empty},
+            {"busiest_link": np.array([None] * 2), "use": empty, "at": np.array(["measured", "measured"], object)},
+        ]
+    ):
+        places.write(number, columns, {})
+    rows, _ = query([tmp_path], Asked())
+    assert [row["busiest_link"] for row in rows] == [None, None, "a 0 -> b 1", None, None, None]
+    assert [row["use"] for row in rows] == [None, None, True, False, None, None]
+    assert [row["tpot_s"] for row in rows] == [None] * 6
+    assert [row["at"] for row in rows] == ["0.5", "1", None, None, "measured", "measured"]  # text, as in a CSV
+    assert len(query([tmp_path], Asked(where=["busiest_link = a 0 -> b 1", "use = true"]))[0]) == 1
 
 
 def test_files_of_other_settings_are_told_apart(tmp_path):
