@@ -88,11 +88,14 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
-        """The rows as columns, each [N]; unknown numbers are nan."""
+    def columns(
+        self, before: Callable[[Estimate], None] | None = None, solved: Callable[[int], None] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The rows as columns, each [N]; unknown numbers are nan. `solved` is called with the number of cases that are
+        solved by themselves."""
         (group, *more) = self.groups
         if more or not isinstance(group.work, Points):
-            rows = self.rows(before=before)
+            rows = self.rows(solved and (lambda scenario: solved(len(scenario.bandwidths))), before)
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: column_of([row.get(name) for row in rows]) for name in names}
         (block,) = self.cases.blocks
