@@ -22,6 +22,7 @@ PNG = FOLDER / "none.png"
 ONES, NONE = np.ones((3, 3)), np.zeros(0)
 SPANS = [{"rank": -1, "track": "critical path", "begin_s": 0.0, "end_s": 1.0}]
 write_rows([{"fabric": "x", "cost": 1.0, "pooled": True}], FOLDER / "asked" / "rows.parquet", {})
+write_rows([{"fabric": "x", "iteration_s": s} for s in (1.0, 2.0)], FOLDER / "two" / "rows.parquet", {})
 (FOLDER / "broken.parquet").write_text("PAR1")
 (FOLDER / "folder.json").mkdir()
 (FOLDER / "twice.csv").write_text("a,b,a\n1,2,3\n")
@@ -33,6 +34,10 @@ def tree():
 
 def asked(**how):
     return lambda: query([FOLDER / "asked"], Asked(**how))
+
+
+def two(**how):
+    return lambda: query([FOLDER / "two"], Asked(**how))
 
 
 def files(*names):
@@ -73,7 +78,10 @@ REFUSED = [
     (lambda: write_rows([{"x": np.ones(2)}], FOLDER / "r.csv", {}), "column 'x' holds"),
     (lambda: read_rows(FOLDER / "rows.txt"), "allowed: .csv, .parquet."),
     (lambda: read_rows(FOLDER / "absent.csv"), "No such file"),
-    (lambda: read_rows(FOLDER / "broken.parquet"), "broken.parquet' does not hold rows"),
+    (
+        lambda: read_rows(FOLDER / "broken.parquet"),
+        "broken.parquet' does not hold rows",
+    ),
     (lambda: read_rows(FOLDER / "twice.csv"), "does not hold rows (two columns are called 'a'); give a file"),
     (files("folder.json"), "holds no .parquet file of rows; give a folder"),
     # questions
@@ -85,5 +93,8 @@ REFUSED = [
     (asked(by=["fabric"], measures=["cost:most"]), "measure 'most' is unknown"),
     (asked(by=["fabric"], measures=["fabric:mean"]), "column fabric must hold numbers here, got string"),
     (asked(measures=["cost:mean"]), "measures are of groups; name columns to group by, got cost:mean alone"),
+    (asked(over="fabric = x"), "over gives ratios of groups; name columns to group by, got over 'fabric = x' alone."),
+    (asked(over="fabric = y", by=["fabric"], measures=["cost"]), "over 'fabric = y' needs a row that fulfils it"),
+    (two(over="fabric = x", by=["fabric"]), "one row for each to compare, got 2 rows; add conditions to where."),
     (asked(sort="cost:high"), "sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
 ]

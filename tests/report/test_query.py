@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mfabric_jax.parts import SweepFolder
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.grid import unbeaten
+from mfabric_jax.report.query import pairing
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -63,6 +64,37 @@ def test_groups_and_their_measures(folder):
         assert row["cost_median"] == statistics.median(one["cost"] for one in group if one["cost"])
     usual, _ = query([folder], Asked(by=["fabric"]))
     assert set(usual[0]) == {"fabric", "rows", "iteration_s_mean"}
+
+
+def test_the_spread_of_a_sample_and_of_its_mean(tmp_path):
+    """Standard deviation by n - 1; Student's t of 2 degrees of freedom at 97.5 % is 4.302653."""
+    values = {"a": [1.0, 2.0, 4.0, None], "b": [5.0], "c": [None]}
+    write_rows([{"of": of, "x": x} for of, some in values.items() for x in some], tmp_path / "rows.parquet", {})
+    rows, _ = query([tmp_path], Asked(by=["of"], measures=["x:std", "x:ci95", "x:mean"]))
+    std = statistics.stdev([1, 2, 4])
+    assert [row["x_std"] for row in rows] == [pytest.approx(std), None, None]
+    assert [row["x_ci95"] for row in rows] == [pytest.approx(4.302653 * std / 3**0.5, rel=1e-6), None, None]
+
+
+def seeded(policies=("greedy", "uniform", "own"), seeds=(0, 1, 2)):
+    """Rows of policies on the same seeds, at times that depend on both; what a policy brings differs with it."""
+    return [
+        {"configuration": at, "policy": policy, "routing": "relay" if policy == "own" else "unsplit"}
+        | {"iteration_s": (1 + seed) * (1 + at // len(seeds)) + 0.1 * seed * (policy == "own"), "run.seed": seed}
+        for at, (policy, seed) in enumerate(itertools.product(policies, seeds))
+    ]
+
+
+def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
+    write_rows([*seeded(), seeded()[-1] | {"run.seed": 9}], tmp_path / "rows.parquet", {})
+    asked = Asked(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"], over="policy = greedy")
+    rows, _ = query([tmp_path], asked)
+    own = [(3 * (1 + seed) + 0.1 * seed) / (1 + seed) for seed in range(3)]
+    assert [row["iteration_s_over_mean"] for row in rows] == [1.0, 2.0, pytest.approx(statistics.mean(own))]
+    half = 4.302653 * statistics.stdev(own) / 3**0.5
+    assert [row["iteration_s_over_ci95"] for row in rows] == [0.0, 0.0, pytest.approx(half, rel=1e-6)]
+    said = "ratios are over the row with policy = greedy and the same run.seed. 1 of 10 rows have no such row and no"
+    assert pairing([tmp_path], asked) == f"{said} ratio."
 
 
 def test_the_front_of_all_and_of_every_group(folder):
