@@ -53,7 +53,7 @@ class Design(NamedTuple):
         rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
         words = [f"{gbps:g} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{name.rpartition('.')[2]} {grid.shown(v)}" for name, v in rest.items())
+        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {grid.shown(v)}" for name, v in rest.items())
         return ", ".join([*words, *named])
 
     def __str__(self):

@@ -6,6 +6,7 @@ import tempfile
 import numpy as np
 
 from mfabric_jax import report
+from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Network
 from mfabric_jax.report import Asked, comparison, figures, html_report, query, read_rows, write_rows
 from mfabric_jax.report.figures.clusters import build_fabric
@@ -86,6 +87,7 @@ REFUSED = [
     (files("folder.json"), "holds no .parquet file of rows; give a folder"),
     # questions
     (asked(where=["fabrik = x"]), "column 'fabrik' is unknown (did you mean 'fabric'?)"),
+    (lambda: one_of("column", "gpu", ["gpus", "gpu.name"]), "column 'gpu' is unknown (did you mean 'gpu.name'?)"),
     (asked(where=["cost =< 3"]), "a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'cost =< 3'"),
     (asked(where=["cost > dear"]), "column cost holds numbers, got 'dear'"),
     (asked(where=["cost > 1|2"]), "several values go with = and != only, got 'cost > 1|2'"),

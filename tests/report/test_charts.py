@@ -8,7 +8,7 @@ from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
-from mfabric_jax.report.grid import arrange
+from mfabric_jax.report.grid import arrange, last_word
 from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from tests.report import synthetic
 
@@ -122,6 +122,13 @@ def test_series_are_told_apart():
     shades = list(style.series_looks(arrange(every).series).values())
     assert [look.label for look in shades] == ["mFabric, a", "mFabric, b", "mFabric, c", "mFabric, d"]
     assert len({(look.colour, look.hollow) for look in shades}) == 4
+
+
+def test_a_label_calls_a_setting_by_what_says_something():
+    rows = [row | {"gpu.name": gpu} for gpu in ("H100-SXM", "B200") for row in synthetic.rows(fabrics=["tree"], **ONE)]
+    assert [series.settings for series in arrange(rows).series] == [("gpu H100-SXM",), ("gpu B200",)]
+    paths = ("circuits.span.length", "network.mfabric.optical_degree", "gpu.name", "name")
+    assert [*map(last_word, paths)] == ["span", "optical_degree", "gpu", "name"]
 
 
 def test_colours_can_be_seen_in_both_themes():
