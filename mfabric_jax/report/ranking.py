@@ -27,6 +27,7 @@ _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
+UNTOLD = "not separable: the band of the ratio to the best, in brackets, reaches 1 (kernels and links as they spread)."
 _NO = (None, "none", "unnamed", "as set")
 
 
@@ -182,11 +183,18 @@ def _over(ratio: float, band: tuple[float, float] | None) -> str:
     if band is None:
         return f"{ratio - 1:+.1%}"
     low, high = (100 * (end - 1) for end in band)
-    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if low <= 100 * _SAME else ''}"
+    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if _reaches_the_best(band) else ''}"
+
+
+def _reaches_the_best(band: tuple[float, float]) -> bool:
+    return band[0] - 1 <= _SAME
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
     best = shown[0]
+    yield from _hidden(every, shown)
+    if any((band := one.over(best, column)[1]) is not None and _reaches_the_best(band) for one in shown[1:]):
+        yield UNTOLD
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
     lead, band = (math.inf, None) if other is None else other.over(best, column)
     if band is None and lead - 1 < _UNSURE:
@@ -203,6 +211,25 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
         yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
+
+
+def _hidden(every: Sequence[Design], shown: Sequence[Design]) -> Iterator[str]:
+    """A sentence on designs that have no line, and in what they differ from those that have one."""
+    hidden = [one for one in every if one not in shown]
+    if not hidden:
+        return
+    places = {one.place for one in shown}
+    inside = [one for one in every if one.place in places]
+    names = dict.fromkeys(name for one in inside for name in one.settings if name not in ("fabric", "ocs"))
+    varied = [name for name in names if _varies(inside, name)]
+    differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
+    kind = "The best of every fabric and optical switch" if len(places) > 1 else "The best"
+    yield f"{kind}, at most {MOST} lines; {len(hidden):,} more combinations{differ} are in the rows below."
+
+
+def _varies(every: Sequence[Design], name: str) -> bool:
+    by_place = grouped([{"place": one.place, "value": one.settings.get(name)} for one in every], "place")
+    return any(len({str(row["value"]) for row in own}) > 1 for own in by_place.values())
 
 
 def _on_panels(design: Design) -> str:
