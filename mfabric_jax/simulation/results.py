@@ -15,6 +15,7 @@ from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.extras import extra
+from mfabric_jax.fabric.parts_list import own_prices
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.notebooks import Rows
@@ -219,6 +220,8 @@ def effective(asked: Cases) -> dict[str, Any]:
     why = {path: text for resolved in each for path, text in resolved.why.items()}
     found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
+    files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
+    found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
     return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
 
 
