@@ -29,6 +29,7 @@ from mfabric_jax.report.grid import (
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, significant, usable
 
+_FEW = 6  # series of charts that show the best alone
 BANDS = " Lines: bands, from kernels, links and traffic as they spread."
 FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
@@ -238,7 +239,8 @@ def _best_series(grid: Grid, most: int) -> Grid:
         kind[series] = (series.fabric, str(row.get(GPU)))
     ranked = sorted(grid.series, key=lambda series: least[series])
     first = {kind[series]: series for series in reversed(ranked)}
-    chosen = [*sorted(first.values(), key=ranked.index), *(one for one in ranked if one not in first.values())][:most]
+    chosen = sorted(first.values(), key=ranked.index)[:most]
+    chosen += [one for one in ranked if one not in chosen][: max(_FEW - len(chosen), 0)]
     cells = {cell: row for cell, row in grid.cells.items() if cell[1] in chosen}
     return Grid(grid.models, [one for one in grid.series if one in chosen], grid.bandwidths, cells)
 
@@ -250,15 +252,13 @@ def compared_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Char
     """The charts for which rows hold numbers, by name, and sentences on the others; throughput stands for iteration
     time. `InputError` for rows that cannot be arranged.
 
-    - `most`: series of a chart, the best of every fabric and GPU first; None: all.
+    - `most`: with more series than that, charts have the best of every fabric and GPU; None: all series.
     """
     whole, drawn, why = arrange(rows, [TIME]), {}, []
     grid = whole if most is None else _best_series(whole, most)
     if len(grid.series) < len(whole.series):
-        why.append(
-            f"Charts show {len(grid.series)} of {len(whole.series)} series: those with the least {_deciding(whole)} of "
-            "every fabric and GPU, then of all."
-        )
+        some = f"Charts show {len(grid.series)} of {len(whole.series)} series"
+        why.append(f"{some}: of every fabric and GPU the one with the least {_deciding(whole)}.")
     for name, (what, needs, chart) in COMPARISONS.items():
         lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
         if not lacking and not (name == "iteration_time" and "throughput" in drawn):

@@ -166,7 +166,7 @@ def _fitting(column: Any, kinds: set[Any]) -> Any:
         return pyarrow.nulls(len(column))
     if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
         return column
-    return compute.if_else(column, "True", "False") if types.is_boolean(column.type) else column.cast("string")
+    return compute.call_function("if_else", [column, "True", "False"]) if types.is_boolean(column.type) else column.cast("string")
 
 
 def _run_of(config: Mapping[str, Any]) -> str:
@@ -280,14 +280,13 @@ def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
     found = groups.aggregate([([], "count_all"), *counts, *options])
     columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
     for name, measure in asked:
-        values = found[f"{name}_{_AGGREGATES.get(measure, measure)}"]
+        values: Any = found[f"{name}_{_AGGREGATES.get(measure, measure)}"]
         if measure == "median":
             lists = [[value for value in group if value is not None] for group in values.to_pylist()]
             values = [np.median(group) if group else None for group in lists]
-        if measure == CI95:
-            values = [
-                half_width(*one) for one in zip(values.to_pylist(), found[f"{name}_count"].to_pylist(), strict=True)
-            ]
+        elif measure == CI95:
+            pairs = zip(values.to_pylist(), found[f"{name}_count"].to_pylist(), strict=True)
+            values = [half_width(*pair) for pair in pairs]
         columns[f"{name}_{measure}"] = values
     return pyarrow.table(columns)
 

@@ -27,7 +27,7 @@ _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
-UNTOLD = "not separable: the band of the ratio to the best, in brackets, reaches 1 (kernels and links as they spread)."
+UNTOLD = "not separable: the band of the ratio to the best, in brackets, reaches 1 (kernels, links, traffic)."
 _NO = (None, "none", "unnamed", "as set")
 
 
