@@ -183,8 +183,12 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def meant(word: str, names: Sequence[str]) -> str:
-    """The name closest to a word, as a question in brackets; nothing where none is close."""
-    near = difflib.get_close_matches(word, names, n=1)
+    """The name closest to a word, as a question in brackets; nothing where none is close.
+
+    A path that begins or ends with the word comes first.
+    """
+    near = [name for name in names if "." in name and word in (name.partition(".")[0], name.rpartition(".")[2])]
+    near = near[:1] or difflib.get_close_matches(word, names, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

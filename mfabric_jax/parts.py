@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
 LABEL_KEY = b"mfabric-part"
 MISSING = "is missing"
 OF_0_1 = "iteration"  # what sweep.json of 0.1 said of whole iterations, which are cases now
+_MOST_CHANGES, _LETTERS = 3, 60  # of a refusal: what differs from another sweep, and letters of a value
+_DIGEST_OF_CASES = "cases was"  # what else differs says it better
 _BLANK = b"0" * 64
 _LABEL = re.compile(rb'\{"part": (\d+), "sweep": "([0-9a-f]{64})", "sha256": "([0-9a-f]{64})"\}')
 _NAME = re.compile(r"rows-(\d{5,})\.parquet")
@@ -68,10 +70,11 @@ class SweepFolder:
             if there.get("evaluate") == OF_0_1:
                 why = "was begun by mfabric 0.1, which named settings and columns otherwise; give another folder"
                 raise InputError(f"{str(self.path)!r} {why}.")
-            for name in {**there, **self.sweep}:
-                if there.get(name) != self.sweep.get(name):
-                    change = f"{name} was {there.get(name)!r}, now {self.sweep.get(name)!r}"
-                    raise InputError(f"{str(self.path)!r} holds another sweep: {change}; give another folder.")
+            if changes := list(_changes(there, self.sweep)):
+                changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
+                said = "; ".join(changes[:_MOST_CHANGES])
+                more = f"; {len(changes) - _MOST_CHANGES} more differ" if len(changes) > _MOST_CHANGES else ""
+                raise InputError(f"{str(self.path)!r} holds another sweep: {said}{more}; give another folder.")
             return False
         for file in sorted(self.path.glob("rows-*.parquet")):
             label = _LABEL.search(file.read_bytes())
@@ -116,6 +119,28 @@ class SweepFolder:
             parquet.write_table(table, beside)
             data = beside.read_bytes()
             beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
+
+
+def _changes(was: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Which values differ, by path, each as "PATH was OLD, now NEW"."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for name in {**was, **now}:
+            yield from _changes(was.get(name), now.get(name), f"{path}.{name}" if path else str(name))
+    elif _named(was) and _named(now):
+        yield from _changes(_named(was), _named(now), path)
+    elif was != now:
+        yield f"{path} was {_short(was)}, now {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 20]} ... {text[-15:]}"
+
+
+def _named(variants: Any) -> dict[str, Any] | None:
+    """Variants by name; None for what is no list of them."""
+    tables = isinstance(variants, list) and all(isinstance(one, Mapping) and "name" in one for one in variants)
+    return {str(one["name"]): one for one in variants} if tables and variants else None
 
 
 def verified(file: Path, sweep: str | None = None) -> bytes:

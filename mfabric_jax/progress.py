@@ -1,28 +1,37 @@
-"""Progress bars: on standard error of a terminal, as a widget or text in a notebook."""
+"""How far a long run is: a bar on a terminal, a widget or text in a notebook, elsewhere a line now and then."""
 
 import sys
+import time
 from typing import Any
+
+EVERY_S = 10.0  # from one line to the next, and at least this part of the time since the run began:
+PART = 0.05
 
 
 def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
-    """A progress bar; `found`: how many units there are before the run begins. Hidden where standard error is a file
+    """A progress bar; `found`: how many units there are before the run begins. `Lines` where standard error is a file
     and no notebook, and without tqdm (extra `cli`)."""
+    if not (in_notebook() or sys.stderr.isatty()):
+        return Lines(what, unit, total, found)
     try:
         import tqdm
         import tqdm.auto
     except ModuleNotFoundError:
-        return NoBar(found)
-    hidden = False if in_notebook() else None
-    return tqdm.auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, disable=hidden, **form)
+        return Lines(what, unit, total, found)
+    return tqdm.auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, **form)
 
 
-class NoBar:
-    """What is asked of a bar, where there is none. `n`: units that are done."""
+class Lines:
+    """What is asked of a bar, as lines on standard error: units done, seconds a unit, time that is left.
 
-    def __init__(self, found: int = 0):
-        self.n = found
+    `n`: units that are done.
+    """
 
-    def __enter__(self) -> "NoBar":
+    def __init__(self, what: str, unit: str, total: int | None = None, found: int = 0):
+        self.what, self.unit, self.total, self.found, self.n = what, unit, total, found, found
+        self._began = self._said = time.monotonic()
+
+    def __enter__(self) -> "Lines":
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -31,16 +40,44 @@ class NoBar:
     def update(self, units: int = 1) -> None:
         """So many more units are done."""
         self.n += units
+        now = time.monotonic()
+        if units and now - self._said >= max(EVERY_S, PART * (now - self._began)):
+            self._said = now
+            print(self._line(now - self._began), file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        each = seconds / max(self.n - self.found, 1)
+        done = f"{self.what}: {self.n:,}" + (f" of {self.total:,}" if self.total else "")
+        left = f", {duration(each * (self.total - self.n))} left" if self.total and self.n < self.total else ""
+        return f"{done} done, {pace(self.n - self.found, seconds, self.unit)}{left}"
 
     def set_postfix_str(self, words: str) -> None:
         """Words that a bar shows."""
 
+    def set_postfix(self, numbers: Any, refresh: bool = True) -> None:
+        """Numbers that a bar shows."""
+
     def write(self, line: str, file: Any = None) -> None:
         """A line that a bar leaves alone."""
-        print(line, file=file)
+        print(line, file=file, flush=True)
 
     def close(self) -> None:
         """The bar goes."""
+
+
+def pace(units: int, seconds: float, unit: str) -> str:
+    """How fast it goes: "12 cases a second", "5.8 s a case"."""
+    rate = units / max(seconds, 1e-9)
+    if rate >= 1:
+        return f"{rate:,.0f} {unit}s a second" if rate >= 10 else f"{rate:.1f} {unit}s a second"
+    return f"{seconds / max(units, 1):,.3g} s a {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever are few: "40 s", "16 min", "3.2 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def in_notebook() -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.bands import band_columns, is_of_band, ratio_band, spread_of
-from mfabric_jax.report.ranking import rankings
+from mfabric_jax.report.ranking import UNTOLD, rankings
 from mfabric_jax.workload.kernels import table
 from tests.small import JOB, row, small
 
@@ -83,3 +83,4 @@ def test_a_lead_within_its_band_is_not_separable():
     far = {"tree": (10.0, 12.0, 9.0), "rail": (11.0, 13.2, 9.9)}
     said = [rankings(ranked(times), {})["m"].lines[1]["over best"] for times in (near, far)]
     assert said == ["+1.0% (-0.8 to +2.2) not separable", "+10.0% (+10.0 to +10.0)"]
+    assert [UNTOLD in rankings(ranked(times), {})["m"].remarks for times in (near, far)] == [True, False]

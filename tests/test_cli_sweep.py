@@ -1,8 +1,10 @@
 """`mfabric sweep` and `mfabric query`."""
 
+import re
+
 import pytest
 
-from mfabric_jax import cases, simulate
+from mfabric_jax import cases, progress, simulate
 from mfabric_jax.cli import main
 from mfabric_jax.report import read_rows
 from tests.small import small
@@ -30,7 +32,9 @@ def space(tmp_path):
     return path
 
 
-def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
+def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "PART", 0.0)
     out, best = str(tmp_path / "rows"), str(tmp_path / "best.csv")
     assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
     assert "6 configurations in 2 files" in capsys.readouterr().out
@@ -39,7 +43,9 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     assert main(["sweep", str(space), "--out", out]) == 0
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
-    assert "4 of them now" in said.out
+    assert re.search(r"4 of them now, [\d.]+ (s a case|cases a second)", said.out)
+    assert "sweep: 10 cases in 3 files; 2 files, 6 cases are there" in said.err
+    assert "sweep: 8 of 10 done" in said.err  # in a file of cases that are solved one by one
     words = ["--where", "nic_gbps = 200", "--sort", "iteration_s:down", "--limit", "3", "--out", best]
     assert main(["query", out, *words]) == 0
     rows, config = read_rows(best)

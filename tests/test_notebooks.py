@@ -102,7 +102,7 @@ class Shell:
 
 def test_bars_are_shown_in_notebooks_and_terminals_alone(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert progress.bar("what", "it", 3).disable
+    assert isinstance(progress.bar("what", "it", 3), progress.Lines)
     monkeypatch.setitem(sys.modules, "IPython", type("IPython", (), {"get_ipython": Shell}))
     with progress.bar("what", "it", 3) as shown:
         assert not shown.disable

@@ -61,7 +61,7 @@ def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dic
 
     kept, stopped = Kept(None), False
     try:
-        with keeping(out, told) as kept, shared.bar("compare", "it", len(results.groups), kept.found) as bar:
+        with keeping(out, told) as kept, shared.bar("compare", "run", len(results.groups), kept.found) as bar:
             for number, rows in results.each(done=set(kept.done)):
                 kept.add(rows, number)
                 bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")

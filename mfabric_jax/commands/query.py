@@ -16,7 +16,7 @@ SHOWN = 20  # rows of a table on the screen
 class Options:
     """Filter, group and sort the rows of sweeps and other commands; find their Pareto front.
 
-    Lists are separated by commas. Order: where, pareto, by, sort, columns, limit.
+    Lists are separated by commas. Order: where, over, pareto, by, sort, columns, limit.
     """
 
     paths: Annotated[tuple[str, ...], Positional("PATH", "a folder of a sweep or a file of rows first")]
@@ -28,7 +28,10 @@ class Options:
     by: str | None = None
     """Columns of groups."""
     measures: str | None = None
-    """column:measure of every group; mean, min, max, median, std, sum (default: the mean time)."""
+    """column:measure of every group; mean, min, max, median, std (of a sample, by n - 1), ci95 (half of the 95 %
+    interval of the mean, by Student's t), sum (default: the mean time)."""
+    over: str | None = None
+    """Measures of ratios, over rows of one condition such as "policy = uniform" that are otherwise set alike."""
     sort: str | None = None
     """Column to sort by; column:down for the largest first."""
     columns: str | None = None
@@ -41,7 +44,7 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
-    from mfabric_jax.report.query import COUNT, notes, without_values
+    from mfabric_jax.report.query import COUNT, notes, pairing, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -49,9 +52,10 @@ def run(options: Options) -> None:
     lists = {
         name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
     }
-    asked = report.Asked(**lists, sort=options.sort, limit=options.limit)
+    asked = report.Asked(**lists, sort=options.sort, limit=options.limit, over=options.over)
     rows, config = report.query(options.paths, asked)
-    for note in filter(None, [*notes(options.paths), without_values(options.paths, asked)]):
+    said = [*notes(options.paths), without_values(options.paths, asked), pairing(options.paths, asked)]
+    for note in filter(None, said):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")

@@ -11,6 +11,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import CASE_FILES, Positional, parse
+from mfabric_jax.progress import pace
 from mfabric_jax.text_files import read_mapping
 
 SEEN_S = 0.1  # programs that took less to compile were there
@@ -52,14 +53,16 @@ class _Bar:
 
     def __call__(self, now) -> None:
         if self.bar is None:
-            self.bar = shared.bar("sweep", "cfg", now.rows, now.found, unit_scale=True)
+            there = f"; {now.files_found:,} files, {now.found:,} cases are there" if now.files_found else ""
+            print(f"sweep: {now.rows:,} cases in {now.files:,} files{there}", file=sys.stderr, flush=True)
+            self.bar = shared.bar("sweep", "case", now.rows, now.found, unit_scale=True)
             for fault in now.again:
                 self.bar.write(f"sweep: {fault}; it is made again.", file=sys.stderr)
         elif now.estimate is not None and now.estimate is not self.now.estimate:
             self.compile_s += now.estimate.compile_s
             if now.estimate.compile_s > SEEN_S:
                 self.bar.write(f"sweep: {now.estimate}", file=sys.stderr)
-        self.bar.update(now.done - self.bar.n)
+        self.bar.update(now.done + now.solved - self.bar.n)
         self.now = now
 
     def close(self) -> None:
@@ -112,8 +115,9 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     finally:
         bar.close()
     took, made = time.perf_counter() - began - bar.compile_s, bar.now.done - bar.now.found
-    print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now", end="")
-    print(f", {made / took:,.0f} a second beside {bar.compile_s:.1f} s of compiling" if made else "")
+    beside = f" beside {bar.compile_s:.1f} s of compiling" if bar.compile_s > SEEN_S else ""
+    now = f", {pace(made, took, 'case')}{beside}" if made else ""
+    print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now{now}")
     return 0
 
 

@@ -338,6 +338,9 @@ def _assigned(text: str) -> tuple[str, str]:
     path, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got {text!r}.")
+    others = [word.partition("=")[0] for word in divided(value)[1:] if word.partition("=")[0] in settings()]
+    if others:
+        raise InputError(f"option --set takes one path, got {path.strip()} and {others[0]}; give --set once for each.")
     return path.strip(), value
 
 

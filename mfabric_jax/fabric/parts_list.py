@@ -129,6 +129,25 @@ class Parts:
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
 
 
+def own_prices(path: str | Path) -> dict[str, tuple[Any, Any]]:
+    """The values of a price file that differ from the package's, by dotted name, each with the usual one (None: none).
+
+    `InputError` for unknown names.
+    """
+    own, usual = _flat(with_own(path)[1]), _flat(packaged())
+    return {name: (value, usual.get(name)) for name, value in own.items() if value != usual.get(name)}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif name != "source":
+            found[prefix + name] = value
+    return found
+
+
 @functools.cache
 def _usual(ocs: str | None) -> Parts:
     return Parts._of(None, ocs)

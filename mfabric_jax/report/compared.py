@@ -3,6 +3,7 @@
 Where rows hold only one bandwidth, charts against bandwidth show bars, the best first.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import (
     CLUSTER,
     COST,
+    GPU,
     REFERENCE,
     TIME,
     TOKEN_JOULES,
@@ -27,6 +29,7 @@ from mfabric_jax.report.grid import (
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, significant, usable
 
+_FEW = 6  # series of charts that show the best alone
 BANDS = " Lines: bands, from kernels, links and traffic as they spread."
 FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
@@ -217,14 +220,45 @@ COMPARISONS = {  # by the names of their files
     "memory": Comparison("memory of a GPU", (TIME, *style.MEMORY), memory_of_models),
     "pareto": Comparison("network cost against iteration time", (TIME, COST), cost_against_time),
 }
+
+
+def _deciding(grid: Grid) -> str:
+    priced = any(usable(row.get(TOKEN_USD)) is not None for row in grid.cells.values())
+    return TOKEN_USD if priced else TIME
+
+
+def _best_series(grid: Grid, most: int) -> Grid:
+    """The grid with at most so many series."""
+    if len(grid.series) <= most:
+        return grid
+    least: dict[Series, float] = {}
+    kind: dict[Series, tuple[str, str]] = {}
+    for (_, series, _), row in grid.cells.items():
+        value = usable(row.get(_deciding(grid)))
+        least[series] = min(least.get(series, math.inf), math.inf if value is None else value)
+        kind[series] = (series.fabric, str(row.get(GPU)))
+    ranked = sorted(grid.series, key=lambda series: least[series])
+    first = {kind[series]: series for series in reversed(ranked)}
+    chosen = sorted(first.values(), key=ranked.index)[:most]
+    chosen += [one for one in ranked if one not in chosen][: max(_FEW - len(chosen), 0)]
+    cells = {cell: row for cell, row in grid.cells.items() if cell[1] in chosen}
+    return Grid(grid.models, [one for one in grid.series if one in chosen], grid.bandwidths, cells)
+
+
 _EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there
 
 
-def compared_charts(rows: Rows) -> tuple[dict[str, Chart], list[str]]:
+def compared_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
     """The charts for which rows hold numbers, by name, and sentences on the others; throughput stands for iteration
     time. `InputError` for rows that cannot be arranged.
+
+    - `most`: with more series than that, charts have the best of every fabric and GPU; None: all series.
     """
-    grid, drawn, why = arrange(rows, [TIME]), {}, []
+    whole, drawn, why = arrange(rows, [TIME]), {}, []
+    grid = whole if most is None else _best_series(whole, most)
+    if len(grid.series) < len(whole.series):
+        some = f"Charts show {len(grid.series)} of {len(whole.series)} series"
+        why.append(f"{some}: of every fabric and GPU the one with the least {_deciding(whole)}.")
     for name, (what, needs, chart) in COMPARISONS.items():
         lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
         if not lacking and not (name == "iteration_time" and "throughput" in drawn):

@@ -23,9 +23,11 @@ REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
+GPU = "gpu.name"  # a column where rows differ in it
 GRAPH_FILE = "network.graph"
 NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
+_VAGUE = ("name", "length", "path")  # last parts of paths: gpu.name, circuits.span.length, traffic.trace.path
 _NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
 USUAL = (TIME, "seconds")  # the result of a row, if nothing else is asked for
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
@@ -150,10 +152,14 @@ def _told(name: str, value: Any) -> str:
     if name == GRAPH_FILE:
         return str(value)
     if name in _NUMBERS or "." in name:
-        return (
-            f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
-        )
+        return f"{last_word(name)} {value:g}" if isinstance(value, float) else f"{last_word(name)} {value}"
     return str(value)
+
+
+def last_word(path: str) -> str:
+    """How a label calls a setting: the last part of its path, or the one before where that says nothing alone."""
+    before, _, last = path.rpartition(".")
+    return before.rpartition(".")[2] if before and last in _VAGUE else last
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:

@@ -1,11 +1,16 @@
 """Memory of GPUs as bars of its parts."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Grid, Rows, needs_values
+from mfabric_jax.report.grid import Grid, Rows, last_word, needs_values
 
+_PLAIN = ("model", "gpu.name")  # of a label without their names
+_SET_UP = (*_PLAIN, "gpus", "tp", "etp", "ep", "pp", "dp", "micro_batch", "sequence", "precision")
+_MOST, _NAMED = 12, 4  # bars, and set-ups that a sentence names
 NOTE = "Of the fullest stage; a GPU should keep 8 % of its own for communicators, fragments and libraries."
 
 
@@ -31,11 +36,26 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
 
 
 def memory_of_models(grid: Grid) -> Chart:
-    """A bar for every model of a comparison."""
-    first: dict[str, Any] = {}
-    for (model, *_), row in grid.cells.items():
-        if all(row.get(column) is not None for column in style.MEMORY):
-            first.setdefault(str(model), row)
-    if not first:
+    """A bar for every set-up of a comparison (model, GPU, degrees), up to a number; the note names the others."""
+    held = [{"model": model, **row} for (model, *_), row in grid.cells.items()]
+    held = [row for row in held if all(row.get(column) is not None for column in style.MEMORY)]
+    if not held:
         return Chart("Memory of a GPU", "", [], [])
-    return memory_chart([row | {"model": model} for model, row in first.items()], "model")
+    names = [name for name in _SET_UP if len({str(row.get(name)) for row in held}) > 1 or name == "model"]
+    first: dict[tuple, dict[str, Any]] = {}
+    for row in held:
+        parts = tuple(round(row[column], 3) for column in style.MEMORY)
+        first.setdefault((*(str(row.get(name)) for name in names), *parts), row)
+    labels = [_label(row, names) for row in first.values()]
+    rows = [row | {"row": label} for row, label in zip(first.values(), labels, strict=True)]
+    chart = memory_chart(rows[:_MOST])
+    if not (more := labels[_MOST:]):
+        return chart
+    named = "; ".join(more[:_NAMED]) + ("; ..." if len(more) > _NAMED else "")
+    return replace(chart, note=f"{NOTE} Not shown: {len(more):,} more set-ups ({named}).")
+
+
+def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Such as "B200-HGX, tp 2, ep 8"; the model where several are shown."""
+    known = [name for name in names if row.get(name) is not None]
+    return ", ".join(str(row[name]) if name in _PLAIN else f"{last_word(name)} {row[name]}" for name in known)

@@ -13,11 +13,14 @@ from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.grid import USUAL, unbeaten
 from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.paired import OVER, partners, ratios, telling
 from mfabric_jax.report.rows import journal_of, read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
-MEASURES = {"mean": "mean", "min": "min", "max": "max", "median": "list", "std": "stddev", "sum": "sum"}
+STD, CI95 = "std", "ci95"
+MEASURES = ("mean", "min", "max", "median", STD, CI95, "sum")
+_AGGREGATES = {"median": "list", STD: "stddev", CI95: "stddev"}  # of pyarrow, where other words are its own
 SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
@@ -31,6 +34,7 @@ class Asked(NamedTuple):
     """What is asked of `query`: conditions, groups, Pareto front, order, columns.
 
     - `where`: conditions as typed. `by`: columns to group by; `measures`: "column:measure" of each group.
+    - `over`: a condition; measures are of ratios, of each row over the row that fulfils it and is otherwise set alike.
     - `pareto`: columns to minimise ("column:max": maximise), within every group.
     - `sort`: columns, rising ("column:down": falling). `columns`: to keep (none: all). `limit`: of rows; None: all.
     """
@@ -42,6 +46,7 @@ class Asked(NamedTuple):
     sort: str | None = None
     columns: Sequence[str] = ()
     limit: int | None = None
+    over: str | None = None
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -50,14 +55,14 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
     Where files have different settings, a column names the file of each row, also in groups and in selected columns.
     `InputError` for missing files or columns, and for files of a sweep that are damaged, misplaced or of another sweep.
     """
-    table, config = _read_all(paths)
+    table, config = _read_all(paths, asked.where)
     apart = [FILE] if FILE in table.column_names else []
     columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (asked.columns, asked.by))
     asked = asked._replace(columns=columns, by=by)
     if asked.measures and not asked.by:
         raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
-    for condition in asked.where:
-        table = table.filter(_mask(table, condition))
+    if asked.over is not None:
+        table, asked = _with_ratios(table, asked)
     if asked.pareto:
         table = table.take(_front(table, asked.pareto, asked.by))
     if asked.by and not (asked.pareto and not asked.measures):
@@ -79,6 +84,17 @@ def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
     empty = [name for name in names if any(usable(row[name]) is None for row in rows)]
     some = sum(any(usable(row[name]) is None for name in names) for row in rows)
     return f"{some:,} of {len(rows):,} rows have no {' or '.join(empty)} and are on no front." if some else None
+
+
+def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
+    """A sentence on what a row and its baseline row have in common, and on rows without one; None without `over`."""
+    if asked.over is None:
+        return None
+    rows, baseline = _marked(_read_all(paths, asked.where)[0], asked.over)
+    names = ", ".join(telling(rows, baseline))
+    lone = sum(other is None for other in partners(rows, baseline, asked.over))
+    rest = f" {lone:,} of {len(rows):,} rows have no such row and no ratio." if lone else ""
+    return f"ratios are over the row with {asked.over}{' and the same ' if names else ''}{names}.{rest}"
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
@@ -104,7 +120,8 @@ def _sweep_of(path: Path) -> SweepFolder | None:
     return SweepFolder.read(path) if (path / CONFIG).is_file() else None
 
 
-def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
+def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The rows that fulfil all conditions, as a table, and the configuration of the first file."""
     with extra("store", "a query"):
         import pyarrow
     tables, configs, runs = [], [], set()
@@ -119,12 +136,37 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
         if config:
             runs.add(sweep or _run_of(config))
     several = len(runs) > 1
-    try:
-        named = [_with_file(*table) if several else table[1] for table in tables]
-        whole = pyarrow.concat_tables(named, promote_options="permissive")
-    except pyarrow.ArrowException as error:
-        raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
-    return whole, next(filter(None, configs), {})
+    named = [_with_file(*table) if several else table[1] for table in tables]
+    table = _merged(named)
+    for condition in where:
+        table = table.filter(_mask(table, condition))
+    return table, next(filter(None, configs), {})
+
+
+def _merged(tables: Sequence[Any]) -> Any:
+    """One table. Empty columns take the kind that others have; text and numbers of one name are text, as in a CSV."""
+    import pyarrow
+
+    held: dict[str, list[Any]] = {}
+    for table in tables:
+        for name in table.column_names:
+            held.setdefault(name, []).append(table[name])
+    several = [name for name, columns in held.items() if len({column.type for column in columns}) > 1]
+    kinds = {name: {one.type for one in held[name] if one.null_count < len(one)} for name in several}
+    fit = lambda name, column: _fitting(column, kinds[name]) if name in kinds else column  # noqa: E731
+    each = [pyarrow.table({name: fit(name, table[name]) for name in table.column_names}) for table in tables]
+    return pyarrow.concat_tables(each, promote_options="permissive")
+
+
+def _fitting(column: Any, kinds: set[Any]) -> Any:
+    import pyarrow
+    from pyarrow import compute, types
+
+    if column.null_count == len(column):
+        return pyarrow.nulls(len(column))
+    if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
+        return column
+    return compute.call_function("if_else", [column, "True", "False"]) if types.is_boolean(column.type) else column.cast("string")
 
 
 def _run_of(config: Mapping[str, Any]) -> str:
@@ -198,22 +240,62 @@ def _value(name: str, word: str, kind: Any) -> Any:
     return word
 
 
-def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
-    import pyarrow
-
+def _measured(table: Any, measures: Sequence[str]) -> list[tuple[str, str]]:
+    """(column, measure) of each that is asked for; the mean time without any."""
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
     asked = [text.partition(":")[::2] for text in measures or usual]
-    asked = [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
-    functions = [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
-    found = table.group_by([_column(table, name) for name in by], use_threads=False).aggregate(functions)
+    return [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
+
+
+def _with_ratios(table: Any, asked: Asked) -> tuple[Any, Asked]:
+    """The table with columns of ratios, and measures of them."""
+    import pyarrow
+
+    if not asked.by:
+        raise InputError(f"over gives ratios of groups; name columns to group by, got over {asked.over!r} alone.")
+    measures = _measured(table, asked.measures)
+    rows, baseline = _marked(table, str(asked.over))
+    others = partners(rows, baseline, str(asked.over))
+    for name in dict.fromkeys(name for name, _ in measures):
+        column = pyarrow.array(ratios(rows, others, name), pyarrow.float64())
+        table = table.append_column(OVER.format(name), column)
+    return table, asked._replace(measures=[f"{OVER.format(name)}:{measure}" for name, measure in measures])
+
+
+def _marked(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
+    """Rows, and which of them fulfil a condition."""
+    return table.to_pylist(), [bool(fulfils) for fulfils in _mask(table, condition).to_pylist()]
+
+
+def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
+    import pyarrow
+    from pyarrow import compute
+
+    asked = _measured(table, measures)
+    sample = compute.VarianceOptions(ddof=1)  # of groups that stand for more than themselves
+    functions = {(name, _AGGREGATES.get(measure, measure)): None for name, measure in asked}
+    options = [(*one, sample) if one[1] == "stddev" else one for one in functions]
+    counts = [(name, "count") for name in dict.fromkeys(name for name, _ in asked)]
+    groups = table.group_by([_column(table, name) for name in by], use_threads=False)
+    found = groups.aggregate([([], "count_all"), *counts, *options])
     columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
     for name, measure in asked:
-        values = found[f"{name}_{MEASURES[measure]}"]
+        values: Any = found[f"{name}_{_AGGREGATES.get(measure, measure)}"]
         if measure == "median":
             lists = [[value for value in group if value is not None] for group in values.to_pylist()]
             values = [np.median(group) if group else None for group in lists]
+        elif measure == CI95:
+            pairs = zip(values.to_pylist(), found[f"{name}_count"].to_pylist(), strict=True)
+            values = [half_width(*pair) for pair in pairs]
         columns[f"{name}_{measure}"] = values
     return pyarrow.table(columns)
+
+
+def half_width(std: float | None, count: int) -> float | None:
+    """Half of the 95 % interval of the mean of `count` values with this sample standard deviation, by Student's t."""
+    from scipy.special import stdtrit
+
+    return None if std is None else float(stdtrit(count - 1, 0.975)) * std / count**0.5
 
 
 def _numbers(table: Any, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Rank designs: at most five of every model, by the cheapest tokens, and remarks on designs that are not ranked.
+"""Rank designs: a few of every model, by the cheapest tokens, and remarks on designs that are not ranked.
 
 Designs that exceed the memory of their GPUs or the switches' rate are never ranked, nor are those priced with GPUs that
 would compute above their peak.
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from mfabric_jax.bands import is_of_band, ratio_band
 from mfabric_jax.report import grid, style
 from mfabric_jax.report.charts import Bar, Chart, Panel
-from mfabric_jax.report.grid import CLUSTER, COST, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
+from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
 from mfabric_jax.report.numerals import millions, significant, usable
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
-MOST = 5  # lines of a ranking
+MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page
 _ORDERS = {  # the first column that holds numbers decides; what is best has the least, or the largest value
     TOKEN_USD: (1, "dollars a token"),
     WORTH: (-1, "performance per dollar of the network"),
@@ -27,6 +27,7 @@ _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
+UNTOLD = "not separable: the band of the ratio to the best, in brackets, reaches 1 (kernels, links, traffic)."
 _NO = (None, "none", "unnamed", "as set")
 
 
@@ -49,11 +50,16 @@ class Design(NamedTuple):
         return f"{self.settings.get('fabric', '')}{'' if ocs in _NO else f' with {ocs}'}"
 
     @property
+    def kind(self) -> str:
+        """Its place, and its GPU where designs differ in it."""
+        return ", ".join(filter(None, (self.place, self.settings.get(GPU))))
+
+    @property
     def choice(self) -> str:
         rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
         words = [f"{gbps:g} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{name.rpartition('.')[2]} {grid.shown(v)}" for name, v in rest.items())
+        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {grid.shown(v)}" for name, v in rest.items())
         return ", ".join([*words, *named])
 
     def __str__(self):
@@ -121,19 +127,20 @@ def _rank(design: Design, column: str) -> float:
     return _ORDERS[column][0] * value if value > 0 else math.inf
 
 
-def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
-    """The ranking of every model (or set-up, if a model has several) that has more than one design."""
+def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict[str, Ranking]:
+    """The ranking of every model (or set-up, if a model has several) that has more than one design, of `most` lines."""
     found, best = {}, {}
     for model, (column, every) in designs(rows, effective).items():
         known = [one for one in every if _rank(one, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
         if len(every) > 1:
-            shown = _shown(known)
-            found[model] = Ranking(_ORDERS[column][1], _lines(shown, column), list(_remarks(every, shown, column)))
+            shown = _shown(known, most)
+            remarks = [*_hidden(every, shown, most), *_remarks(every, shown, column)]
+            found[model] = Ranking(_ORDERS[column][1], _lines(shown, column), remarks)
     for model, own in best.items():
         if len(own) > 1 and len({column for column, _ in own.values()}) == 1:
             ((column, _), *_) = own.values()
-            ranked = sorted(own, key=lambda label: _rank(own[label][1], column))[:MOST]
+            ranked = sorted(own, key=lambda label: _rank(own[label][1], column))[:most]
             lines = _lines([own[label][1] for label in ranked], column)
             named = [
                 {"set-up": label.removeprefix(model) or label} | line for label, line in zip(ranked, lines, strict=True)
@@ -142,19 +149,23 @@ def rankings(rows: Rows, effective: Mapping[str, Any]) -> dict[str, Ranking]:
     return found
 
 
-def _shown(known: Sequence[Design]) -> list[Design]:
-    """The best of every fabric, then with other switches while lines are left."""
+def _shown(known: Sequence[Design], most: int) -> list[Design]:
+    """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
     chosen: list[Design] = []
-    several = len({one.place for one in known}) > 1
-    for kind in (_fabric, lambda one: one.place) if several else (str,):
+    several = len({one.kind for one in known}) > 1
+    for kind in (_fabric, _gpu, lambda one: one.kind) if several else (str,):
         for design in known:
-            if len(chosen) < MOST and kind(design) not in {kind(one) for one in chosen}:
+            if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
                 chosen.append(design)
     return [one for one in known if one in chosen]
 
 
 def _fabric(design: Design) -> str:
     return str(design.settings.get("fabric", ""))
+
+
+def _gpu(design: Design) -> str:
+    return str(design.settings.get(GPU, ""))
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
@@ -182,11 +193,17 @@ def _over(ratio: float, band: tuple[float, float] | None) -> str:
     if band is None:
         return f"{ratio - 1:+.1%}"
     low, high = (100 * (end - 1) for end in band)
-    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if low <= 100 * _SAME else ''}"
+    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if _reaches_the_best(band) else ''}"
+
+
+def _reaches_the_best(band: tuple[float, float]) -> bool:
+    return band[0] - 1 <= _SAME
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
     best = shown[0]
+    if any((band := one.over(best, column)[1]) is not None and _reaches_the_best(band) for one in shown[1:]):
+        yield UNTOLD
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
     lead, band = (math.inf, None) if other is None else other.over(best, column)
     if band is None and lead - 1 < _UNSURE:
@@ -199,10 +216,30 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
         yield f"By dollars of the network alone {frugal} leads."
-    yield from (_on_panels(one) for one in shown if one.mean[PANEL_COST] > 0)
+    yield from (_on_panels(one) for one in shown[:MOST] if one.mean[PANEL_COST] > 0)
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
         yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
+
+
+def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iterator[str]:
+    """A sentence on designs that have no line, and in what they differ from those that have one."""
+    hidden = [one for one in every if one not in shown]
+    if not hidden:
+        return
+    kinds = {one.kind for one in shown}
+    inside = [one for one in every if one.kind in kinds]
+    names = dict.fromkeys(name for one in inside for name in one.settings if name not in ("fabric", "ocs"))
+    varied = [name for name in names if _varies(inside, name)]
+    differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
+    gpus = ", optical switch and GPU" if any(GPU in one.settings for one in shown) else " and optical switch"
+    best = f"The best of every fabric{gpus}" if len(kinds) > 1 else "The best"
+    yield f"{best}, at most {most} lines; {len(hidden):,} more combinations{differ} are in the rows below."
+
+
+def _varies(every: Sequence[Design], name: str) -> bool:
+    by_kind = grouped([{"kind": one.kind, "value": one.settings.get(name)} for one in every], "kind")
+    return any(len({str(row["value"]) for row in own}) > 1 for own in by_kind.values())
 
 
 def _on_panels(design: Design) -> str:
@@ -232,14 +269,14 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
     for model, (column, every) in designs(rows, effective).items():
         if column != TOKEN_USD or len(every) < 2:
             continue
-        shown = _shown([one for one in every if one.mean[column] > 0])
+        shown = _shown([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
         bars, totals = [], []
         for place, one in enumerate(shown):
             price, look = one.mean[column], style.fabric(_fabric(one))
             text = f"{significant(price, 3)} $"
             bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
             totals.append((price, f"{text}: {one.choice}"))
-        names = [one.place for one in shown]
+        names = [one.kind for one in shown]
         panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
-    note = "The best design of every fabric and optical switch; less is better."
+    note = "The best design of every fabric, optical switch and GPU; less is better."
     return Chart("What a token costs", note, [], panels) if panels else None

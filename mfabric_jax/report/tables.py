@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.bands import HIGH, LOW
+from mfabric_jax.bands import HIGH, LOW, draw_columns
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
@@ -132,9 +132,19 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
     else:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
-    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *ranking.remarks, ""]
+    filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
+    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *filled, ""]
     what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    return "\n".join([_heading(grid, model), "", *best, fill(what, on_screen(WIDTH)), plain(lines, columns)]) + costs
+    said = [fill(_band_words(grid, model), on_screen(WIDTH))] if band else []
+    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
+    return "\n".join([_heading(grid, model), "", *best, *table]) + costs
+
+
+def _band_words(grid: Grid, model: str) -> str:
+    own = [row for (name, _, _), row in grid.cells.items() if name == model]
+    draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
+    of_traffic = f" and over {draws + 1} draws of traffic" if draws else ""
+    return f"band: with slower and faster kernels and links, as measurements spread{of_traffic}; not over seeds of rows"
 
 
 def _heading(grid: Grid, model: str) -> str:

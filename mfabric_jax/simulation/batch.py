@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         each = f"{self.device_bytes / 2**20:.1f} MiB on each of {self.devices}"
-        return f"{self.cases} cases, {self.at_once} at once, {each} device(s), compiled in {self.compile_s:.1f} s"
+        return f"{self.cases:,} cases, {self.at_once:,} at once, {each} device(s), compiled in {self.compile_s:.1f} s"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.extras import extra
+from mfabric_jax.fabric.parts_list import own_prices
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.notebooks import Rows
@@ -88,11 +89,14 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
-        """The rows as columns, each [N]; unknown numbers are nan."""
+    def columns(
+        self, before: Callable[[Estimate], None] | None = None, solved: Callable[[int], None] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The rows as columns, each [N]; unknown numbers are nan. `solved` is called with the number of cases that are
+        solved by themselves."""
         (group, *more) = self.groups
         if more or not isinstance(group.work, Points):
-            rows = self.rows(before=before)
+            rows = self.rows(solved and (lambda scenario: solved(len(scenario.bandwidths))), before)
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: column_of([row.get(name) for row in rows]) for name in names}
         (block,) = self.cases.blocks
@@ -216,6 +220,8 @@ def effective(asked: Cases) -> dict[str, Any]:
     why = {path: text for resolved in each for path, text in resolved.why.items()}
     found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
+    files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
+    found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
     return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
 
 

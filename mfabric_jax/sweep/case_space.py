@@ -119,13 +119,18 @@ class CaseSpace:
         paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
         return {name: path for name, path in paths.items() if path.exists()}
 
-    def made(self, part: CasePart, before: Callable[[Estimate], None] | None = None) -> tuple[dict, dict]:
+    def made(
+        self,
+        part: CasePart,
+        before: Callable[[Estimate], None] | None = None,
+        solved: Callable[[int], None] | None = None,
+    ) -> tuple[dict, dict]:
         """Columns of the rows of a part, and the footer of its file."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
         footer = {"command": "sweep", "part": part.number} | effective(some)
         if len(part.rows) > LISTED:
             footer["resolved"] |= {path: f"{len(part.rows)} values" for path in part.block.columns}
-        return {INDEX: part.rows} | Results(some).columns(before), footer
+        return {INDEX: part.rows} | Results(some).columns(before, solved), footer
 
 
 def _short(stated: dict[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Sweep:
         named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
         return {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
 
-    def made(self, part: "Part", before: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def made(self, part: "Part", before: Any = None, solved: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The columns of a part's rows, and the footer of its file."""
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)

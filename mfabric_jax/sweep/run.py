@@ -25,13 +25,19 @@ OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_m
 
 
 class Progress(NamedTuple):
-    """Progress of a `sweep`: rows done (`found`: before this call) of all; `again`: why parts are made again."""
+    """Progress of a `sweep`: rows done (`found`: before this call) of all; `again`: why parts are made again.
+
+    `files` of this call, of which `files_found` were there; `solved`: rows of the file that is being made.
+    """
 
     done: int
     found: int
     rows: int
     estimate: Estimate | None = None
     again: tuple[str, ...] = ()
+    files: int = 0
+    files_found: int = 0
+    solved: int = 0
 
 
 def sweep(
@@ -72,7 +78,7 @@ def sweep(
     todo = [part for part in mine if part.number in faults]
     rows = sum(len(part.rows) for part in mine)
     found = rows - sum(len(part.rows) for part in todo)
-    now = Progress(found, found, rows, None, again)
+    now = Progress(found, found, rows, None, again, len(mine), len(mine) - len(todo))
 
     def tell(**changes) -> None:
         nonlocal now
@@ -81,7 +87,7 @@ def sweep(
             progress(now)
 
     def finished(part: Any) -> None:
-        tell(done=now.done + len(part.rows))
+        tell(done=now.done + len(part.rows), solved=0)
 
     tell()
     maker = Maker(config, place)
@@ -90,7 +96,7 @@ def sweep(
             run_on_ray(maker, todo, workers, finished)
         else:
             for part in todo:
-                maker.make(part, lambda estimate: tell(estimate=estimate))
+                maker.make(part, lambda estimate: tell(estimate=estimate), lambda rows: tell(solved=now.solved + rows))
                 finished(part)
     except InputError:
         if claimed:
@@ -130,10 +136,16 @@ class Maker:
     def __init__(self, config: Any, folder: SweepFolder):
         self.config, self.folder = config, folder
 
-    def make(self, part: Any, before: Callable[[Estimate], None] | None = None) -> None:
-        """Computes and writes one part; `before` is called with the estimate of every program."""
+    def make(
+        self,
+        part: Any,
+        before: Callable[[Estimate], None] | None = None,
+        solved: Callable[[int], None] | None = None,
+    ) -> None:
+        """Computes and writes one part; `before` is called with the estimate of every program, `solved` with the number
+        of rows that are solved one by one."""
         drop_programs_if_crowded()
-        columns, footer = self.config.made(part, before)
+        columns, footer = self.config.made(part, before, solved)
         self.folder.write(part.number, columns, footer)
 
 

@@ -24,6 +24,7 @@ WORDS = {  # of a command line
     "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
     "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
     "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
+    "--set run.seed=1,run.draws=2": "takes one path, got run.seed and run.draws; give --set once for each.",
     "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
     "--nic-gbps": "option --nic-gbps needs a value behind it; --help says which.",
     "--changed=yes": "option --changed takes no value, got 'yes'.",

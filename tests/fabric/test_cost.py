@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax import fabric
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.cost import Watts, packaged
-from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs
+from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs, own_prices
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price
 from mfabric_jax.workload.gpus import GPUS
 
@@ -251,6 +251,11 @@ def test_one_entry_of_ones_own_leaves_the_others(tmp_path):
     assert own.prices == usual.prices
     assert own.server_of("H100-SXM") is own.server_of("a GPU that nobody lists") is own.servers["hgx"]
     assert own.server_of("A100-80GB-SXM") is own.servers["dgx-a100"]
+    changed = own_prices(file_of(tmp_path, text))
+    assert changed["gpus.H100-SXM.usd"] == (20000, usual.gpus["H100-SXM"].usd)
+    assert changed["running.pue"] == (1.1, usual.running.pue)
+    assert [*changed] == ["gpus.H100-SXM.usd", "servers.hgx.watts", "running.pue", "watts.panel_port"]
+    assert own_prices(file_of(tmp_path, f"[running]\npue = {usual.running.pue}\n")) == {}
 
 
 def test_a_switch_changes_the_price_and_power_of_its_ports(tmp_path):

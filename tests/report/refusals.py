@@ -6,6 +6,7 @@ import tempfile
 import numpy as np
 
 from mfabric_jax import report
+from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Network
 from mfabric_jax.report import Asked, comparison, figures, html_report, query, read_rows, write_rows
 from mfabric_jax.report.figures.clusters import build_fabric
@@ -22,8 +23,7 @@ PNG = FOLDER / "none.png"
 ONES, NONE = np.ones((3, 3)), np.zeros(0)
 SPANS = [{"rank": -1, "track": "critical path", "begin_s": 0.0, "end_s": 1.0}]
 write_rows([{"fabric": "x", "cost": 1.0, "pooled": True}], FOLDER / "asked" / "rows.parquet", {})
-write_rows([{"a": 1.0}], FOLDER / "one.parquet", {})
-write_rows([{"a": "x"}], FOLDER / "two.parquet", {})
+write_rows([{"fabric": "x", "iteration_s": s} for s in (1.0, 2.0)], FOLDER / "two" / "rows.parquet", {})
 (FOLDER / "broken.parquet").write_text("PAR1")
 (FOLDER / "folder.json").mkdir()
 (FOLDER / "twice.csv").write_text("a,b,a\n1,2,3\n")
@@ -35,6 +35,10 @@ def tree():
 
 def asked(**how):
     return lambda: query([FOLDER / "asked"], Asked(**how))
+
+
+def two(**how):
+    return lambda: query([FOLDER / "two"], Asked(**how))
 
 
 def files(*names):
@@ -75,12 +79,15 @@ REFUSED = [
     (lambda: write_rows([{"x": np.ones(2)}], FOLDER / "r.csv", {}), "column 'x' holds"),
     (lambda: read_rows(FOLDER / "rows.txt"), "allowed: .csv, .parquet."),
     (lambda: read_rows(FOLDER / "absent.csv"), "No such file"),
-    (lambda: read_rows(FOLDER / "broken.parquet"), "broken.parquet' does not hold rows"),
+    (
+        lambda: read_rows(FOLDER / "broken.parquet"),
+        "broken.parquet' does not hold rows",
+    ),
     (lambda: read_rows(FOLDER / "twice.csv"), "does not hold rows (two columns are called 'a'); give a file"),
     (files("folder.json"), "holds no .parquet file of rows; give a folder"),
-    (files("one.parquet", "two.parquet"), "columns of other kinds under the same name"),
     # questions
     (asked(where=["fabrik = x"]), "column 'fabrik' is unknown (did you mean 'fabric'?)"),
+    (lambda: one_of("column", "gpu", ["gpus", "gpu.name"]), "column 'gpu' is unknown (did you mean 'gpu.name'?)"),
     (asked(where=["cost =< 3"]), "a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'cost =< 3'"),
     (asked(where=["cost > dear"]), "column cost holds numbers, got 'dear'"),
     (asked(where=["cost > 1|2"]), "several values go with = and != only, got 'cost > 1|2'"),
@@ -88,5 +95,8 @@ REFUSED = [
     (asked(by=["fabric"], measures=["cost:most"]), "measure 'most' is unknown"),
     (asked(by=["fabric"], measures=["fabric:mean"]), "column fabric must hold numbers here, got string"),
     (asked(measures=["cost:mean"]), "measures are of groups; name columns to group by, got cost:mean alone"),
+    (asked(over="fabric = x"), "over gives ratios of groups; name columns to group by, got over 'fabric = x' alone."),
+    (asked(over="fabric = y", by=["fabric"], measures=["cost"]), "over 'fabric = y' needs a row that fulfils it"),
+    (two(over="fabric = x", by=["fabric"]), "one row for each to compare, got 2 rows; add conditions to where."),
     (asked(sort="cost:high"), "sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
 ]

@@ -8,8 +8,9 @@ from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
-from mfabric_jax.report.grid import arrange
+from mfabric_jax.report.grid import arrange, last_word
 from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
+from mfabric_jax.report.memory import memory_of_models
 from tests.report import synthetic
 
 ONE = {"models": ("llama-moe",)}
@@ -122,6 +123,26 @@ def test_series_are_told_apart():
     shades = list(style.series_looks(arrange(every).series).values())
     assert [look.label for look in shades] == ["mFabric, a", "mFabric, b", "mFabric, c", "mFabric, d"]
     assert len({(look.colour, look.hollow) for look in shades}) == 4
+
+
+def test_a_label_calls_a_setting_by_what_says_something():
+    rows = [
+        row | {"gpu.name": gpu} for gpu in ("H100-SXM", "B200") for row in synthetic.rows(fabrics=["topoopt"], **ONE)
+    ]
+    assert [series.settings for series in arrange(rows).series] == [("gpu H100-SXM",), ("gpu B200",)]
+    paths = ("circuits.span.length", "network.mfabric.optical_degree", "gpu.name", "name")
+    assert [*map(last_word, paths)] == ["span", "optical_degree", "gpu", "name"]
+
+
+def test_memory_has_a_bar_for_every_set_up():
+    sizes = dict.fromkeys(style.MEMORY, 1.0) | {"memory_gb": 7.0, "gpu_memory_gb": 80.0}
+    one = synthetic.rows(fabrics=["fat-tree", "mfabric"], bandwidths=(100,), **ONE)
+    every = [(gpu, tp) for gpu in ("H100-SXM", "H200-SXM", "B200-HGX") for tp in range(1, 6)]
+    rows = [row | sizes | {"gpu.name": gpu, "tp": tp, "job.parallel.tp": tp} for gpu, tp in every for row in one]
+    labels = [f"llama-moe, {gpu}, tp {tp}" for gpu, tp in every]
+    chart = memory_of_models(arrange(rows))
+    assert [panel.names for panel in chart.panels] == [labels[:12]]
+    assert chart.note.endswith(f"Not shown: 3 more set-ups ({'; '.join(labels[12:])}).")
 
 
 def test_colours_can_be_seen_in_both_themes():

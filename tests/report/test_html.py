@@ -211,6 +211,31 @@ def test_a_design_space_is_a_cloud_of_points_and_a_very_large_one_keeps_its_fron
     assert any(tip.endswith(": 1.000 s, 1.00 M$") for tip in tips(chart))
 
 
+def test_a_page_of_many_series_shows_the_best_of_every_fabric_and_gpu_and_folds_the_rest(page):
+    one = synthetic.whole_clusters(synthetic.rows(fabrics=("fat-tree", "mfabric"), models=("llama-moe",)))
+    rows = [
+        row
+        | {"gpu.name": gpu, "delay_s": delay, "network.paths": f"way {delay}"}
+        | {name: row[name] * delay for name in ("iteration_s", "usd_per_million_tokens")}
+        for gpu in ("H100-SXM", "B200-HGX")
+        for delay in (1.0, 1.1, 1.2, 1.3)
+        for row in one
+    ]
+    effective = {"own_prices": {"a/own.toml": {"ocs_port": [300, 520]}}}
+    text = page(rows, effective)
+    summary = text.partition("<h2>Charts</h2>")[0]
+    best = re.findall("<td>(.*?)</td>", summary)
+    for fabric, gpu in itertools.product(("fat-tree", "mfabric"), ("H100-SXM", "B200-HGX")):
+        assert any(design.startswith(fabric) and gpu in design for design in best)
+    assert "Prices of own.toml: ocs_port 300 (usually 520)." in plain_words(summary)
+    assert "Charts show 6 of 16 series: of every fabric and GPU the one with the least usd_per" in plain_words(text)
+    (chart,) = (chart for title, chart in charts(text).items() if title == "Price of tokens against bandwidth")
+    assert len(tips(chart)) == 6 * 4
+    summaries = re.findall("<summary>(.*?)</summary>", text)
+    assert any(said.startswith("More charts: ") for said in summaries)
+    assert any(said.startswith("64 rows, ") for said in summaries)
+
+
 def test_answers_stand_before_everything_else(page):
     text = page([{"a": 1}], answers={f"How {EVIL}?": ["So.", EVIL]})
     assert EVIL not in text

@@ -22,6 +22,7 @@ ROWS = synthetic.rows(("fat-tree", "nvl72", "mfabric"), ("llama-moe", "deepseek-
 READ = 4.5  # contrast that text needs (WCAG 2.1, 1.4.3)
 HEARD = "<script>window.heard = []; addEventListener('error', (event) => heard.push(event.message));</script>"
 TOOLS = """
+document.querySelectorAll("details").forEach((one) => { one.open = true; });
 const all = (selector) => [...document.querySelectorAll(selector)];
 const place = (name) => all("#rows th").findIndex((th) => th.textContent === name);
 const click = (name) => all("#rows th button")[place(name)].click();

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from mfabric_jax.parts import SweepFolder
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.grid import unbeaten
+from mfabric_jax.report.query import pairing
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -64,6 +66,37 @@ def test_groups_and_their_measures(folder):
     assert set(usual[0]) == {"fabric", "rows", "iteration_s_mean"}
 
 
+def test_the_spread_of_a_sample_and_of_its_mean(tmp_path):
+    """Standard deviation by n - 1; Student's t of 2 degrees of freedom at 97.5 % is 4.302653."""
+    values = {"a": [1.0, 2.0, 4.0, None], "b": [5.0], "c": [None]}
+    write_rows([{"of": of, "x": x} for of, some in values.items() for x in some], tmp_path / "rows.parquet", {})
+    rows, _ = query([tmp_path], Asked(by=["of"], measures=["x:std", "x:ci95", "x:mean"]))
+    std = statistics.stdev([1, 2, 4])
+    assert [row["x_std"] for row in rows] == [pytest.approx(std), None, None]
+    assert [row["x_ci95"] for row in rows] == [pytest.approx(4.302653 * std / 3**0.5, rel=1e-6), None, None]
+
+
+def seeded(policies=("greedy", "uniform", "own"), seeds=(0, 1, 2)):
+    """Rows of policies on the same seeds, at times that depend on both; what a policy brings differs with it."""
+    return [
+        {"configuration": at, "policy": policy, "routing": "relay" if policy == "own" else "unsplit"}
+        | {"iteration_s": (1 + seed) * (1 + at // len(seeds)) + 0.1 * seed * (policy == "own"), "run.seed": seed}
+        for at, (policy, seed) in enumerate(itertools.product(policies, seeds))
+    ]
+
+
+def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
+    write_rows([*seeded(), seeded()[-1] | {"run.seed": 9}], tmp_path / "rows.parquet", {})
+    asked = Asked(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"], over="policy = greedy")
+    rows, _ = query([tmp_path], asked)
+    own = [(3 * (1 + seed) + 0.1 * seed) / (1 + seed) for seed in range(3)]
+    assert [row["iteration_s_over_mean"] for row in rows] == [1.0, 2.0, pytest.approx(statistics.mean(own))]
+    half = 4.302653 * statistics.stdev(own) / 3**0.5
+    assert [row["iteration_s_over_ci95"] for row in rows] == [0.0, 0.0, pytest.approx(half, rel=1e-6)]
+    said = "ratios are over the row with policy = greedy and the same run.seed. 1 of 10 rows have no such row and no"
+    assert pairing([tmp_path], asked) == f"{said} ratio."
+
+
 def test_the_front_of_all_and_of_every_group(folder):
     asked = ["cost", "iteration_s"]
     priced = [row for row in made() if row["cost"] is not None]
@@ -104,6 +137,27 @@ def test_files_of_any_kind_together(folder, tmp_path):
     assert config == {"seed": 0}
     write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})  # whole numbers of any size are compared
     assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
+
+
+def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
+    """Also where an older sweep wrote it as numbers, and in a column that no file fills."""
+    empty, link = np.full(2, np.nan), np.array(["a 0 -> b 1", None], object)
+    places = SweepFolder(tmp_path, {"parts": 3})
+    places.claim()
+    for number, columns in enumerate(
+        [
+            {"busiest_link": empty, "use": empty, "tpot_s": empty, "at": np.array([0.5, 1.0])},
+            {"busiest_link": link, "use": np.array([True, False]), "tpot_s": np.array([None] * 2), "at": empty},
+            {"busiest_link": np.array([None] * 2), "use": empty, "at": np.array(["measured", "measured"], object)},
+        ]
+    ):
+        places.write(number, columns, {})
+    rows, _ = query([tmp_path], Asked())
+    assert [row["busiest_link"] for row in rows] == [None, None, "a 0 -> b 1", None, None, None]
+    assert [row["use"] for row in rows] == [None, None, True, False, None, None]
+    assert [row["tpot_s"] for row in rows] == [None] * 6
+    assert [row["at"] for row in rows] == ["0.5", "1", None, None, "measured", "measured"]  # text, as in a CSV
+    assert len(query([tmp_path], Asked(where=["busiest_link = a 0 -> b 1", "use = true"]))[0]) == 1
 
 
 def test_files_of_other_settings_are_told_apart(tmp_path):

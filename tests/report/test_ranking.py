@@ -42,6 +42,8 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
     ]
     assert [ranking.lines[0][name] for name in ("kJ/Mtok", "s", "cluster M$")] == [2000, 11, 20]
     assert ranking.remarks == [
+        "The best of every fabric and optical switch, at most 5 lines; 3 more combinations that differ in "
+        "optical_degree, nic_gbps are in the rows below.",
         "Fastest is mfabric with rotornet, 400 Gbps, optical_degree 6: 8.000 s an iteration.",
         "By dollars of the network alone mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
         "Without dollars a token: mfabric with rotornet.",

@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax import Case, InputError, cases, simulate
 from mfabric_jax.case import grid
 from mfabric_jax.case.layers import layers_of, merged
-from mfabric_jax.parts import CONFIG
+from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report.query import without_values
 from mfabric_jax.sweep import sweep
@@ -209,14 +209,28 @@ def test_another_sweep_and_a_folder_of_0_1_are_refused(tmp_path):
     folder = tmp_path / "rows"
     asked, other = (space({GBPS: some}, {FABRIC: "fat-tree"}) for some in ([100.0, 200.0], [100.0, 400.0]))
     sweep(asked, folder)
-    check_refused(r"holds another sweep: stated was .*; give another folder", sweep, other, folder)
+    change = r"stated\.network\.nic_gbps was \[100\.0, 200\.0\], now \[100\.0, 400\.0\]"
+    check_refused(rf"holds another sweep: {change}; give another folder", sweep, other, folder)
     few = CaseSpace(dataclasses.replace(asked.asked, rules={"rows_per_file": 5}))
-    check_refused(r"holds another sweep: rules was .*now .*5.*", sweep, few, folder)
+    check_refused(r"holds another sweep: rules\.rows_per_file was None, now 5; give", sweep, few, folder)
     (tmp_path / "old").mkdir()
     old = {"evaluate": "iteration", "fixed": {"model": MODEL}, "grid": {"nic_gbps": [100, 200]}, "version": "0.1.0"}
     (tmp_path / "old" / CONFIG).write_text(json.dumps(old))
     check_refused(r"was begun by mfabric 0\.1, which named .*; give another folder\.", sweep, other, tmp_path / "old")
     assert [path.name for path in (tmp_path / "old").iterdir()] == [CONFIG]
+
+
+def test_what_differs_between_two_sweeps_is_said_by_path_and_shortly(tmp_path):
+    before, after = (
+        [{"name": name, "circuits.policy": policy, "network.graph": "x" * long} for name, policy in policies.items()]
+        for policies, long in (({"a": "greedy", "b": "uniform"}, 9), ({"a": "greedy", "b": "random"}, 900))
+    )
+    SweepFolder(tmp_path, {"variants": before, "cases": "12", "parts": 1}).claim()
+    with pytest.raises(InputError) as refused:
+        SweepFolder(tmp_path, {"variants": after, "cases": "34", "parts": 1}).claim()
+    assert "variants.b.circuits.policy was 'uniform', now 'random'; variants.b.network" in str(refused.value)
+    assert "cases was" not in str(refused.value)
+    assert len(str(refused.value)) < 500
 
 
 def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():

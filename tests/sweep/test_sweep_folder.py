@@ -155,7 +155,9 @@ def test_a_killed_sweep_goes_on(whole, tmp_path):
 def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     check_refused(r"cannot write into .*file' \(", sweep, exchanges(), tmp_path / "file")
-    with pytest.raises(InputError, match=r"holds another sweep: fixed was .*; give another folder"):
+    with pytest.raises(
+        InputError, match=r"holds another sweep: fixed\.policy was .*, now 'greedy'.*; give another folder"
+    ):
         sweep(exchanges(fixed={"policy": "greedy"}), copied)
     with monkeypatch.context() as patched:
         patched.setattr(mfabric_jax, "__version__", "999")
@@ -171,7 +173,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
     sweep(config, tmp_path / "rows")
     assert sweep(config, tmp_path / "rows")
     mine.write_text(mine.read_text() + "# other\n")
-    check_refused("holds another sweep: files was", sweep, config, tmp_path / "rows")
+    check_refused("holds another sweep: files..*mine.py:mine was '", sweep, config, tmp_path / "rows")
 
 
 def test_a_folder_is_released_where_its_sweep_is_refused_before_any_row(tmp_path, monkeypatch, copied):

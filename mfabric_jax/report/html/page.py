@@ -5,7 +5,7 @@ import importlib.resources
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from mfabric_jax.atomic import check_file, replacing, suffix
@@ -15,11 +15,12 @@ from mfabric_jax.report.grid import Rows, grouped, numeric, textual, unround, va
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
-from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
+from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
+_OPEN = 300  # cells of a table that is not folded
 _PLAIN = 1_000_000  # below it round numbers are written as they are
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MADE = {
@@ -30,6 +31,7 @@ _MADE = {
     "device": ", on {}",
     "dtype": ", in {}",
 }
+_MOST_PRICES = 12  # that a sentence names
 _VIEWPORT = "width=device-width, initial-scale=1"
 
 
@@ -129,8 +131,8 @@ def _file(name: str) -> str:
 
 def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
     """What ran and the results: rankings of each model, contents of rows, remarks, the machine."""
-    ranked = "".join(_ranking(model, ranking) for model, ranking in rankings(rows, effective).items())
-    told = [*not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
+    ranked = "".join(_ranking(model, ranking) for model, ranking in rankings(rows, effective, MOST_OF_PAGE).items())
+    told = [*own_prices(effective), *not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
     return ranked + _held(rows) + bullets(told) + _provenance(rows, effective)
 
 
@@ -150,16 +152,26 @@ def _ranking(model: str, ranking: Ranking) -> str:
 
 
 def _held(rows: Rows) -> str:
-    lines = []
+    lines, varied = [], []
     if "model" in rows[0]:
         jobs = {str(model): ", ".join(job_words(own)) for (model,), own in grouped(rows, "model").items() if model}
         lines = [tag("li", tag("strong", words(model)), words(f": {job}")) for model, job in jobs.items() if job]
     for name in textual(rows):
         if len(values := values_in(rows, name)) > 1:
-            lines.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
-    return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + (
-        tag("ul", *lines) if lines else ""
-    )
+            varied.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
+    jobs = tag("ul", *lines) if lines else ""
+    names = tag("details", tag("summary", "Words in which rows differ"), tag("ul", *varied)) if varied else ""
+    return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + jobs + names
+
+
+def own_prices(effective: Mapping[str, Any]) -> list[str]:
+    """A sentence for each file of prices: its values that are not the usual ones."""
+    said = []
+    for file, values in (effective.get("own_prices") or {}).items():
+        each = [f"{name} {own} (usually {usual})" for name, (own, usual) in values.items()]
+        more = f" and {len(each) - _MOST_PRICES} more" if len(each) > _MOST_PRICES else ""
+        said.append(f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or 'the usual ones'}{more}.")
+    return said
 
 
 def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
@@ -191,14 +203,19 @@ def _table(rows: Rows) -> str:
     count = tag("output", numerals.many(len(rows), "row"), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
     tools = tag("div", field, count, class_="tools")
-    return _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
+    inside = _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
+    if len(rows) * len(shown) <= _OPEN:
+        return inside
+    named = f"{numerals.many(len(rows), 'row')}, {numerals.many(len(shown), 'column')} to sort and filter"
+    return tag("details", tag("summary", named), inside)
 
 
 def _alike(rows: Rows, names: list[str]) -> str:
     if not names:
         return ""
     pairs = [tag("div", tag("dt", words(name)), tag("dd", words(_column(rows[:1], name)[1][0]))) for name in names]
-    return tag("p", "The same in every row:", class_="note") + tag("dl", *pairs, class_="alike")
+    named = f"The same in every row: {numerals.many(len(names), 'column')}"
+    return tag("details", tag("summary", named), tag("dl", *pairs, class_="alike"))
 
 
 def _heading(name: str, number: bool) -> str:

@@ -31,6 +31,9 @@ _GLYPHS |= {
     "3": "≺≺",
     "4": "≻≻",
 }
+_BESIDE = ("token_energy", "memory", "pareto")  # charts of a comparison that are folded
+_OPEN = 2  # charts of a varied number that are not folded
+_MOST_SERIES = 12  # of a chart
 _SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
 _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}
@@ -38,20 +41,27 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
-    drawn, why, compared = [], [], False
+    drawn, folded, why, compared = [], [], [], False
     try:
-        found, why = compared_charts(rows)
-        drawn, compared = list(found.values()), bool(found)
+        found, why = compared_charts(rows, _MOST_SERIES)
+        beside = [name for name in _BESIDE if name in found and not (name == "pareto" and "cluster_cost" not in found)]
+        drawn, compared = [chart for name, chart in found.items() if name not in beside], bool(found)
+        folded = [found[name] for name in beside]
     except InputError as reason:
         if {TIME, "fabric"} <= rows[0].keys():
             why = [f"No charts of a comparison: {reason}"]
     if not compared:
         with contextlib.suppress(InputError):  # no cell for every row: a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
-    drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
-    drawn = drawn or [plainest(rows)]
+    varied = sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
+    drawn, folded = [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]]
     with style.look(**_RC, **charts.LITERAL):
-        return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in why)])
+        more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""
+        return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
+
+
+def _named(folded: Sequence[Chart]) -> str:
+    return words("More charts: ", "; ".join(chart.title for chart in folded))
 
 
 def _markup(chart: Chart) -> str:
@@ -101,6 +111,7 @@ def _themed(svg: str) -> str:
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
     inside = re.sub(r"<!--.*?-->|<style.*?</style>|font-family: [^;\"]*;? ?", "", inside, flags=re.S)
     inside = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", inside)
+    inside = re.sub(r"(\d\.\d\d)\d+", r"\1", inside)  # a hundredth of a pixel
     inside = re.sub(r"#[0-9a-f]{6}\b", lambda found: hue(found[0]), inside)
     return re.sub(r"\s*\n\s*", " ", inside).replace("> <", "><")
 
