@@ -713,7 +713,17 @@ class FailureSettings(Group, frozen=True):
             " plane, plane-link, switch (open: those that the fabric has)."
         ),
     ] = None
-    stage: Annotated[Natural | None, doc("The pipeline stage that is hit (open: the busiest).")] = None
+    stage: Annotated[
+        Literal["busiest"] | Natural | None,
+        doc("The pipeline stage that is hit: by number, or busiest (open: the one where it costs most)."),
+    ] = None
+    gpu_remedy: Annotated[
+        Literal["cheaper", "spare-gpu", "spare-server"],
+        doc(
+            "For a broken GPU: its work moves to a GPU of a spare server, or that takes over the whole server; cheaper:"
+            " what slows the iteration less."
+        ),
+    ] = "cheaper"
     server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
     iteration: Annotated[Natural, doc("First iteration that suffers.")] = 0
     rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None
