@@ -35,6 +35,7 @@ _CASES = (
     *("recipe", "rank_load_over_mean", "region_servers", "first", "decision_s", "expert_load", "placement"),
     *("dispatch", "dropped_share", "compute_source", "traffic", "iterations", "dtype", *_MEMORY),
     *("replicas", "slowest_over_mean", *_FLOWS, "low_s", "high_s"),
+    *("training_tokens", "training_days", "training_low_days", "training_high_days", "training_usd", "training_kwh"),
     *("slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"),
 )
 _SERVED = (

@@ -225,6 +225,10 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 class Job(Group, frozen=True):
     """How the model is trained."""
 
+    training_tokens: Annotated[
+        Amount | None,
+        doc("Tokens of a whole training, whose days, dollars and energy are told then."),
+    ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     precision: PrecisionSettings = PrecisionSettings()

@@ -10,7 +10,6 @@ from typing import Any
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
-
 LOST = {  # of a month: failures x (hours a stop + repair hours x (1 - 1 / (1 + slow-down)))
     "devices": "devices",
     "failures_per_month": "failures",
@@ -41,7 +40,9 @@ def lost_months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[st
         if row.get("lost_hours_per_month") is not None:
             lost.setdefault(_where(row), []).append(row)
     for where, some in lost.items():
-        total, stopped = (sum(row[name] for row in some) for name in ("lost_hours_per_month", "stopped_hours_per_month"))
+        total, stopped = (
+            sum(row[name] for row in some) for name in ("lost_hours_per_month", "stopped_hours_per_month")
+        )
         yield (
             f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(some)} kinds: {stopped:.3g} h "
             f"as the job stops (half a checkpoint interval and the restart), {total - stopped:.3g} h as it runs slower."

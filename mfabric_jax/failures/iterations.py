@@ -156,7 +156,9 @@ def failures(
             every = [_worst(config, one, remedy, healthy, before) for remedy in config.remedies_of(kind)]
             hit = min(every, key=lambda each: each.failed_s(since))
             row = row_of(config, one, kind, hit.stage, before, hit.after)
-            why = faster_by(healthy, hit.solved, hit.stage, hit.left, row["slow_down"], row["routing"] == "unsplit", since)
+            why = faster_by(
+                healthy, hit.solved, hit.stage, hit.left, row["slow_down"], row["routing"] == "unsplit", since
+            )
             if progress:
                 progress(f"{one.workload.model}: {kind}")
             yield row | {"remedy": hit.remedy(kind), "faster_by": why}
@@ -191,9 +193,7 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
     return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
 
 
-def _broken(
-    config: Failures, one: Scenario, kind: str, stages: list[int]
-) -> Iterator[tuple[int, Degraded, Exchanges]]:
+def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
     """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
     for place, stage in enumerate(stages):
         if place == 0 or one.fabric.over_graph or left.stays:  # else all stages lose the same

@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from textwrap import fill
 from typing import Any
 
@@ -134,7 +135,25 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
     best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *ranking.remarks, ""]
     what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    return "\n".join([_heading(grid, model), "", *best, fill(what, on_screen(WIDTH)), plain(lines, columns)]) + costs
+    told = [_heading(grid, model), "", *best, fill(what, on_screen(WIDTH)), plain(lines, columns)]
+    return "\n".join(told) + costs + _training(grid, model, present, detail)
+
+
+def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:
+    """A line per fabric on the whole training, where its tokens are known."""
+    lines, tokens = [], 0.0
+    for series in present:
+        of = partial(grid.value, model, series, detail)
+        if (days := of("training_days")) is None:
+            continue
+        tokens = of("training_tokens") or 0.0
+        ends = [of(f"training_{end}_days") or 0.0 for end in ("low", "high")]
+        band = None if not all(ends) or ends[0] == ends[1] else " to ".join(significant(end, 3) for end in ends)
+        usd, kwh = of("training_usd"), of("training_kwh")
+        line = {"days": days, "band": band, "M$": usd and numerals.millions(usd), "MWh": kwh and kwh / 1000}
+        lines.append({"fabric": series.named(series.fabric)} | line)
+    shown = ["fabric", *(Column(name, digits=3) for name in ("days", "band", "M$", "MWh"))]
+    return f"\n\na training of {tokens:.4g} tokens at {detail:g} Gbps\n{plain(lines, shown)}" if lines else ""
 
 
 def _heading(grid: Grid, model: str) -> str:
