@@ -14,7 +14,7 @@ from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import significant
-from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
+from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
 
 WIDTH = 100  # of a table where the terminal is not narrower
 _NARROWEST = 40
@@ -75,8 +75,8 @@ def ranking_cells(ranking: Ranking) -> list[list[str]]:
     return [_printed(ranking.lines, column) for column in _ranked(ranking)]
 
 
-def _ranked(ranking: Ranking) -> list[Column]:
-    return [Column(name, digits=3) for name in ranking.lines[0]]
+def _ranked(ranking: Ranking, without: Sequence[str] = ()) -> list[Column]:
+    return [Column(name, digits=3) for name in ranking.lines[0] if name not in without]
 
 
 def comparison(rows: Rows) -> str:
@@ -133,7 +133,9 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
     else:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
-    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *ranking.remarks, ""]
+    best = (
+        [] if ranking is None else [plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *ranking.remarks, ""]
+    )
     what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
     told = [_heading(grid, model), "", *best, fill(what, on_screen(WIDTH)), plain(lines, columns)]
     return "\n".join(told) + costs + _training(grid, model, present, detail)
