@@ -161,7 +161,7 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
 def _heading(grid: Grid, model: str) -> str:
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
-    facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
+    facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
     return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
 
 
