@@ -88,7 +88,8 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
     if kind in ("link", "plane-link"):  # light goes through an optical switch of a rail: a transceiver at the NIC
         return _sum(at("transceiver", 1 if one.group.phases else 2), at("fibre", 1))
     if kind == "switch":
-        return at("switch_port", config.case.network.radix)
+        box = prices.switch_for(one.bandwidths[0])
+        return at("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
         return usd_of_gpu(one.settings)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
