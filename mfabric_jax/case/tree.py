@@ -724,8 +724,8 @@ class FailureSettings(Group, frozen=True):
     gpu_remedy: Annotated[
         Literal["cheaper", "spare-gpu", "spare-server"],
         doc(
-            "For a broken GPU: its work moves to a GPU of a spare server, or that takes over the whole server; cheaper:"
-            " what slows the iteration less."
+            "A broken GPU: a GPU of a spare server takes its work (spare-gpu), or a spare server takes over its whole"
+            " server; cheaper: what slows the iteration less."
         ),
     ] = "cheaper"
     server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
