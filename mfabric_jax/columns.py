@@ -35,6 +35,7 @@ _CASES = (
     *("recipe", "rank_load_over_mean", "region_servers", "first", "decision_s", "expert_load", "placement"),
     *("dispatch", "dropped_share", "compute_source", "traffic", "iterations", "dtype", *_MEMORY),
     *("replicas", "slowest_over_mean", *_FLOWS, "low_s", "high_s"),
+    *("training_tokens", "training_days", "training_low_days", "training_high_days", "training_usd", "training_kwh"),
     *("slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"),
 )
 _SERVED = (
@@ -74,7 +75,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("model", "fabric", "network.graph", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use"),
         *("stage", "server", "at", "iterations", "healthy_s", "failed_s", "slow_down", "run_slow_down", "faster_by"),
         *("spare_network_usd", "spare_usd", "spare_part_usd", "devices"),
-        *("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available", "published"),
+        *("remedy", "failures_per_month", "repair_hours", "hours_a_stop", "stopped_hours_per_month"),
+        *("slower_hours_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available", "published"),
         *(f"healthy_{part}" for part in _PARTS),
         *(*_PARTS, *_JOB, "dtype"),
     ),

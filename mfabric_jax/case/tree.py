@@ -225,6 +225,10 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 class Job(Group, frozen=True):
     """How the model is trained."""
 
+    training_tokens: Annotated[
+        Amount | None,
+        doc("Tokens of a whole training, whose days, dollars and energy are told then."),
+    ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     precision: PrecisionSettings = PrecisionSettings()
@@ -713,7 +717,17 @@ class FailureSettings(Group, frozen=True):
             " plane, plane-link, switch (open: those that the fabric has)."
         ),
     ] = None
-    stage: Annotated[Natural | None, doc("The pipeline stage that is hit (open: the busiest).")] = None
+    stage: Annotated[
+        Literal["busiest"] | Natural | None,
+        doc("The pipeline stage that is hit: by number, or busiest (open: the one where it costs most)."),
+    ] = None
+    gpu_remedy: Annotated[
+        Literal["cheaper", "spare-gpu", "spare-server"],
+        doc(
+            "A broken GPU: a GPU of a spare server takes its work (spare-gpu), or a spare server takes over its whole"
+            " server; cheaper: what slows the iteration less."
+        ),
+    ] = "cheaper"
     server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
     iteration: Annotated[Natural, doc("First iteration that suffers.")] = 0
     rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None

@@ -42,11 +42,12 @@ ALSO = {  # other spellings
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
 }
 OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
+    "compare": {"--tokens": "job.training_tokens"},
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
         **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms"},
         **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
-    }
+    },
 }
 WITH_COMMAS = ("traffic.trace.axes",)  # settings of which one value has commas
 

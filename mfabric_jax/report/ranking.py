@@ -23,7 +23,9 @@ _ORDERS = {  # the first column that holds numbers decides; what is best has the
     "seconds": (1, "seconds"),
 }
 PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
-_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
+DAYS, TRAINING_USD = "training_days", "training_usd"
+OF_TRAINING = ("days", "training M$")  # titles
+_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
@@ -179,6 +181,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
             "s": one.mean[TIME] if one.mean[TIME] > 0 else one.mean["seconds"],
             "cluster M$": millions(one.mean[CLUSTER]),
             "network M$": millions(one.mean[COST]),
+            **dict(zip(OF_TRAINING, (one.mean[DAYS], millions(one.mean[TRAINING_USD])), strict=True)),
         }
         for place, one in enumerate(shown)
     ]

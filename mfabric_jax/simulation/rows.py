@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import PROMPT, band_columns
+from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
@@ -89,6 +89,36 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
         "joules_per_million_tokens": _if_can(achieved, _times(joules, each)),
         "tokens_per_s": tokens_of_iteration(job) / iteration_s,
     }
+
+
+TRAINING = (
+    "training_tokens",
+    "training_days",
+    "training_low_days",
+    "training_high_days",
+    "training_usd",
+    "training_kwh",
+)
+
+
+def training_columns(settings: Settings, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a whole training of `job.training_tokens`, by those of its iterations; None where they are open.
+
+    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
+    """
+    tokens = settings.case.job.training_tokens
+    if tokens is None:
+        return {name: filled(None, len(columns["iteration_s"])) for name in TRAINING}
+    days = tokens / columns["tokens_per_iteration"] / (24 * SECONDS_AN_HOUR)
+    found = {
+        "training_tokens": tokens,
+        "training_days": columns["iteration_s"] * days,
+        "training_low_days": columns[LOW] * days,
+        "training_high_days": columns[HIGH] * days,
+        "training_usd": columns["usd_per_million_tokens"] * (tokens / MILLION),
+        "training_kwh": columns["joules_per_million_tokens"] * (tokens / MILLION / (1000 * SECONDS_AN_HOUR)),
+    }
+    return {name: np.broadcast_to(value, columns["iteration_s"].shape) for name, value in found.items()}
 
 
 def tokens_of_iteration(job: Workload) -> int:
@@ -181,7 +211,8 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
     columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
     columns |= _flows(simulated)
     others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
-    return listed_rows(columns | band_columns(mean["iteration_s"], variants, others))
+    columns |= band_columns(mean["iteration_s"], variants, others)
+    return listed_rows(columns | training_columns(one.settings, columns))
 
 
 def _flows(simulated: Simulated) -> dict[str, np.ndarray]:
