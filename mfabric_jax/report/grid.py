@@ -24,6 +24,7 @@ DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 GRAPH_FILE = "network.graph"
+OF_POLICY = "circuits.policy."  # settings that the names of policies say, too
 NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
@@ -158,7 +159,7 @@ def _told(name: str, value: Any) -> str:
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     """Settings that differ between rows of this fabric with one model and bandwidth."""
-    paths = dict.fromkeys(name for row in rows for name in row if "." in name)
+    paths = dict.fromkeys(name for row in rows for name in row if "." in name and not name.startswith(OF_POLICY))
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     asked = (*_SETTINGS, *few)
     seen: dict[tuple[Any, ...], set[Any]] = {}

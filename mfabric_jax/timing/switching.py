@@ -508,13 +508,24 @@ def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
 
 def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
     """Whether a policy's circuits depend on the plan in place or on the key, judged from its traced program."""
+    _, _, *used = _used(policy, region, demand, start, key)
+    return any(used)
 
-    def circuits(demand, before, key):
-        return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
 
-    program = jax.make_jaxpr(circuits)(demand, jnp.zeros_like(start), key).jaxpr
-    _, used = partial_eval.dce_jaxpr(program, [True])
-    return any(used[1:])
+def reads_delay(policy: Policy, region: Region, demand, start, key) -> bool:
+    """Whether a policy's circuits depend on how long the switch turns, judged from its traced program."""
+    return _used(policy, region, demand, start, key)[0]
+
+
+def _used(policy: Policy, region: Region, demand, start, key) -> list[bool]:
+    """Which decide a policy's circuits: the delay, the demand, the circuits in place, the key (as many as it has)."""
+
+    def circuits(delay_s, demand, before, key):
+        there = eqx.tree_at(lambda one: one.delay_s, region, delay_s)
+        return policy(demand, there, previous=Plan(Circuits(before)), key=key).circuits.count
+
+    program = jax.make_jaxpr(circuits)(jnp.asarray(region.delay_s), demand, jnp.zeros_like(start), key).jaxpr
+    return partial_eval.dce_jaxpr(program, [True])[1]
 
 
 def solver_of(unit: Region, policy: Policy, key: Any, parts: Callable) -> Solver:
