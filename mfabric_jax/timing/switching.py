@@ -508,24 +508,42 @@ def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
 
 def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
     """Whether a policy's circuits depend on the plan in place or on the key, judged from its traced program."""
-    _, _, *used = _used(policy, region, demand, start, key)
+    _, _, _, *used = _used(policy, region, demand, start, key)
     return any(used)
 
 
-def reads_delay(policy: Policy, region: Region, demand, start, key) -> bool:
-    """Whether a policy's circuits depend on how long the switch turns, judged from its traced program."""
-    return _used(policy, region, demand, start, key)[0]
+def reads_rates(policy: Policy, region: Region, demand, start, key) -> bool:
+    """Whether a policy's circuits depend on the bandwidth or the delay of a turn, judged from its traced program."""
+    return any(_used(policy, region, demand, start, key)[:2])
 
 
 def _used(policy: Policy, region: Region, demand, start, key) -> list[bool]:
-    """Which decide a policy's circuits: the delay, the demand, the circuits in place, the key (as many as it has)."""
+    """Whether circuits depend on bandwidth, delay, demand, the circuits in place, and the key (as many as it has)."""
 
-    def circuits(delay_s, demand, before, key):
-        there = eqx.tree_at(lambda one: one.delay_s, region, delay_s)
+    def circuits(rates, demand, before, key):
+        there = eqx.tree_at(_rates, region, rates)
         return policy(demand, there, previous=Plan(Circuits(before)), key=key).circuits.count
 
-    program = jax.make_jaxpr(circuits)(jnp.asarray(region.delay_s), demand, jnp.zeros_like(start), key).jaxpr
+    rates = tuple(map(jnp.asarray, _rates(region)))
+    program = jax.make_jaxpr(circuits)(rates, demand, jnp.zeros_like(start), key).jaxpr
     return partial_eval.dce_jaxpr(program, [True])[1]
+
+
+def _rates(region: Any) -> tuple[Any, Any]:
+    return region.nic_gbps, region.delay_s
+
+
+def in_region(policy: Policy, region: Region) -> Policy:
+    """The policy, asked with this region instead of the one at unit bandwidth."""
+    return jax.tree_util.Partial(_many_there if takes_many(policy) else _there, policy, region)
+
+
+def _there(policy, there, demand, region, *, previous=None, key=None):
+    return policy(demand, there, previous=previous, key=key)
+
+
+def _many_there(policy, there, demand, region, *, previous=None, key=None, weights=None):
+    return policy(demand, there, previous=previous, key=key, **({} if weights is None else {"weights": weights}))
 
 
 def solver_of(unit: Region, policy: Policy, key: Any, parts: Callable) -> Solver:

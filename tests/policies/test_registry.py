@@ -143,21 +143,25 @@ def test_settings_and_functions_that_a_policy_does_not_have(mine):
         assert sentence in refused(get, name)
 
 
-def test_own_policies_that_look_at_the_delay_know_it_at_every_bandwidth():
-    def waits(demand, region, *, previous=None, key=None):
-        """Pairs, where a turn takes longer than the demand."""
+def test_own_policies_know_bandwidth_and_delay_of_every_row():
+    def until(region, seconds):
+        """A ring below 160 Gbps where a turn takes less than that, else pairs."""
         one = jnp.eye(region.servers, dtype=int)
         ring = jnp.roll(one, 1, axis=1) + jnp.roll(one, -1, axis=1)
         pairs = 2 * jnp.roll(one, 2, axis=1)
-        return Plan(Circuits(jnp.where(demand.max() > region.delay_s * region.nic_Bps, ring, pairs)))
+        return Plan(Circuits(jnp.where((region.nic_Bps < 20e9) & (region.delay_s < seconds), ring, pairs)))
 
-    changes = {"network.fabric": "mfabric", "network.mfabric.optical_degree": 2, "circuits.policy": waits}
-    case = small(changes | JOB | {"circuits.delay_s": 0.02, "job.parallel.ep": 8, "job.parallel.dp": 4})
-    both = simulate(cases(case, {"network.nic_gbps": [100, 800]})).rows()
-    (alone,) = simulate(case.with_({"network.nic_gbps": 800})).rows()
-    (steady,) = simulate(case.with_({"network.nic_gbps": 800, "circuits.delay_s": 1e-6})).rows()
-    assert both[1]["iteration_s"] == pytest.approx(alone["iteration_s"], rel=1e-12)
-    assert alone["iteration_s"] != pytest.approx(steady["iteration_s"], rel=1e-3)
+    def slow(demand, region, *, previous=None, key=None, seconds=0.03):
+        return until(region, seconds)
+
+    changes = {"network.fabric": "mfabric", "network.mfabric.optical_degree": 2, "circuits.delay_s": 0.02}
+    case = small(changes | JOB | {"job.parallel.ep": 8, "job.parallel.dp": 4})
+    axes = {"circuits.policy": [slow, functools.partial(slow, seconds=0.01)], "network.nic_gbps": [100, 400]}
+    rows = simulate(cases(case, axes)).rows()
+    first, fast, other, same = (row["iteration_s"] for row in rows)
+    assert [row["policy"] for row in rows[::2]] == ["slow", "slow(seconds=0.01)"]
+    assert first != pytest.approx(other, rel=1e-3)
+    assert fast == pytest.approx(same, rel=1e-12)
 
 
 def test_mistakes_are_sentences_before_any_compute():
