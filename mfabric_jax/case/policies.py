@@ -21,6 +21,7 @@ SCHEDULERS = (
     *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
 )
 NO_SCHEDULE = "none"
+BOUND = "bound"  # of circuits.turn, and the policy of its rows
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # of files that `mfabric train` writes
 WITH_SETTINGS = re.compile(r"(.+)\((.*)\)")  # NAME(setting=value, setting=value)

@@ -154,7 +154,7 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(at: dict[str, Any]) -> None:
     """`Misfit` for circuit rules that do not work with overlapping passes."""
-    if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
+    if at["circuits.turn"] not in ("on-demand", "always", "span", "bound") or at.get("circuits.span.length") in (
         "block",
         "stage",
     ):
@@ -167,7 +167,7 @@ def _check_passes(at: dict[str, Any]) -> None:
 
 def each_by_demand(at: dict[str, Any]) -> bool:
     """Whether a policy must choose by demand alone."""
-    return PASSES(at) and at["circuits.turn"] != "span"
+    return PASSES(at) and at["circuits.turn"] not in ("span", "bound")
 
 
 def more_than_demand(name: str) -> Misfit:

@@ -20,6 +20,7 @@ from mfabric_jax.array_module import Array
 from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
+from mfabric_jax.case.policies import BOUND
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
@@ -143,9 +144,10 @@ def program_of(one: Scenario, carry: Any = None) -> Program:
     experts, turn = case.compute.experts, case.circuits.turn
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
+    span = "all-to-all" if first == BOUND else span
     return Program(
         workload=one.workload,
-        routing=settings.case.circuits.routing,
+        routing=BOUND if first == BOUND else settings.case.circuits.routing,
         first=first,
         cold=settings.case.circuits.cold_start,
         span=span,

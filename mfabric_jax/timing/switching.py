@@ -135,6 +135,7 @@ FIRST = {
     "reuse": "keep the circuits of whatever ran before, backward, too; switch while the experts run",
     "random": "random circuits, set while attention runs; switch again while the experts run",
     "predict": "circuits for the predicted demand, set while attention runs; switch again while the experts run",
+    "bound": "no circuits: every all-to-all takes its degree bound",
     "pays": "before either all-to-all of a block and pass, or not at all: whatever ends the two first",
 }
 AHEAD = ("random", "predict")
@@ -401,10 +402,12 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 def routed(routing: str) -> Callable:
     """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
 
-    "relay" uses near-optimal shares with paced flows, as split routing does.
+    "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
     """
     if routing == "relay":
         return _relayed
+    if routing == "bound":
+        return lambda region, circuits, demand: (jnp.zeros((), demand.dtype), degree_bound(region, demand))
     return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
 
 
