@@ -20,6 +20,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
 from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
 from mfabric_jax.case.paths import parts_of, settings
+from mfabric_jax.case.policies import divided as divided
 from mfabric_jax.checks import InputError, one_of
 
 T = TypeVar("T")
@@ -278,11 +279,6 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
         except (ValueError, KeyError):
             raise InputError(f"{option.field} must be {LISTED[kind]} separated by commas, got {word!r}.") from None
     return tuple(values)
-
-
-def divided(text: str) -> list[str]:
-    """Words separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 # --------------------------------------------------------------------------------------------------------------- cases

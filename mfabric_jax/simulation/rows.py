@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
-from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
@@ -249,13 +249,15 @@ def _named(one: Scenario) -> dict[str, Any]:
     settings, on = one.settings, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.optical_regions is not None
+    bound = on.reconfigures and settings.first == BOUND
+    policy = on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none")
     return {
         "model": one.workload.model,
         "fabric": on.name,
         "variant": one.variant,
-        "policy": on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none"),
+        "policy": BOUND if bound else policy,
         "schedule": schedule,
-        "routing": on.routing_of(settings) or settings.case.circuits.routing,
+        "routing": "any" if bound else on.routing_of(settings) or settings.case.circuits.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",
@@ -351,6 +353,8 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.settings.optical_switch if one.fabric.reconfigures else None
+    if one.settings.first == BOUND:
+        changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}

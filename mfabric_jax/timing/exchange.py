@@ -15,6 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
+from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
@@ -128,6 +129,9 @@ def exchanges_between(
     pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
     there = region_at(group, pace)
     unit = at_unit_bandwidth(there, demand.dtype)
+    if first.rule == "bound":
+        limit = jax.vmap(lambda one: degree_bound(unit, acknowledged(server_bytes(one, per_server), acks)))
+        return steady(workload, places(workload), demand, limit)
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
         return scheduled(places(workload), acknowledged(servers, acks), even, planner, pace, cold=first.cold)
