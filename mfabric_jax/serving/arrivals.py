@@ -70,6 +70,16 @@ def stretched(requests: Requests, rate: float) -> Requests:
     return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
 
 
+def repeated(requests: Requests, times: int) -> Requests:
+    """So many runs, one after the other, as far apart as requests are on average; caches as in the first run."""
+    if times == 1:
+        return requests
+    run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
+    arrival_s = (run_s * np.arange(times)[:, None] + requests.arrival_s).ravel()
+    others = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
+    return Requests(arrival_s, *others, times * requests.left_out)
+
+
 # -------------------------------------------------------------------------------------------------------------- readers
 class Row(NamedTuple):
     """A line of a trace: seconds, tokens of prompt and answer, blocks of the prompt."""

@@ -16,12 +16,14 @@ from tests.command_line import mistake, status
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 ALWAYS = ["model", "gpu", "fabric", "nic_gbps", "kernels", "precision", "ep", "tp", "batch", "context"]
+ALWAYS += ["overlap", "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"]
 MEASURED = [
-    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s", "ttft_s"),
+    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s"),
+    *("ttft_s", "ttft_limit_s", "ttft_high_s", "by"),
     *("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu"),
-    *("prefill_memory_gb", "prefill_ep", "prefill_gpus"),
+    *("prefill_memory_gb", "prefill_ep", "prefill_tokens", "prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 ]
