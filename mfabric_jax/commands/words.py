@@ -44,7 +44,7 @@ ALSO = {  # other spellings
 OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
-        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms"},
+        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
         **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
     }
 }

@@ -171,17 +171,10 @@ def run_load(deployed: Deployment) -> Outcome | None:
 COLUMNS = (
     *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo", "in_slo_limit"),
     *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in QUANTILES),
-    "load_warmup_s",
+    *("load_warmup_s", "load_window_s"),
     *("load_tokens_per_s", "decode_load", "prefill_load", "load_usd_per_million_tokens"),
-    *(
-        "prefill_queue",
-        "decode_queue",
-        "decode_limit",
-        "prefill_busy",
-        "prefill_filled",
-        "decode_busy",
-        "decode_requests",
-    ),
+    *("prefill_queue", "decode_queue", "decode_limit", "prefill_busy", "prefill_filled"),
+    *("decode_busy", "decode_requests"),
     *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
     *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
 )
@@ -227,6 +220,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
         "in_slo": float(good[outcome.first :].mean()) if limited else None,
         "in_slo_limit": case.serving.load.keep if case.serving.tpot_ms is not None else None,
         "load_warmup_s": begin,
+        "load_window_s": end - begin,
         "load_requests": len(outcome.requests),
         "refused": outcome.refused,
         "left_out": outcome.requests.left_out,

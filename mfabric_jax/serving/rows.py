@@ -7,18 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax import units
+from mfabric_jax import fabric, units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import Misfit
+from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
 from mfabric_jax.serving.deployment import PASS, Decoding, Deployment, deployment
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
+from mfabric_jax.serving.group import group_of
 from mfabric_jax.serving.sizing import sized
 from mfabric_jax.serving.step import band
 from mfabric_jax.simulation.results import provenance, side_by_side
+from mfabric_jax.simulation.rows import bill_of, unknown_parts
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -118,6 +122,17 @@ def known(case: Case) -> Deployment:
 
 
 EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"
+
+
+def unknown_prices(case: Case) -> list[str]:
+    """A sentence for every price and power that dollars and joules of a case lack."""
+    sizes = case.serving.split.attention_gpus or case.serving.ep, case.serving.split.expert_gpus or 0
+    try:
+        group = group_of(case, sum(sizes))
+    except Misfit:  # of a search, which states no size
+        group = group_of(case, fabric.get(case.network.fabric).gpus_of(gpu_of(case)))
+    bill: Any = bill_of(group.hardware, group.on, group.shape, case.network.nic_gbps)  # type: ignore[arg-type]
+    return list(unknown_parts(group.hardware, group.on, bill))  # type: ignore[arg-type]
 
 
 def row_of(deployed: Deployment) -> dict[str, Any]:
