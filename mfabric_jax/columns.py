@@ -130,6 +130,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reproduce": ("figure", "claim", "found", "published", "verdict", "off", "quick"),
 }
 
+MORE_IS_BETTER = frozenset(  # columns that a Pareto front has large unless it is told otherwise; all others small
+    {
+        *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "prefill_tokens_per_s_per_gpu"),
+        *("perf_per_dollar", "perf_per_cluster_dollar", "mfu", "most_requests", "requests_per_s", "goodput_per_s"),
+        *("in_slo", "decisions_per_s", "regions_per_s", "gain", "available"),
+    }
+)
+
 
 def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
     """`InputError` for rows of a later schema, and for rows of a command of 0.x with columns that have no meaning now.

@@ -84,9 +84,10 @@ def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) ->
     from mfabric_jax.serving.search import cheapest, fastest, in_time
 
     yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
+    several = len({_times(row) for row in rows}) > 1
     for own in groups:
         best, least = fastest(own), cheapest(own)
-        named = where(best, rows, sized=False)
+        named = where(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
         if not in_time(own):
             yield f"{named}: no size keeps to {_times(best)} within its memory."
             continue

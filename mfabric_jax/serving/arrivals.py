@@ -23,7 +23,12 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, whole
 
 BLOCK = 512  # tokens of a Mooncake block
-GIVE = "give a trace of requests: CSV of Azure or BurstGPT, or JSONL of Mooncake"
+GIVE = (
+    "give a log of requests that begins with TIMESTAMP,ContextTokens,GeneratedTokens (Azure: date and time, tokens of "
+    "prompt and answer), with Timestamp,Request tokens,Response tokens (BurstGPT: seconds), or with an object that has "
+    'timestamp, input_length and output_length (Mooncake: milliseconds), as in "2023-11-16 18:15:46.68,374,44", '
+    '"5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
+)
 AZURE = "timestamp", "contexttokens", "generatedtokens"
 BURST = "timestamp", "request tokens", "response tokens"
 MOONCAKE = "timestamp", "input_length", "output_length"
@@ -139,7 +144,8 @@ def _rows(lines: Iterator[str], named: str) -> Iterator[Row]:
         if set(needed) <= set(columns):
             yield from _table(lines, named, [columns.index(name) for name in needed], needed, moment)
             return
-    raise InputError(f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake; {GIVE}.")
+    begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
+    raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
 
 
 def _table(

@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.figures.serving import of_serving, served_charts
 from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.ranking import token_prices
 from mfabric_jax.report.varied import design_space, plainest, sensitivities
@@ -39,6 +40,7 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
     drawn, why, compared = [], [], False
+    serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
     try:
         found, why = compared_charts(rows)
         drawn, compared = list(found.values()), bool(found)
@@ -48,7 +50,10 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     if not compared:
         with contextlib.suppress(InputError):  # no cell for every row: a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
-    drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
+    if serves:
+        drawn = served_charts(rows)
+    else:
+        drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
     drawn = drawn or [plainest(rows)]
     with style.look(**_RC, **charts.LITERAL):
         return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in why)])
