@@ -177,7 +177,13 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
     )
     longer = f"; {_longer(row, cases)}"
-    if window < LIVES * life:
+    if max(row["decode_load"] or 0.0, row["prefill_load"] or 0.0) > 1:
+        pool = "decode" if row["decode_load"] > 1 else "prefill"
+        yield (
+            f"{named}: the pools do not keep up: {arrive:.3g} requests arrive a second and {done:.3g} are done; raise "
+            f"serving.load.{pool}_groups, or ask for less."
+        )
+    elif window < LIVES * life:
         yield (
             f"{named}: the load is short: {window:.3g} s after its first {row['load_warmup_s']:.3g} s, "
             f"{window / life:.2g} times the {life:.3g} s of a request (median), so pools are still filling up and look "

@@ -18,7 +18,7 @@ from mfabric_jax.serving.group import Crossing, Group, crossing_of, group_of
 from mfabric_jax.serving.loads import busiest_over_mean, loaded, slots_of
 from mfabric_jax.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
-from mfabric_jax.traffic.generator import base_popularity, layer_shares, to_shares
+from mfabric_jax.traffic.generator import base_popularity, layer_shares, measured_words, to_shares
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
@@ -365,8 +365,7 @@ def taken_of(case: Case, model: Architecture) -> Taken:
     if how == "balanced":
         return EVEN
     if how == "measured":
-        shares, note = layer_shares(model, layers, seed)
-        return Taken(shares.mean(axis=1), f"{how}{note}")
+        return Taken(layer_shares(model, layers, seed)[0].mean(axis=1), f"measured: {measured_words(model)}")
     return _generated(case, model) if how == "generated" else _traced(case, model)
 
 

@@ -32,13 +32,13 @@ def of_serving(row: Mapping[str, Any]) -> bool:
 def served_chart(rows: Rows) -> Chart:
     """A panel for each model, GPU and value of settings that differ: of every fabric the set-ups that fit and that no
     other one of it beats; where all keep to one time those in time by the size of a group."""
-    return _chart("Serving: throughput beside speed", rows, PER_GPU)
+    return _chart("Serving: throughput", rows, PER_GPU)
 
 
 def served_charts(rows: Rows) -> list[Chart]:
     """`served_chart`, and dollars alike where any row has a price."""
     priced = [row for row in rows if usable(row[USD]) is not None]
-    return [served_chart(rows), *([_chart("Serving: cost beside speed", priced, USD)] if priced else [])]
+    return [served_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
@@ -65,8 +65,8 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
             curves.append(Curve(looks[fabric], points, tips=tips))
         where = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
         panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, columns=[*map(str, sizes)]))
-    note = f"set-ups that keep to {1000 * limits[0]:g} ms a token" if by_size else "set-ups that fit"
-    return Chart(f"{title}, {note}", "", list(looks.values()), panels)
+    by = f"by size of a group, within {1000 * limits[0]:g} ms a token" if by_size else "beside speed, set-ups that fit"
+    return Chart(f"{title} {by}", "", list(looks.values()), panels)
 
 
 def _in_time(row: Mapping[str, Any]) -> bool:
