@@ -145,12 +145,22 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import beyond_words, found_words, too_large_words
 
-    notes = []
+    notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved)] if found else []
         notes += [too_large_words(resolved), beyond_words(resolved)]
         notes += said_of_graph(resolved.settings) if resolved.fabric.over_graph else []
     return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def alike_notes(cases: Cases) -> list[str]:
+    """Sentences where a ratio of oversubscription makes two fabrics one."""
+    from mfabric_jax.fabric.fat_tree import made_alike
+
+    networks = [block.case.network for block in cases.blocks]
+    ratios = dict.fromkeys(one.oversubscription for one in networks)
+    every = (made_alike({one.fabric for one in networks if one.oversubscription == ratio}, ratio) for ratio in ratios)
+    return [words for words in every if words is not None]
 
 
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:

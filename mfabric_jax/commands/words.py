@@ -46,7 +46,7 @@ OF_COMMAND = {  # short flags that mean other settings to a command, and further
     "compare": {"--tokens": "job.training_tokens"},
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
-        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms"},
+        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
         **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
     },
 }
