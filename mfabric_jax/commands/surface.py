@@ -2,10 +2,12 @@
 
 import ast
 import dataclasses
+import enum
 import functools
 import importlib
 import inspect
 import pathlib
+import typing
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -63,10 +65,12 @@ def names() -> Iterator[str]:
     for module in packages():
         for name in exported(module):
             thing, path = getattr(module, name), f"name {module.__name__}.{name}"
-            if inspect.isclass(thing):
+            if inspect.isclass(thing) and issubclass(thing, enum.Enum):
+                yield f"{path}: one of {', '.join(thing.__members__)}"
+            elif inspect.isclass(thing):
                 yield f"{path}: class{_parameters(thing)}"
                 yield from (f"{path}.{member}: {what}" for member, what in _members(thing))
-            elif callable(thing) and hasattr(thing, "__name__"):
+            elif callable(thing) and hasattr(thing, "__name__") and not typing.get_origin(thing):
                 yield f"{path}: {_parameters(thing)}"
             else:
                 yield f"{path}: {_constant(thing)}"

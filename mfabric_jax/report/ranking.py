@@ -251,8 +251,8 @@ def _on_panels(design: Design) -> str:
     cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
     tokens = f", a million tokens ${significant(token)}" if token > 0 else ""
     return (
-        f"The circuits of {design} never turned: on patch panels its network costs {cost / 1e6:.2f} M$ "
-        f"in the place of {usual / 1e6:.2f}{tokens}."
+        f"The circuits of {design} never turned: on patch panels its network costs {millions(cost):.2f} M$ "
+        f"in the place of {millions(usual):.2f}{tokens}."
     )
 
 
