@@ -166,7 +166,11 @@ def _fitting(column: Any, kinds: set[Any]) -> Any:
         return pyarrow.nulls(len(column))
     if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
         return column
-    return compute.call_function("if_else", [column, "True", "False"]) if types.is_boolean(column.type) else column.cast("string")
+    return (
+        compute.call_function("if_else", [column, "True", "False"])
+        if types.is_boolean(column.type)
+        else column.cast("string")
+    )
 
 
 def _run_of(config: Mapping[str, Any]) -> str:
