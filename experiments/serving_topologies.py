@@ -29,8 +29,8 @@ SHAPE = "4x4x4"
 GPUS = 64
 FULL = 450  # GB/s of a GPU whose scale-up network has a price here
 LINKS = {"torus": 6, "full mesh": 9}  # of a GPU
-WAYS = {"alone": {"serving.overlap": False}, "overlap": {}}
-WAYS |= {"overlap and a draft": {"serving.drafts.tokens": 1}}
+WAYS = {"alone": {"serving.overlap": False}, "overlap": {"serving.overlap": True}}
+WAYS |= {"overlap and a draft": {"serving.overlap": True, "serving.drafts.tokens": 1}}
 SWITCHLESS = ("torus", "full mesh")
 COPPER = "transceiver = [15, 25, 50, 100]\nnic = [1, 1, 1, 1]\n[watts]\ntransceiver = [0.1, 0.1, 0.1, 0.1]\n"
 COPPER += "nic = [1, 1, 1, 1]\n"  # half a cable at each end, assumed; the port is the GPU's

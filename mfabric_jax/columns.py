@@ -35,23 +35,29 @@ _CASES = (
     *("recipe", "rank_load_over_mean", "region_servers", "first", "decision_s", "expert_load", "placement"),
     *("dispatch", "dropped_share", "compute_source", "traffic", "iterations", "dtype", *_MEMORY),
     *("replicas", "slowest_over_mean", *_FLOWS, "low_s", "high_s"),
+    *("training_tokens", "training_days", "training_low_days", "training_high_days", "training_usd", "training_kwh"),
     *("slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"),
 )
 _SERVED = (
     *("model", "gpu", "fabric", "nic_gbps", "kernels", "precision", "ep", "tp", "batch", "context"),
-    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s", "ttft_s"),
+    *("overlap", "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"),
+    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s"),
+    *("ttft_s", "ttft_limit_s", "ttft_high_s", "by"),
     *("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu", "prefill_memory_gb"),
-    *("prefill_ep", "prefill_gpus", "requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits"),
+    *("prefill_ep", "prefill_tokens", "prefill_overlap", "prefill_gpus"),
+    *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits"),
     "batch_limit",
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 )
 _LOADED = (
-    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo"),
+    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo", "in_slo_limit"),
     *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in ("p50", "p90", "p99")),
-    "load_warmup_s",
-    *("prefill_queue", "decode_queue", "prefill_busy", "prefill_filled", "decode_busy", "decode_requests"),
+    *("load_warmup_s", "load_window_s"),
+    *("load_tokens_per_s", "decode_load", "prefill_load", "load_usd_per_million_tokens"),
+    *("prefill_queue", "decode_queue", "decode_limit", "prefill_busy", "prefill_filled"),
+    *("decode_busy", "decode_requests"),
     *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
     *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
 )
@@ -74,7 +80,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("model", "fabric", "network.graph", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use"),
         *("stage", "server", "at", "iterations", "healthy_s", "failed_s", "slow_down", "run_slow_down", "faster_by"),
         *("spare_network_usd", "spare_usd", "spare_part_usd", "devices"),
-        *("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available", "published"),
+        *("remedy", "failures_per_month", "repair_hours", "hours_a_stop", "stopped_hours_per_month"),
+        *("slower_hours_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available", "published"),
         *(f"healthy_{part}" for part in _PARTS),
         *(*_PARTS, *_JOB, "dtype"),
     ),
@@ -124,6 +131,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "reproduce": ("figure", "claim", "found", "published", "verdict", "off", "quick"),
 }
+
+MORE_IS_BETTER = frozenset(  # columns that a Pareto front has large unless it is told otherwise; all others small
+    {
+        *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "prefill_tokens_per_s_per_gpu"),
+        *("perf_per_dollar", "perf_per_cluster_dollar", "mfu", "most_requests", "requests_per_s", "goodput_per_s"),
+        *("in_slo", "decisions_per_s", "regions_per_s", "gain", "available"),
+    }
+)
 
 
 def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:

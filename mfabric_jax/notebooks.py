@@ -9,6 +9,7 @@ from mfabric_jax.extras import extra
 
 MOST = 60  # rows of a table in a notebook
 DIGITS = 4
+LEFT = ' style="text-align: left"'
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -39,14 +40,17 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
     alike = [name for name in names if len(rows) > 1 and all(row.get(name) == rows[0].get(name) for row in rows)]
     shown = [name for name in names if name not in alike] or names
     above = [title] * bool(title) + [", ".join(f"{name} {text_of(rows[0][name])}" for name in alike)] * bool(alike)
-    cells = [_line("th", shown), *(_line("td", [text_of(row.get(name)) for name in shown]) for row in rows[:MOST])]
+    cells = [_line("th", shown), *(_line("td", [row.get(name) for name in shown]) for row in rows[:MOST])]
     below = [f"... and {len(rows) - MOST:,} more"] * (len(rows) > MOST)
     said = ["".join(f"<p>{html.escape(line)}</p>" for line in lines) for lines in (above, below)]
     return f"{said[0]}<table>{''.join(cells)}</table>{said[1]}"
 
 
-def _line(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _line(tag: str, cells: Sequence[Any]) -> str:
+    """A row of cells; words begin at the left, as notebooks put all cells to the right."""
+    kinds = [tag + LEFT * (tag == "td" and isinstance(cell, str)) for cell in cells]
+    each = zip(kinds, map(text_of, cells), strict=True)
+    return f"<tr>{''.join(f'<{kind}>{html.escape(text)}</{tag}>' for kind, text in each)}</tr>"
 
 
 def text_of(value: Any) -> str:

@@ -136,12 +136,12 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "replay": {"commands/replay.py", "sweep/replays.py"},
     "failures": {"commands/failures.py"},
     "export": {"commands/export.py"},
-    "serving": {"commands/serve.py", "validation/serving_steps.py"},
+    "serving": {"commands/serve.py", "commands/serve_said.py", "validation/serving_steps.py"},
     "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
     "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
     "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
-    "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
+    "validation": {"commands/serve_said.py", "commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},
 }
 

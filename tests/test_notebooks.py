@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax import Case, Circuits, InputError, Plan, cases, fabric, load, progress, resolve, simulate
 from mfabric_jax.circuit_schedules import Schedule
-from mfabric_jax.notebooks import MOST, Rows, frame, html_table
+from mfabric_jax.notebooks import LEFT, MOST, Rows, frame, html_table
 from mfabric_jax.serving import deployment
 from tests.small import small
 
@@ -28,7 +28,7 @@ def test_a_case_says_what_is_no_default_and_reads_back():
     assert "run.seed" not in repr(case)
     for one in (Case(), case, small({}), load(preset="paper")):
         assert eval(repr(one), {"Case": Case}) == one
-    assert "<td>network.nic_gbps</td><td>200.0</td>" in case._repr_html_()
+    assert f"<td{LEFT}>network.nic_gbps</td><td{LEFT}>200.0</td>" in case._repr_html_()
 
 
 def test_cases_and_results_say_their_axes_and_compute_nothing(never_computes):
@@ -62,7 +62,7 @@ def test_what_was_open_and_what_serves_are_a_line():
     found = resolve(Case().with_({"model.name": "llama-moe", "job.parallel.gpus": 64}))
     assert repr(found).startswith("<Resolved: llama-moe on 64 GPUs, ")
     assert "'job.parallel.ep': " in repr(found)
-    assert "<td>job.parallel.ep</td>" in found._repr_html_()
+    assert f"<td{LEFT}>job.parallel.ep</td>" in found._repr_html_()
     served = deployment(Case().with_({"model.name": "deepseek-v3", "serving.ep": 32, "serving.batch": 64.0}))
     assert repr(served).startswith("<Deployment: deepseek-v3 on ")
     assert "; batch 64 tokens a GPU, context " in repr(served)
@@ -72,8 +72,8 @@ def test_what_was_open_and_what_serves_are_a_line():
 def test_a_table_escapes_and_names_once_what_is_alike():
     shown = Rows(ROWS)._repr_html_()
     assert shown.startswith("<p>gpus 8</p><table><tr><th>fabric</th><th>s</th><th>further</th></tr>")
-    assert "<td>fat-tree</td><td>1.235</td><td></td>" in shown
-    assert "<td>a&lt;b</td>" in shown
+    assert f"<td{LEFT}>fat-tree</td><td>1.235</td><td></td>" in shown
+    assert f"<td{LEFT}>a&lt;b</td>" in shown
     assert html_table([]) == "<table><tr></tr></table>"
     assert html_table([{"at": at} for at in range(MOST + 1)]).count("<tr>") == MOST + 1
 

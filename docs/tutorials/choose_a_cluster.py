@@ -46,6 +46,16 @@ for row in rows:
     if row["nic_gbps"] == 400:
         print(f"{row['fabric']:10} {row['iteration_s']:.2f} s ({row['low_s']:.2f} to {row['high_s']:.2f})")
 # %% [markdown]
+# ## Days and dollars
+#
+# With the tokens of a training (`--tokens 2e12` from the shell), rows say how long all of it takes, and what it
+# costs ([cost](../cost.md#a-whole-training)).
+# %%
+training = case.with_({"job.training_tokens": 2e12, "network.nic_gbps": 400})
+for row in simulate(cases(training, {"network.fabric": ["fat-tree", "mfabric"]})).rows():
+    days = f"{row['training_days']:.1f} days ({row['training_low_days']:.1f} to {row['training_high_days']:.1f})"
+    print(f"{row['fabric']:10} {days}, {row['training_usd']:,.0f} $, {row['training_kwh'] / 1000:.0f} MWh")
+# %% [markdown]
 # ## What if?
 #
 # Each question is one more setting, or a [table of prices](../cost.md#your-own). A tree with three ports down

@@ -26,6 +26,7 @@ from mfabric_jax.case.paths import (
     stated,
     unknown,
 )
+from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.notebooks import MOST, few, html_table
 
@@ -86,6 +87,7 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 AS_SET = "as set"  # variant name of a case without variants
 OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and rate of a domain themselves
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
+OF_CHOICE = tuple(f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial"))  # no matter to a bound
 REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
 TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
@@ -250,6 +252,8 @@ def fabric_reads(path: str, one: Statement) -> bool:
         return fabric == only
     if path.startswith("circuits."):
         fixed = fabric == "acos" and path in ("circuits.policy", "circuits.ocs")
+        if one.get("circuits.turn") == BOUND and path in OF_CHOICE:
+            return False
         return (fabric in REWIRED and not fixed) or path in TURNED.get(fabric, ())
     if path in OF_DOMAINS and fabric in OWN_DOMAINS:
         return False

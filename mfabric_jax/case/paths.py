@@ -17,13 +17,14 @@ from typing import Any
 import msgspec
 
 from mfabric_jax import units
-from mfabric_jax.case import tree
+from mfabric_jax.case import policies, tree
 from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of
 from mfabric_jax.deprecation import deprecated
 from mfabric_jax.notebooks import html_table
 
+POLICY = "circuits.policy"
 AUTO = "auto"  # an open value in files and on the command line
 KILO = 1000.0
 UNITS = {  # by suffix of a name: units of a text, as multiples of the name's unit
@@ -382,7 +383,7 @@ def is_axis(path: str, value: Any) -> bool:
 
 
 def _checked(path: str, value: Any, where: str, text: bool) -> Any:
-    setting = settings()[path]
+    setting, value = settings()[path], policies.spread(value) if path == POLICY else value
     if is_axis(path, value):
         if not value:
             raise InputError(f"{where}{path} must have at least one value, got an empty list.")

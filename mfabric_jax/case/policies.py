@@ -1,9 +1,13 @@
 """Policies and schedulers of circuits by name; each is defined in `policies/` or `circuit_schedules/`.
 
-They are outside of these so that settings and help load without JAX.
+They are outside of these so that settings and help load without JAX. A name may carry settings of its policy:
+`greedy(rule=next)`, `FILE.py:FUNCTION(margin=0.3)`.
 """
 
+import functools
 import os
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
@@ -17,26 +21,138 @@ SCHEDULERS = (
     *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
 )
 NO_SCHEDULE = "none"
+BOUND = "bound"  # of circuits.turn, and the policy of its rows
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # of files that `mfabric train` writes
+WITH_SETTINGS = re.compile(r"(.+)\((.*)\)")  # NAME(setting=value, setting=value)
+FORM = "NAME(setting=value, ...)"
+NO_TEXT = ("mean", "parameters")  # settings that are arrays
+COPILOT = (
+    "the Copilot of arXiv 2501.03905 is no policy but a way to turn: write circuits.turn = predict and "
+    "circuits.predict.predictor = transition, with the policy that is to choose circuits for what is predicted"
+)
 
 
+# ------------------------------------------------------------------------------------------------ a name with settings
+@functools.lru_cache(maxsize=1024)
+def split(name: str) -> tuple[str, dict[str, Any]]:
+    """The bare name of a policy, and the settings that it carries; a list of values is a list.
+
+    `InputError` where these are not written as `FORM`.
+    """
+    found = WITH_SETTINGS.fullmatch(name.strip())
+    if found is None:
+        return name.strip(), {}
+    settings: dict[str, Any] = {}
+    for word in divided(found[2]):
+        setting, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not setting.isidentifier() or not value:
+            raise InputError(f"policy {name!r} must be written as {FORM}, got {word!r} in it.")
+        if setting in settings or setting in NO_TEXT:
+            why = "is stated twice" if setting in settings else "is an array, which no name can hold"
+            raise InputError(f"policy {name!r}: its setting {setting!r} {why}.")
+        settings[setting] = _value(value)
+    return found[1].strip(), settings
+
+
+def bare(policy: Any) -> Any:
+    """The name without settings; a function as it is."""
+    return split(policy)[0] if isinstance(policy, str) else policy
+
+
+def joined(name: str, settings: dict[str, Any]) -> str:
+    """The name with its settings, as it stands in rows."""
+    inside = ", ".join(f"{setting}={_word(value)}" for setting, value in settings.items())
+    return f"{name}({inside})" if settings else name
+
+
+def spread(value: Any) -> Any:
+    """Names of policies with one value of every setting: `f(margin=[0.1, 0.3])` is a list of two names."""
+    if isinstance(value, str):
+        every = list(_spread(value))
+        return every[0] if len(every) == 1 else every
+    if isinstance(value, list):
+        return [one for name in value for one in (_spread(name) if isinstance(name, str) else [name])]
+    return value
+
+
+def _spread(name: str) -> Iterator[str]:
+    plain, settings = split(name)
+    several = next((setting for setting, value in settings.items() if isinstance(value, list)), None)
+    if several is None:
+        yield joined(plain, settings)
+        return
+    for value in settings[several]:
+        yield from _spread(joined(plain, {**settings, several: value}))
+
+
+def divided(text: str, by: str = ",") -> list[str]:
+    """Words separated by commas; none divides inside brackets."""
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == by and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
+
+
+def _value(text: str) -> Any:
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(word) for word in divided(text[1:-1])]
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text.strip("\"'")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_word, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -------------------------------------------------------------------------------------------------------- what it names
 def is_function(name: str) -> bool:
-    return ".py:" in name
+    return ".py:" in bare(name)
 
 
 def is_file(name: str) -> bool:
+    name = bare(name)
     return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
+
+
+def file_of(name: str) -> str:
+    """The path of the file that a name of a policy or a scheduler may point to."""
+    name = bare(name)
+    return name.rpartition(":")[0] if is_function(name) else name
 
 
 def name_of(policy: Any) -> str:
     """The name under which a policy stands in rows; `policy`: its name or a function."""
+    if isinstance(policy, functools.partial):
+        plain = [value for value in policy.keywords.values() if isinstance(value, bool | int | float | str)]
+        settings = policy.keywords if len(plain) == len(policy.keywords) else {}
+        return joined(name_of(policy.func), settings)
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
+def settings_in(policy: Any) -> dict[str, Any]:
+    """The settings in the name under which a policy stands in rows."""
+    return split(name_of(policy))[1]
+
+
 def check_name(name: str, kind: str = "policy") -> str:
-    """The name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else. The same
-    for another `kind` of `NAMED`, which has no files of its own."""
+    """The bare name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else. The
+    same for another `kind` of `NAMED`, which has no files and settings of its own."""
+    name = bare(name) if kind == "policy" else name
+    if kind == "policy" and name.lower() == "copilot":
+        raise InputError(f"policy {name!r}: {COPILOT}.")
     if is_function(name) and not os.path.isfile(path := name.rpartition(":")[0]):
         raise InputError(f"{kind} {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
     if is_function(name) or (kind == "policy" and is_file(name)):

@@ -31,7 +31,11 @@ class Prefill(Group, frozen=True):
         str | None,
         doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided)."),
     ] = None
-    tokens: Annotated[Count, doc("Of a GPU in one micro-batch.")] = 8192
+    tokens: Annotated[
+        Count | None,
+        doc("Of a GPU in one micro-batch (open: 8192; of a search the cheapest of 1024 to 8192 in time)."),
+    ] = None
+    overlap: Annotated[bool | None, doc("As serving.overlap (open: as there; of a search the better).")] = None
     cached: Annotated[Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of prompts that a cache has.")] = 0.0
 
 
@@ -42,17 +46,31 @@ class LoadSettings(Group, frozen=True):
         Amount | None, doc("Requests a second: Poisson, or those of `arrivals`, whose times are stretched.")
     ] = None
     arrivals: Annotated[
-        str | None, doc("A trace of requests: CSV of Azure or BurstGPT, JSONL of Mooncake (open: equal requests).")
+        str | None,
+        doc(
+            "A log of requests (open: equal ones): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
+            " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp (ms),"
+            " input_length, output_length (Mooncake)."
+        ),
     ] = None
     requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000
+    repeat: Annotated[Count, doc("How often they arrive, one run of `arrivals` after the other.")] = 1
     warmup: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of them, at the start, that does not count.")
     ] = 0.2
     prefill_groups: Annotated[
         Count | None, doc("Groups that prefill (open: as many as keep up, in passes that are filled to 0.8).")
     ] = None
-    decode_groups: Annotated[Count, doc("Groups that decode.")] = 1
-    ttft_ms: Annotated[Amount | None, doc("At most so long to the first token, for goodput [ms].")] = None
+    decode_groups: Annotated[
+        Count | None, doc("Groups that decode (open: one; with serving.tpot_ms as few as keep `keep` in time).")
+    ] = None
+    keep: Annotated[
+        Annotated[float, msgspec.Meta(gt=0, le=1)],
+        doc("Part of requests that groups which are not stated keep in time, where serving.tpot_ms is."),
+    ] = 0.99
+    ttft_ms: Annotated[
+        Amount | None, doc("At most so long to the first token [ms]: of requests, or without a load of a lone prompt.")
+    ] = None
     tpot_ms: Annotated[
         Amount | None, doc("At most so long from token to token, for goodput [ms] (open: serving.tpot_ms).")
     ] = None
@@ -85,10 +103,16 @@ class ServingSettings(Group, frozen=True):
             " nvlink-one-sided)."
         ),
     ] = None
-    overlap: Annotated[bool, doc("Two micro-batches, each of which computes while the other sends.")] = True
+    overlap: Annotated[
+        bool | None,
+        doc("Two micro-batches, each of which computes while the other sends (open: true; with tpot_ms the better)."),
+    ] = None
     experts: Annotated[
-        Literal["balanced", "measured", "trace"],
-        doc("How often experts are taken: equally; as OLMoE's or Mixtral's were; as in traffic.trace."),
+        Literal["balanced", "measured", "generated", "trace"],
+        doc(
+            "How often experts are taken: equally; as OLMoE's or Mixtral's were; by traffic.generated.skew; as in"
+            " traffic.trace."
+        ),
     ] = "balanced"
     eplb: Annotated[bool, doc("Experts are placed, and copied, by how often they are taken; else in order.")] = True
     redundant_experts: Annotated[
@@ -99,6 +123,10 @@ class ServingSettings(Group, frozen=True):
     tpot_ms: Annotated[
         Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
     ] = None
+    by: Annotated[
+        Literal["predicted", "high"],
+        doc("What keeps to times, alone and under a load: seconds as predicted, or the slower end of their band."),
+    ] = "predicted"
     formats: Formats = Formats()
     drafts: Drafts = Drafts()
     prefill: Prefill = Prefill()

@@ -225,6 +225,10 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 class Job(Group, frozen=True):
     """How the model is trained."""
 
+    training_tokens: Annotated[
+        Amount | None,
+        doc("Tokens of a whole training, whose days, dollars and energy are told then."),
+    ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     precision: PrecisionSettings = PrecisionSettings()
@@ -639,6 +643,10 @@ class Pays(Alternative, frozen=True, tag="pays"):
     """It turns where that is foreseen to pay."""
 
 
+class Bound(Alternative, frozen=True, tag="bound"):
+    """No circuits: every all-to-all takes its degree bound, which none beat. A row to compare others with."""
+
+
 class SpanOf(Alternative, frozen=True, tag="span"):
     """Circuits stay for a longer span."""
 
@@ -653,7 +661,9 @@ class CircuitSettings(Group, frozen=True):
 
     policy: Annotated[
         Any,
-        doc(f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION."),
+        doc(
+            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}."
+        ),
     ] = "greedy"
     routing: Annotated[
         Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")
@@ -668,7 +678,9 @@ class CircuitSettings(Group, frozen=True):
     switches: Annotated[Count, doc("Parallel switches of a schedule; each has as many ports of a server.")] = 1
     all_stop: Annotated[bool, doc("No circuit of a schedule's switch carries while it turns.")] = True
     directed: Annotated[bool, doc("The fibres of a NIC may lead to two servers, in a schedule.")] = True
-    turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf, doc("When the switch turns.")] = OnDemand()
+    turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf | Bound, doc("When the switch turns.")] = (
+        OnDemand()
+    )
     partial: Annotated[bool, doc("Circuits that stay carry while others turn.")] = False
     decision_s: Annotated[
         Literal["measured"] | Least0, doc("Time that the policy takes, or measured on this machine [s].")
@@ -713,7 +725,17 @@ class FailureSettings(Group, frozen=True):
             " plane, plane-link, switch (open: those that the fabric has)."
         ),
     ] = None
-    stage: Annotated[Natural | None, doc("The pipeline stage that is hit (open: the busiest).")] = None
+    stage: Annotated[
+        Literal["busiest"] | Natural | None,
+        doc("The pipeline stage that is hit: by number, or busiest (open: the one where it costs most)."),
+    ] = None
+    gpu_remedy: Annotated[
+        Literal["cheaper", "spare-gpu", "spare-server"],
+        doc(
+            "A broken GPU: a GPU of a spare server takes its work (spare-gpu), or a spare server takes over its whole"
+            " server; cheaper: what slows the iteration less."
+        ),
+    ] = "cheaper"
     server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
     iteration: Annotated[Natural, doc("First iteration that suffers.")] = 0
     rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None

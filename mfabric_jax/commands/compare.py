@@ -44,8 +44,9 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
 
     results, told = simulate(cases), effective(cases)
     rows, stopped = _rows(results, told, options.out)
+    shared.print_lines(shared.found_notes(cases))
     print(report.comparison(rows) if rows else "no rows")
-    for line in (*report.remarks(rows, told), *shared.case_notes(cases), *told["not_known"]):
+    for line in (*report.remarks(rows, told), *shared.case_notes(cases, found=False), *told["not_known"]):
         print(line)
     for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {said}")

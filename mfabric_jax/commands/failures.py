@@ -10,6 +10,16 @@ from typing import Any
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
+LOST = {  # of a month: failures x (hours a stop + repair hours x (1 - 1 / (1 + slow-down)))
+    "devices": "devices",
+    "failures_per_month": "failures",
+    "hours_a_stop": "h a stop",
+    "stopped_hours_per_month": "h stopped",
+    "repair_hours": "h to repair",
+    "slower_hours_per_month": "h slower",
+    "lost_hours_per_month": "lost h/month",
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
@@ -24,14 +34,38 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def lost_months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
-    """What failures of all kinds with a rate take of a month, together."""
-    lost: dict[str, list[float]] = {}
+    """What failures of all kinds with a rate take of a month, together: by stops of the job, and as it runs slower."""
+    lost: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if row.get("lost_hours_per_month") is not None:
-            lost.setdefault(_where(row), []).append(row["lost_hours_per_month"])
-    for where, hours in lost.items():
-        total = sum(hours)
-        yield f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(hours)} kinds."
+            lost.setdefault(_where(row), []).append(row)
+    for where, some in lost.items():
+        total, stopped = (
+            sum(row[name] for row in some) for name in ("lost_hours_per_month", "stopped_hours_per_month")
+        )
+        yield (
+            f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(some)} kinds: {stopped:.3g} h "
+            f"as the job stops (half a checkpoint interval and the restart), {total - stopped:.3g} h as it runs slower."
+        )
+
+
+def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What takes over for a broken GPU, by fabric."""
+    named = {"spare-gpu": "its work moves to a GPU of a spare server", "spare-server": "a spare server takes over"}
+    taken: dict[str, list[str]] = {}
+    for row in rows:
+        if row["failure"] == "gpu" and row.get("remedy") in named:
+            taken.setdefault(named[row["remedy"]], []).append(_where(row))
+    for how, where in taken.items():
+        yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}); failures.gpu_remedy chooses."
+
+
+def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]) -> str:
+    """Columns that hold something."""
+    from mfabric_jax import report
+
+    there = [key for key in (*names, *numbers) if any(row.get(key) is not None for row in rows)]
+    return report.plain(rows, [report.Column(key, numbers.get(key)) for key in there])
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -63,17 +97,17 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_jobs(rows)
     print(report.plain(rows, shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
-    spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
-    some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
-    print("\n" + report.plain(rows, ["model", "fabric", *uses, "failure", *some]))
+    print("\n" + _table(rows, ["model", "fabric", *uses, "failure", "remedy"], spares))
+    if any(row.get("lost_hours_per_month") is not None for row in rows):
+        print("\n" + _table(rows, ["model", "fabric", *uses, "failure"], LOST))
     shared.print_lines(lost_months(rows, HOURS_A_MONTH))
+    shared.print_lines(remedies(rows))
     for row in rows:
         if row.get("faster_by"):
             print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
     shared.print_lines(shared.case_notes(cases))
-    print(
-        "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up; "
-        "docs/assumptions.md says what is modelled."
-    )
+    if any(row["published"] is not None for row in rows):
+        print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")
+    print("docs/assumptions.md says what is modelled.")
     if options.figures is not None:
         shared.tell(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"))

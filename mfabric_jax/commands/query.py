@@ -24,7 +24,8 @@ class Options:
     where: str | None = None
     """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""
     pareto: str | None = None
-    """Columns to have small (column:max: large), such as network_cost_usd,iteration_s; with --by in every group."""
+    """Columns to have small (tokens a second, mfu and the like large; column:min, column:max: as said), such as
+    network_cost_usd,tokens_per_s; with --by in every group."""
     by: str | None = None
     """Columns of groups."""
     measures: str | None = None

@@ -128,17 +128,39 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
             raise InputError(f"{path} is not read by {command}{hint}; leave it out.")
 
 
-def case_notes(cases: Cases) -> list[str]:
-    """Sentences on set-ups that were found, jobs that do not fit, transports beyond what was measured, and graphs."""
+def found_notes(cases: Cases) -> list[str]:
+    """Sentences on set-ups that were found, on what was not searched, and on others where no fabric matters."""
+    from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
+
+    every = [worked_out(block.case) for block in cases.blocks]
+    notes = [words(one) for one in every for words in (found_words, untried_words, wider_words)]
+    return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
+    """Sentences on set-ups that were found (`found`), jobs that do not fit, transports beyond what was measured, and
+    graphs."""
     from mfabric_jax.fabric.own_graph import said_of_graph
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import beyond_words, found_words, too_large_words
 
-    notes = []
+    notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
-        notes += [found_words(resolved), too_large_words(resolved), beyond_words(resolved)]
+        notes += [found_words(resolved)] if found else []
+        notes += [too_large_words(resolved), beyond_words(resolved)]
         notes += said_of_graph(resolved.settings) if resolved.fabric.over_graph else []
     return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def alike_notes(cases: Cases) -> list[str]:
+    """Sentences where a ratio of oversubscription makes two fabrics one."""
+    from mfabric_jax.fabric.fat_tree import made_alike
+
+    networks = [block.case.network for block in cases.blocks]
+    ratios = dict.fromkeys(one.oversubscription for one in networks)
+    every = (made_alike({one.fabric for one in networks if one.oversubscription == ratio}, ratio) for ratio in ratios)
+    return [words for words in every if words is not None]
 
 
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
 from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
 from mfabric_jax.case.paths import parts_of, settings
+from mfabric_jax.case.policies import divided as divided
 from mfabric_jax.checks import InputError, one_of
 
 T = TypeVar("T")
@@ -42,11 +43,12 @@ ALSO = {  # other spellings
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
 }
 OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
+    "compare": {"--tokens": "job.training_tokens"},
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
-        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms"},
+        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
         **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
-    }
+    },
 }
 WITH_COMMAS = ("traffic.trace.axes",)  # settings of which one value has commas
 
@@ -277,11 +279,6 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
         except (ValueError, KeyError):
             raise InputError(f"{option.field} must be {LISTED[kind]} separated by commas, got {word!r}.") from None
     return tuple(values)
-
-
-def divided(text: str) -> list[str]:
-    """Words separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 # --------------------------------------------------------------------------------------------------------------- cases

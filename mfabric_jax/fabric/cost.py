@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
+from mfabric_jax.checks import InputError, not_negative, number, one_of, positive, whole
 from mfabric_jax.text_files import read_mapping
 
 Table = dict[str, Any]
-TABLES = ("watts", "gpus", "servers", "ocs", "running", "source")
-BY_NAME = ("gpus", "servers", "ocs")  # tables of tables
+TABLES = ("watts", "gpus", "servers", "ocs", "running", "source", "switch")
+BY_NAME = ("gpus", "servers", "ocs", "switch")  # tables of tables
 UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
 
 
@@ -73,6 +73,48 @@ _USD, _WATTS = packaged(), packaged()["watts"]
 
 
 @dataclass(frozen=True)
+class SwitchPrice:
+    """A packet switch as it is sold: dollars of the box with `ports` of `gbps`.
+
+    - `nic_gbps`: of the NICs and links that a port serves, one or several (twin ports, breakout).
+    - `optics_usd`: of the module in one port; None: `transceiver`s.
+    """
+
+    gbps: float
+    usd: float
+    ports: int
+    nic_gbps: float
+    optics_usd: float | None = None
+
+    @property
+    def served(self) -> float:
+        """NICs or links that a port serves."""
+        return self.gbps / self.nic_gbps
+
+    @classmethod
+    def of(cls, name: str, given: Mapping[str, Any]) -> "SwitchPrice":
+        """Of an entry `switch.GBPS` of a file; raises `InputError` for what it cannot be."""
+        where = f"switch.{name}"
+        for field in given:
+            one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd"))
+        if lacks := [field for field in ("usd", "ports") if field not in given]:
+            raise InputError(f"{where} needs {' and '.join(lacks)}, of a whole switch.")
+        try:
+            gbps = float(name)
+        except ValueError:
+            gbps = 0.0
+        if not 0 < gbps < float("inf"):
+            raise InputError(f"{where} must be named by the Gbps of its ports, such as switch.800.")
+        for field in {"usd", "optics_usd"} & {*given}:
+            one_number(f"{where}.{field}", given[field])
+        whole(f"{where}.ports", given["ports"])
+        nic_gbps = positive(f"{where}.nic_gbps", number(f"{where}.nic_gbps", given.get("nic_gbps", gbps)))
+        if gbps % nic_gbps:
+            raise InputError(f"{where}.nic_gbps must divide the {gbps:g} Gbps of a port, got {nic_gbps:g}.")
+        return cls(gbps, given["usd"], given["ports"], float(nic_gbps), given.get("optics_usd"))
+
+
+@dataclass(frozen=True)
 class Prices:
     """Dollars per part; those that depend on bandwidth are listed at each Gbps.
 
@@ -81,6 +123,7 @@ class Prices:
     - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
       item; 0 leaves it out.
+    - `switches`: whole ones, whose ports take the place of `switch_port` for the NICs that they serve.
     - `scale_up_per_gpu`: per GPU of a scale-up domain, besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
       of mfabric-cpo, for NVLinks, co-packaged optics and switch ports. Nobody publishes these. None: unknown.
     """
@@ -96,6 +139,7 @@ class Prices:
     rack_switch_per_server: float = _USD["rack_switch_per_server"]
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
+    switches: tuple[SwitchPrice, ...] = ()
 
     def __post_init__(self):
         _check_table(self, "price", unknown=("ocs_port", *UNPUBLISHED))
@@ -106,10 +150,24 @@ class Prices:
         its own bandwidths must list the prices at them too."""
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
+        switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())
+        if len({one.nic_gbps for one in switches}) < len(switches):
+            raise InputError(f"switches in {str(path)!r} must serve NICs of different nic_gbps.")
         missing = [field for field in BY_BANDWIDTH if field not in given]
         if "gbps" in given and missing:
             raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
-        return cls(**as_tuples(given))
+        return cls(**as_tuples(given), switches=switches)
+
+    def switch_for(self, nic_gbps: float) -> SwitchPrice | None:
+        """The whole switch that serves NICs of a bandwidth, if its price is given."""
+        return next((one for one in self.switches if one.nic_gbps == nic_gbps), None)
+
+    def _port(self, switch: SwitchPrice) -> float:
+        """Dollars of what serves one NIC or link, and how much its module is above the `transceiver` counted there."""
+        port = switch.usd / (switch.ports * switch.served)
+        if switch.optics_usd is None:
+            return port
+        return port + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
 
     def at(self, part: str, nic_gbps: Any) -> Any:
         """Price of one of `PARTS` or `BESIDE_NICS` at one bandwidth or an array of them; a fibre is one link long."""
@@ -122,7 +180,10 @@ class Prices:
         for gbps in (np.min(nic_gbps), np.max(nic_gbps)):
             if not low <= gbps <= high:
                 raise InputError(f"nic_gbps {gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
-        return _between(self.gbps, getattr(self, part), nic_gbps)
+        value = _between(self.gbps, getattr(self, part), nic_gbps)
+        for switch in self.switches if part == "switch_port" else ():
+            value = np.where(np.asarray(nic_gbps) == switch.nic_gbps, self._port(switch), value)
+        return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
 
 
 @dataclass(frozen=True)
@@ -177,7 +238,7 @@ def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
     if any(low >= high for low, high in itertools.pairwise(table.gbps)):
         raise InputError(f"gbps must rise from one bandwidth to the next, got {list(table.gbps)}.")
     for field, value in vars(table).items():
-        if field not in listed and not (field in unknown and value is None):
+        if field not in (*listed, "switches") and not (field in unknown and value is None):
             one_number(field, value)
 
 

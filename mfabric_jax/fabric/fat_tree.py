@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,3 +83,14 @@ OVERSUB_FAT_TREE = Fabric(
     parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),
     form=tree_form,
 )
+
+
+def made_alike(fabrics: Collection[str], ratio: float | None) -> str | None:
+    """A sentence where `network.oversubscription` makes the full tree the oversubscribed one beside it; else None."""
+    full, thin = FAT_TREE.name, OVERSUB_FAT_TREE.name
+    if ratio is None or ratio == 1 or not {full, thin} <= set(fabrics):
+        return None
+    return (
+        f"network.oversubscription {ratio:g} is that of {full}, too, which makes it the network of {thin}; leave it "
+        f"out for a full {full} beside one of {OVERSUBSCRIPTION:g}:1."
+    )

@@ -88,7 +88,8 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
     if kind in ("link", "plane-link"):  # light goes through an optical switch of a rail: a transceiver at the NIC
         return _sum(at("transceiver", 1 if one.group.phases else 2), at("fibre", 1))
     if kind == "switch":
-        return at("switch_port", config.case.network.radix)
+        box = prices.switch_for(one.bandwidths[0])
+        return at("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
         return usd_of_gpu(one.settings)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
@@ -175,12 +176,12 @@ def faster_by(
     healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
 ) -> str | None:
     """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `failed`:
-    all-to-alls of that stage alone [I 1 Q L 2]; `since`: first affected iteration; `unsplit`: servers with circuits
+    all-to-alls as if every stage were hit; `since`: first affected iteration; `unsplit`: servers with circuits
     leave their electrical NICs idle."""
     if slow_down > -LEAST:
         return None
-    shorter = _total(failed.load[since:]) < _total(healthy.load[since:, stage])
-    calmer = _total(failed.switch[since:]) < _total(healthy.switch[since:, stage])
+    shorter = _total(failed.load[since:, stage]) < _total(healthy.load[since:, stage])
+    calmer = _total(failed.switch[since:, stage]) < _total(healthy.switch[since:, stage])
     chosen = healthy.anew is not None
     carried = "circuits that fit better" if chosen or left.kind != "link" else "wider paths around it"
     if left.moved:
@@ -200,6 +201,10 @@ def _total(values: Any) -> float:
 HOURS_A_MONTH = 730.0
 MILLION = 1_000_000
 FIELDS = ("per_million_hours", "mtbf_hours", "repair_hours", "stops")
+LOSSES = (
+    *("failures_per_month", "repair_hours", "hours_a_stop", "stopped_hours_per_month", "slower_hours_per_month"),
+    *("lost_hours_per_month", "lost_iterations_per_month", "available"),
+)
 
 
 class Rate(NamedTuple):
@@ -246,17 +251,24 @@ def expected_loss(
     restart_s: float,
 ) -> dict[str, Any]:
     """`failures_per_month` of `count` devices, hours and iterations of work lost, and the part of the time in which all
-    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair."""
+    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair.
+
+    Hours lost are failures x `hours_a_stop` (half a checkpoint interval and the restart; 0: the job runs on), and
+    failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
+    """
     if rate is None or count is None:
-        return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available"))
+        return dict.fromkeys(LOSSES)
     failures = count * rate.per_hour * HOURS_A_MONTH
-    slower = rate.repair_hours * (1 - 1 / (1 + slow_down))
-    stopped = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
-    lost = failures * (slower + stopped)
+    a_stop = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
+    stopped, slower = failures * a_stop, failures * rate.repair_hours * (1 - 1 / (1 + slow_down))
     return {
         "failures_per_month": failures,
-        "lost_hours_per_month": lost,
-        "lost_iterations_per_month": lost * 3600 / iteration_s,
+        "repair_hours": rate.repair_hours,
+        "hours_a_stop": a_stop,
+        "stopped_hours_per_month": stopped,
+        "slower_hours_per_month": slower,
+        "lost_hours_per_month": stopped + slower,
+        "lost_iterations_per_month": (stopped + slower) * 3600 / iteration_s,
         "available": availability(count * rate.per_hour, rate.repair_hours),
     }
 

@@ -7,7 +7,7 @@ gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded
 from mfabric_jax.fabric.registry import no_price
-from mfabric_jax.failures.failure_rows import Rate, faster_by, read_rates, row_of, said_of
+from mfabric_jax.failures.failure_rows import SPARED, Rate, faster_by, read_rates, row_of, said_of
 from mfabric_jax.policies import Policy, check_legal, is_own
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import resolve
@@ -36,17 +36,21 @@ from mfabric_jax.timing import First, Iteration
 from mfabric_jax.timing.exchange import (
     acknowledged,
     at_unit_bandwidth,
-    failed_stage,
+    exchanges_left,
     in_phases,
-    steady_stage,
+    steady,
     with_acks,
 )
-from mfabric_jax.timing.iteration import iteration_of, walks_now
+from mfabric_jax.timing.iteration import FabricRates, iteration_of, walks_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
+
+
+BUSIEST = "busiest"
+CHEAPER, SPARE_GPU, SPARE_SERVER = "cheaper", "spare-gpu", "spare-server"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +86,14 @@ class Failures:
         """Kinds that were asked for, or all but those of planes where there is one."""
         return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
 
+    def remedies_of(self, kind: str) -> list[str]:
+        """The kinds as which a failure is simulated: a broken GPU as one, as a broken server, or as both."""
+        if kind != "gpu":
+            return [kind]
+        named = {SPARE_GPU: "gpu", SPARE_SERVER: "server"}
+        asked = self.case.failures.gpu_remedy
+        return [*named.values()] if asked == CHEAPER else [named[asked]]
+
     @property
     def notes(self) -> list[str]:
         """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on missing prices."""
@@ -105,7 +117,7 @@ def failures_of(case: Case) -> Failures:
     job = found.job
     for path, value, most, what in (
         ("iteration", asked.iteration, case.run.iterations, "iterations of the run"),
-        ("stage", asked.stage or 0, job.pp, f"pipeline stages of {job.model}"),
+        ("stage", 0 if asked.stage in (None, BUSIEST) else asked.stage, job.pp, f"pipeline stages of {job.model}"),
         ("server", asked.server, job.servers_per_region, f"servers of a region of {job.model}"),
     ):
         if value >= most:
@@ -138,23 +150,61 @@ def failures(
             continue
         one = scenario_at(resolve(config.case), (config.case.network.nic_gbps,))
         healthy = solve(one)
-        before, busiest = _timed(one, healthy, None, 0)
-        stage = busiest if config.case.failures.stage is None else config.case.failures.stage
+        (before,) = _timed(one, [(healthy, None, 0)])
+        since = config.case.failures.iteration
         for kind in kinds:
-            left, solved = _broken(config, one, kind, stage)
-            hurt = _with_stage(healthy, solved, stage, left)
-            for other in range(one.workload.pp) if left.everywhere else ():
-                hurt = hurt if other == stage else _with_stage(hurt, _broken(config, one, kind, other)[1], other, left)
-            after, _ = _timed(one, hurt, left, stage)
-            row = row_of(config, one, kind, stage, before, after)
-            since = config.case.failures.iteration
-            why = faster_by(healthy, solved, stage, left, row["slow_down"], row["routing"] == "unsplit", since)
+            every = [_worst(config, one, remedy, healthy, before) for remedy in config.remedies_of(kind)]
+            hit = min(every, key=lambda each: each.failed_s(since))
+            row = row_of(config, one, kind, hit.stage, before, hit.after)
+            why = faster_by(
+                healthy, hit.solved, hit.stage, hit.left, row["slow_down"], row["routing"] == "unsplit", since
+            )
             if progress:
                 progress(f"{one.workload.model}: {kind}")
-            yield row | {"faster_by": why}
+            yield row | {"remedy": hit.remedy(kind), "faster_by": why}
 
 
-def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded, Exchanges]:
+class Struck(NamedTuple):
+    """A stage that is hit: what is left, all-to-alls of every stage as if it were hit [I P Q L 2], and iterations."""
+
+    stage: int
+    left: Degraded
+    solved: Exchanges
+    after: Iteration
+
+    def failed_s(self, since: int) -> float:
+        return float(self.after.iteration_s[since:].mean())
+
+    def remedy(self, kind: str) -> str | None:
+        """What takes over for a GPU or server; None: what is left carries on."""
+        return (SPARE_GPU if self.left.moved else SPARE_SERVER) if kind in SPARED else None
+
+
+def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
+    """The failure at the stage that is asked for, or where the iteration takes longest."""
+    asked, busiest = config.case.failures.stage, int(before.stage[0])
+    if asked is None:
+        stages = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
+    else:
+        stages = [busiest if asked == BUSIEST else asked]
+    found = list(_broken(config, one, kind, stages))
+    cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in found]
+    struck = [Struck(*each, after) for each, after in zip(found, _timed(one, cases), strict=True)]
+    return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
+
+
+def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
+    """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
+    for place, stage in enumerate(stages):
+        if place == 0 or one.fabric.over_graph or left.stays:  # else all stages lose the same
+            left = _left(config, one, kind, stage)
+            left, solved = _solved(one, left, stage)
+        yield stage, left, solved
+        if left.everywhere:
+            return
+
+
+def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
     job, settings, asked = one.workload, one.settings, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
     sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
@@ -162,17 +212,20 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     switches = {"radix": config.case.network.radix, "rails": one.fabric.rails}
     nvswitches = config.nvswitches_of(one.fabric)
     gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
-    left = degraded(group, kind, server=asked.server, nvswitches=nvswitches, gpu=gpu, **sizes, **switches)
-    if group.reconfigures:
-        return left, _solve_stage(one, left, stage)
-    carrier: Any = linked(one, left.group)
+    return degraded(group, kind, server=asked.server, nvswitches=nvswitches, gpu=gpu, **sizes, **switches)
+
+
+def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
+    if one.group.reconfigures:
+        return left, _solve_circuits(one, left, stage)
+    job, carrier = one.workload, linked(one, left.group)
     if one.fabric.over_graph:
-        return _over_graph(one, left, carrier, stage)
-    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, stage, settings.carried_by.acks_back)
-    return left, in_phases(job, solved, stage) if one.group.phases else solved
+        return _over_graph(one, left, carrier)
+    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.settings.carried_by.acks_back)
+    return left, in_phases(job, solved) if one.group.phases else solved
 
 
-def _over_graph(one: Scenario, left: Degraded, carrier: Any, stage: int) -> tuple[Degraded, Exchanges]:
+def _over_graph(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.settings.carried_by.acks_back
     ways = ways_on_graph(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
@@ -180,19 +233,24 @@ def _over_graph(one: Scenario, left: Degraded, carrier: Any, stage: int) -> tupl
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))
 
-    solved = stacked([steady_stage(job, drawn, seconds, stage) for drawn in np.asarray(one.sent, float)])
+    solved = _steady(job, np.asarray(one.sent, float), seconds)
     less = min(carrier.ring_nics / one.group.ring_nics, carrier.stage_nics / one.group.stage_nics)
     return dataclasses.replace(left, eps_left=less), solved
 
 
-def _solve_packets(workload, tokens: np.ndarray, carrier, stage: int, acks: float) -> Exchanges:
+def _solve_packets(workload, tokens: np.ndarray, carrier, acks: float) -> Exchanges:
     def seconds(demand: np.ndarray) -> np.ndarray:
         return fixed_times_now(carrier, acknowledged(demand, acks), workload.ranks_per_server)
 
-    return stacked([steady_stage(workload, drawn, seconds, stage) for drawn in tokens])
+    return _steady(workload, tokens, seconds)
 
 
-def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
+def _steady(workload, tokens: np.ndarray, seconds: Callable) -> Exchanges:
+    where = places(workload)
+    return stacked([steady(workload, where, dispatched_bytes(workload, drawn), seconds) for drawn in tokens])
+
+
+def _solve_circuits(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     settings, job = one.settings, one.workload
     keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
@@ -204,7 +262,7 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     policy = policy if relay is None else functools.partial(_serving_first, policy=policy, server=relay)
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.case.circuits.cold_start)
-    solved = programs.run(_solve_all, job, region, tokens, share, keys, policy, stage, carried, first)
+    solved = programs.run(_solve_all, job, region, tokens, share, keys, policy, carried, first)
     if is_own(settings.case.circuits.policy):
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
     return solved
@@ -247,38 +305,48 @@ def _serving_first(demand, region, *, previous=None, key=None, policy: Policy, s
     return policy(demand * heavier, region, previous=previous, key=key)
 
 
-def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, carried: Carried, first: First):
+def _solve_all(workload, region: Region, tokens, share, keys, policy, carried: Carried, first: First):
     def one(drawn):
-        return failed_stage(workload, region, drawn[0], share, policy, stage, carried.parts, first=first, key=drawn[1])
+        return exchanges_left(workload, region, drawn[0], share, policy, carried.parts, first=first, key=drawn[1])
 
     return jax.lax.map(one, (tokens, keys))
 
 
-def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
-    """The healthy all-to-alls with those of one stage replaced; traffic inside servers uses the NVLink left."""
-    here = slice(None), stage
+def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
+    """The healthy all-to-alls with those of the stage that is hit, or of all, replaced; traffic inside servers uses
+    the NVLink left."""
+    here = slice(None), slice(None) if left.everywhere else stage
     if healthy.anew is not None and failed.anew is not None:
-        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[:, 0]))
+        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[here]))
     return healthy._replace(
-        optical=put(healthy.optical, here, failed.optical[:, 0]),
-        electrical=put(healthy.electrical, here, failed.electrical[:, 0]),
-        switch=put(healthy.switch, here, failed.switch[:, 0]),
+        optical=put(healthy.optical, here, failed.optical[here]),
+        electrical=put(healthy.electrical, here, failed.electrical[here]),
+        switch=put(healthy.switch, here, failed.switch[here]),
         inside=put(healthy.inside, here, healthy.inside[here] / left.nvlink_left),
     )
 
 
-def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
-    settings, stages = one.settings, one.workload.pp
+def _timed(one: Scenario, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
+    """Iterations for all-to-alls, what is left (None: all), and the stage that was hit; side by side."""
+    cases, tp, many = [], [], 1
+    for solved, left, stage in hits:
+        rates, tp_Bps = _rates_left(one, left, stage)
+        many = len(solved.load)
+        cases += [(rates, jax.tree.map(lambda x, at=at: x[at], solved), one.seconds) for at in range(many)]
+        tp += [tp_Bps] * many
+    ended = [iteration_of(each) for each in walks_now(one.workload, cases, rules=one.settings.rules, tp_Bps=tp)]
+    return [stacked(ended[first : first + many]) for first in range(0, len(ended), many)]
+
+
+def _rates_left(one: Scenario, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
     rates = one.rates(one.bandwidths[0])
-    eps, send, tp = (np.full(stages, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps))
+    eps, send, tp = (
+        np.full(one.workload.pp, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps)
+    )
     if left is not None:
         there = slice(None) if left.everywhere else stage
         eps[there] *= left.eps_left
         send[there] *= left.eps_left
         tp[stage] *= left.nvlink_left
         tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
-    rates = rates._replace(eps_Bps=eps, send_Bps=send)
-    cases = [(rates, jax.tree.map(lambda x, at=at: x[at], solved), one.seconds) for at in range(len(solved.load))]
-    walked = walks_now(one.workload, cases, rules=settings.rules, tp_Bps=tp)
-    timed = stacked([iteration_of(each) for each in walked])
-    return timed, int(timed.stage[0])
+    return rates._replace(eps_Bps=eps, send_Bps=send), tp

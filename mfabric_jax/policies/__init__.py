@@ -2,10 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.case.policies import check_name, is_file, is_function, name_of
+from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
@@ -71,36 +71,51 @@ NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed, such as `get("greedy", rule="next")`.
+    """The policy of that name with its settings fixed: `get("greedy", rule="next")`, or `get("greedy(rule=next)")`.
 
-    A name of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION. The same name and settings return the same
-    object, so that JAX reuses its compiled programs. `InputError` for an unknown name or setting.
+    A name of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION; settings in the name win. The same name and
+    settings return the same object, so that JAX reuses its compiled programs. `InputError` for an unknown name or
+    setting.
     """
+    name, stated = split(name)
+    if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
+        raise InputError(f"policy {joined(name, stated)!r}: its setting {several!r} is one value here, got several.")
     if is_function(name):
-        function = load_function(name)
-        return functools.partial(function, **settings) if settings else function
-    trained = load(name) if is_file(name) else None
+        policy: Policy = load_function(name)
+    else:
+        policy = load(name) if is_file(name) else REGISTRY[check_name(name)]
+    settings |= stated
+    check_settings(policy, name, settings)
     try:
         hash(tuple(settings.values()))
     except TypeError:  # arrays, as the mean of "static"
-        return _get.__wrapped__(name, trained, **settings)
-    return _get(name, trained, **settings)
+        return _with.__wrapped__(policy, **settings)
+    return _with(policy, **settings)
 
 
-@functools.lru_cache(maxsize=256)
-def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
-    policy = trained or REGISTRY[check_name(name)]
+@functools.lru_cache(maxsize=256, typed=True)
+def _with(policy: Policy, /, **settings: Any) -> Policy:
+    return functools.partial(policy, **settings) if settings else policy
+
+
+def check_settings(policy: Policy, name: str, settings: Mapping[str, Any]) -> None:
+    """`InputError` for a setting that the policy does not take."""
+    if any(one.kind is one.VAR_KEYWORD for one in _parameters(policy).values()):
+        return
     known = settings_of(policy)
     for setting in settings:
         if setting not in known:
             raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
-    return functools.partial(policy, **settings) if settings else policy
 
 
 def settings_of(policy: Policy) -> list[str]:
     """Names of a policy's arguments beyond those that every policy has."""
-    policy = policy.model if isinstance(policy, Trained) else policy
-    return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
+    named = [name for name, one in _parameters(policy).items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    return [name for name in named if name not in ("demand", "region", "previous", "key")]
+
+
+def _parameters(policy: Policy) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(policy.model if isinstance(policy, Trained) else policy).parameters
 
 
 def suited(policy: str | Policy, **settings: Any) -> Policy:
@@ -113,18 +128,19 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
 
 
 def suitable(name: str, **settings: Any) -> dict[str, Any]:
-    """The settings that the policy of that name has, as `suited` fixes them."""
-    known = settings_of(get(name))
+    """The settings that the policy of that name has, as `suited` fixes them; those in its name win."""
+    plain, stated = split(name)
+    known = settings_of(get(plain))
     taken = {setting: value for setting, value in settings.items() if setting in known}
     routing = taken.get("routing")
-    if name in OPTIMISES and routing is not None and routing not in OPTIMISES[name]:
+    if plain in OPTIMISES and routing is not None and routing not in OPTIMISES[plain]:
         taken["routing"] = NEAREST.get(routing, routing)
-    return taken
+    return taken | stated
 
 
 def knows_place(name: str | Policy) -> bool:
     """Whether a policy of the package may choose by the previous plan, and can do without."""
-    return name in SETTLE_TIES or weighs_turns(name)
+    return bare(name) in SETTLE_TIES or weighs_turns(name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -151,7 +167,7 @@ def of_package(policy: Policy) -> bool:
 
 def weighs_turns(name: Any) -> bool:
     """Whether a policy weighs its circuits against those in place by what a turn takes: `WEIGH`, or a file."""
-    return name in WEIGH or (isinstance(name, str) and is_file(name))
+    return isinstance(name, str) and (bare(name) in WEIGH or is_file(name))
 
 
 def is_own(policy: str | Policy) -> bool:

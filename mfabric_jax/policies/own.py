@@ -40,7 +40,8 @@ def _loaded(named: str, file: Path, changed: int, function: str) -> Callable[...
     except Exception as error:
         raise InputError(f"{named}: running its file raised {type(error).__name__}: {error}.") from error
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
-    functions = {key: value for key, value in own.items() if inspect.isroutine(value) or inspect.isclass(value)}
+    offered = {key: value for key, value in own.items() if not key.startswith("_")}
+    functions = {key: value for key, value in offered.items() if inspect.isroutine(value) or inspect.isclass(value)}
     return functions[one_of(f"function of {named}", function, functions)]
 
 

@@ -27,6 +27,7 @@ _DECADES = 500  # from this ratio on, only powers of ten are ticks
 _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
+_BEHIND = 10  # letters behind a bar, where panels share a scale
 _BELOW = 0.2  # of a row: where its range is drawn, beside the text of a bar
 
 
@@ -57,7 +58,8 @@ class Bar:
 class Panel:
     """One pair of axes with curves, or with rows of `names` that hold bars, points (value, row) or both. `totals`: (end
     of the row, text) behind the bars. `spread`: range of a row's end, by row. `columns`: names of 0, 1, .. on the lower
-    axis. `stairs`: draw the Pareto front of all points. `percent`: values are fractions, shown as percent.
+    axis. `stairs`: draw the Pareto front of all points. `percent`: values are fractions, shown as percent. `reach`:
+    values that the axis of rows holds at least, so that panels share a scale.
     """
 
     title: str
@@ -71,6 +73,7 @@ class Panel:
     columns: Sequence[str] = ()
     stairs: bool = False
     percent: bool = False
+    reach: Sequence[float] = ()
 
     @property
     def points(self) -> list[Point]:
@@ -232,11 +235,12 @@ def _nearby(axes: Axes, point: Point) -> Point:
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
     values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
-    values += [end for ends in panel.spread.values() for end in ends]
+    values += [end for ends in panel.spread.values() for end in ends] + list(panel.reach)
     scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
     letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
-    span = (high - low) / (1 - min(0.6, letter * max((len(text) for _, text in panel.totals), default=0)))
+    longest = max((len(text) for _, text in panel.totals), default=0)
+    span = (high - low) / (1 - min(0.6, letter * max(longest, _BEHIND if panel.reach else 0)))
     axes.set_xlim(low, low + span)
     for bar in panel.bars:
         width = bar.end - bar.start

@@ -25,6 +25,7 @@ _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 GPU = "gpu.name"  # a column where rows differ in it
 GRAPH_FILE = "network.graph"
+OF_POLICY = "circuits.policy."  # settings that the names of policies say, too
 NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _VAGUE = ("name", "length", "path")  # last parts of paths: gpu.name, circuits.span.length, traffic.trace.path
@@ -164,7 +165,7 @@ def last_word(path: str) -> str:
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     """Settings that differ between rows of this fabric with one model and bandwidth."""
-    paths = dict.fromkeys(name for row in rows for name in row if "." in name)
+    paths = dict.fromkeys(name for row in rows for name in row if "." in name and not name.startswith(OF_POLICY))
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     asked = (*_SETTINGS, *few)
     seen: dict[tuple[Any, ...], set[Any]] = {}

@@ -5,6 +5,7 @@ from typing import Any
 
 from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.measured_errors import measured_words
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.parallel import region_remark
@@ -16,6 +17,7 @@ _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _COUNTED = 8  # values that a sentence names
 _UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
+GPU, BY_KERNELS = "gpu.name", "by kernels as they were measured"
 _LACKING = "none"  # of a setting that a fabric does not have
 MILLION = 1_000_000
 _LONG = 1000  # seconds that are written without a fraction
@@ -30,7 +32,19 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
-    return [*told, *_experts(named), *_small(named)]
+    return [*told, *_experts(named), *_small(named), *_measured(named, effective or {})]
+
+
+def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+    """What measured steps of the GPUs of rows were off by, where kernels of the package say how fast they compute."""
+    if not any(str(row.get("compute_source", "")).endswith(BY_KERNELS) for row in rows):
+        return
+    every = [row[GPU] for row in rows if row.get(GPU) is not None]
+    if not every:
+        listed = effective.get("resolved", {}).get(GPU, [])
+        every = [listed] if isinstance(listed, str) else listed
+    if every:
+        yield measured_words(every)
 
 
 def job_words(rows: Rows) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.columns import MORE_IS_BETTER
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.grid import USUAL, unbeaten
@@ -35,7 +36,8 @@ class Asked(NamedTuple):
 
     - `where`: conditions as typed. `by`: columns to group by; `measures`: "column:measure" of each group.
     - `over`: a condition; measures are of ratios, of each row over the row that fulfils it and is otherwise set alike.
-    - `pareto`: columns to minimise ("column:max": maximise), within every group.
+    - `pareto`: columns to minimise, or of `columns.MORE_IS_BETTER` to maximise ("column:min", "column:max": as said),
+      within every group.
     - `sort`: columns, rising ("column:down": falling). `columns`: to keep (none: all). `limit`: of rows; None: all.
     """
 
@@ -312,7 +314,7 @@ def _numbers(table: Any, name: str) -> str:
 
 
 def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
-    signs = {name: SENSES[sense] for name, sense in (_directed("pareto", text, SENSES) for text in pareto)}
+    signs = {name: SENSES[sense] for name, sense in map(_sensed, pareto)}
     values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
     groups: dict[tuple, list[int]] = {}
     keys = zip(*(table[_column(table, name)].to_pylist() for name in by), strict=True) if by else [()] * len(values)
@@ -321,6 +323,12 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
             groups.setdefault(key, []).append(row)
     kept = [np.asarray(rows)[unbeaten(values[rows])] for rows in groups.values()]
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, int)
+
+
+def _sensed(text: str) -> tuple[str, str]:
+    """A column of a Pareto front, and whether it is to be small or large."""
+    usual = "max" if text in MORE_IS_BETTER else "min"
+    return _directed("pareto", text if ":" in text else f"{text}:{usual}", SENSES)
 
 
 def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfabric_jax.bands import is_of_band, ratio_band
+from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid, style
 from mfabric_jax.report.charts import Bar, Chart, Panel
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
@@ -23,7 +24,9 @@ _ORDERS = {  # the first column that holds numbers decides; what is best has the
     "seconds": (1, "seconds"),
 }
 PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
-_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD)
+DAYS, TRAINING_USD = "training_days", "training_usd"
+OF_TRAINING = ("days", "training M$")  # titles
+_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
 _UNSURE = 0.1  # relative: docs/assumptions.md
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
@@ -75,8 +78,8 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Whether a row fits its GPUs and its switches' rate, as far as that is known."""
-    return row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
+    """Whether a row fits its GPUs and its switches' rate, as far as that is known, and is no bound."""
+    return row.get("policy") != BOUND and row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
 def above_peak(row: Mapping[str, Any]) -> float | None:
@@ -179,6 +182,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
             "s": one.mean[TIME] if one.mean[TIME] > 0 else one.mean["seconds"],
             "cluster M$": millions(one.mean[CLUSTER]),
             "network M$": millions(one.mean[COST]),
+            **dict(zip(OF_TRAINING, (one.mean[DAYS], millions(one.mean[TRAINING_USD])), strict=True)),
         }
         for place, one in enumerate(shown)
     ]
@@ -258,6 +262,7 @@ def not_ranked(rows: Rows) -> list[str]:
     reasons = {
         "do not fit the memory of their GPUs": sum(row.get(FITS) not in (True, None) for row in rows),
         "turn a switch more often than it may": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
+        "are bounds, which circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
         "compute above the peak of the GPU that would be paid for": above if above < len(rows) else 0,
     }
     return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]

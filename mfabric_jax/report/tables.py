@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from textwrap import fill
 from typing import Any
 
@@ -13,7 +14,7 @@ from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import significant
-from mfabric_jax.report.ranking import Ranking, not_ranked, rankings
+from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
 
 WIDTH = 100  # of a table where the terminal is not narrower
 _NARROWEST = 40
@@ -74,8 +75,8 @@ def ranking_cells(ranking: Ranking) -> list[list[str]]:
     return [_printed(ranking.lines, column) for column in _ranked(ranking)]
 
 
-def _ranked(ranking: Ranking) -> list[Column]:
-    return [Column(name, digits=3) for name in ranking.lines[0]]
+def _ranked(ranking: Ranking, without: Sequence[str] = ()) -> list[Column]:
+    return [Column(name, digits=3) for name in ranking.lines[0] if name not in without]
 
 
 def comparison(rows: Rows) -> str:
@@ -133,11 +134,11 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     else:
         columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
     filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
-    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking)), *filled, ""]
+    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
     what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
     said = [fill(_band_words(grid, model), on_screen(WIDTH))] if band else []
     table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
-    return "\n".join([_heading(grid, model), "", *best, *table]) + costs
+    return "\n".join([_heading(grid, model), "", *best, *table]) + costs + _training(grid, model, present, detail)
 
 
 def _band_words(grid: Grid, model: str) -> str:
@@ -147,10 +148,27 @@ def _band_words(grid: Grid, model: str) -> str:
     return f"band: with slower and faster kernels and links, as measurements spread{of_traffic}; not over seeds of rows"
 
 
+def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:
+    """A line per fabric on the whole training, where its tokens are known."""
+    lines, tokens = [], 0.0
+    for series in present:
+        of = partial(grid.value, model, series, detail)
+        if (days := of("training_days")) is None:
+            continue
+        tokens = of("training_tokens") or 0.0
+        ends = [of(f"training_{end}_days") or 0.0 for end in ("low", "high")]
+        band = None if not all(ends) or ends[0] == ends[1] else " to ".join(significant(end, 3) for end in ends)
+        usd, kwh = of("training_usd"), of("training_kwh")
+        line = {"days": days, "band": band, "M$": usd and numerals.millions(usd), "MWh": kwh and kwh / 1000}
+        lines.append({"fabric": series.named(series.fabric)} | line)
+    shown = ["fabric", *(Column(name, digits=3) for name in ("days", "band", "M$", "MWh"))]
+    return f"\n\na training of {tokens:.4g} tokens at {detail:g} Gbps\n{plain(lines, shown)}" if lines else ""
+
+
 def _heading(grid: Grid, model: str) -> str:
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
-    facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
+    facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
     return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
-from mfabric_jax.case.policies import NO_SCHEDULE, is_function
+from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
@@ -154,20 +154,20 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(at: dict[str, Any]) -> None:
     """`Misfit` for circuit rules that do not work with overlapping passes."""
-    if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
+    if at["circuits.turn"] not in ("on-demand", "always", "span", "bound") or at.get("circuits.span.length") in (
         "block",
         "stage",
     ):
         refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
     if at["circuits.partial"]:
         refuse("circuits.partial", (False,), "job.overlap passes", True)
-    if at["circuits.policy"] in MORE_THAN_DEMAND and each_by_demand(at):
+    if bare(at["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(at):
         raise more_than_demand(at["circuits.policy"])
 
 
 def each_by_demand(at: dict[str, Any]) -> bool:
     """Whether a policy must choose by demand alone."""
-    return PASSES(at) and at["circuits.turn"] != "span"
+    return PASSES(at) and at["circuits.turn"] not in ("span", "bound")
 
 
 def more_than_demand(name: str) -> Misfit:

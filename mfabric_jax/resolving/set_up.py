@@ -1,13 +1,17 @@
 """What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.resolve import Resolved, worked_out
 from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload.estimate import iteration_seconds
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
@@ -46,6 +50,54 @@ def found_words(resolved: Resolved) -> str | None:
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     left = "was" if len(found) == 1 else "were"
     return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(degrees)}, {rest}."
+
+
+def wider_words(resolved: Resolved) -> str | None:
+    """A sentence on the quickest degrees whose all-to-alls leave servers, where the search found others."""
+    job, asked = resolved.job, resolved.asked
+    if not _searched(resolved, "ep") or job.servers_per_region > 1:
+        return None
+    experts = job.architecture.experts
+    every = [_tried(asked, {FIELDS["ep"]: ep}) for ep in range(job.ep + 1, experts + 1) if experts % ep == 0]
+    wide = [one for one in every if one and one.job.servers_per_region > 1 and too_large_words(one) is None]
+    if not wide:
+        return None
+
+    def seconds(one: Resolved) -> float:
+        return iteration_seconds(one.job, one.gpu).total / one.job.iteration_tokens
+
+    best = min(wide, key=seconds)
+    degrees = set_up_words({name: getattr(best.job, name) for name in (*DEGREES, "folded", "gpus")})
+    return (
+        f"{job.model}: all-to-alls stay inside servers, where no fabric matters. The quickest degrees by estimate "
+        f"whose all-to-alls do not: {degrees}, {seconds(best) / seconds(resolved):.2f} times the time of a token "
+        f"(--ep {best.job.ep})."
+    )
+
+
+def untried_words(resolved: Resolved) -> str | None:
+    """A sentence on schedule and layout, which the search of degrees leaves as usual, and what tries others."""
+    tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
+    usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
+    if not _searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
+        return None
+    job, asked = resolved.job, resolved.asked
+    while usual and not all(_tried(asked, dict(zip(usual, some, strict=True))) for some in product(*usual.values())):
+        usual.popitem()
+    more = "".join(f" --set {path}={','.join(values)}" for path, values in usual.items())
+    named = f"schedule ({resolved.case.job.schedule.name}) and layout ({job.layout_of_blocks})"
+    return f"{job.model}: {named} were not searched{f'; others may be quicker: add{more}' if more else ''}."
+
+
+def _searched(resolved: Resolved, name: str) -> bool:
+    return not resolved.why.get(FIELDS[name], "recipe").startswith(("recipe", "file"))
+
+
+def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
+    try:
+        return worked_out(asked.with_(dict(changes)))
+    except InputError:
+        return None
 
 
 def too_large_words(resolved: Resolved) -> str | None:

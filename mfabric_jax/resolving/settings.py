@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.case.paths import Case
-from mfabric_jax.case.policies import NO_SCHEDULE, name_of
+from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
@@ -185,6 +185,8 @@ class Settings(Hardware):
         turn: Any = self.case.circuits.turn
         if turn.name == "span":
             return turn.length
+        if turn.name == BOUND:
+            return "none"
         return "block" if turn.name == "predict" and turn.both else "all-to-all"
 
     @property

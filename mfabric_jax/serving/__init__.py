@@ -3,5 +3,6 @@
 from mfabric_jax.serving.deployment import Deployment, Numbers, deployment
 from mfabric_jax.serving.families import family
 from mfabric_jax.serving.rows import serve
+from mfabric_jax.serving.search import cheapest, fastest, in_time, search
 
-__all__ = ["Deployment", "Numbers", "deployment", "family", "serve"]
+__all__ = ["Deployment", "Numbers", "cheapest", "deployment", "family", "fastest", "in_time", "search", "serve"]

@@ -23,7 +23,12 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, whole
 
 BLOCK = 512  # tokens of a Mooncake block
-GIVE = "give a trace of requests: CSV of Azure or BurstGPT, or JSONL of Mooncake"
+GIVE = (
+    "give a log of requests that begins with TIMESTAMP,ContextTokens,GeneratedTokens (Azure: date and time, tokens of "
+    "prompt and answer), with Timestamp,Request tokens,Response tokens (BurstGPT: seconds), or with an object that has "
+    'timestamp, input_length and output_length (Mooncake: milliseconds), as in "2023-11-16 18:15:46.68,374,44", '
+    '"5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
+)
 AZURE = "timestamp", "contexttokens", "generatedtokens"
 BURST = "timestamp", "request tokens", "response tokens"
 MOONCAKE = "timestamp", "input_length", "output_length"
@@ -68,6 +73,16 @@ def stretched(requests: Requests, rate: float) -> Requests:
     if not 0 < requests.rate < math.inf:
         raise InputError("serving.load.rate needs requests at two times or more to stretch, and the trace has one.")
     return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
+
+
+def repeated(requests: Requests, times: int) -> Requests:
+    """So many runs, one after the other, as far apart as requests are on average; caches as in the first run."""
+    if times == 1:
+        return requests
+    run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
+    arrival_s = (run_s * np.arange(times)[:, None] + requests.arrival_s).ravel()
+    others = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
+    return Requests(arrival_s, *others, times * requests.left_out)
 
 
 # -------------------------------------------------------------------------------------------------------------- readers
@@ -129,7 +144,8 @@ def _rows(lines: Iterator[str], named: str) -> Iterator[Row]:
         if set(needed) <= set(columns):
             yield from _table(lines, named, [columns.index(name) for name in needed], needed, moment)
             return
-    raise InputError(f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake; {GIVE}.")
+    begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
+    raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
 
 
 def _table(

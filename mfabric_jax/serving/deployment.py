@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,16 +15,29 @@ from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.families import Family, family
 from mfabric_jax.serving.group import Crossing, Group, crossing_of, group_of
-from mfabric_jax.serving.loads import Load, loaded, slots_of
+from mfabric_jax.serving.loads import busiest_over_mean, loaded, slots_of
 from mfabric_jax.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
-from mfabric_jax.traffic.generator import layer_shares
+from mfabric_jax.traffic.generator import base_popularity, layer_shares, measured_words, to_shares
+from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.kernels import HOW
 from mfabric_jax.workload.models import Architecture
 
+PASS = 8192  # tokens of a micro-batch of prefill where none are stated
 TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
 DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels where none are stated
+
+
+class Taken(NamedTuple):
+    """How often experts are taken: `shares` [L E] of selections (None: all alike), and where they are from."""
+
+    shares: np.ndarray | None
+    words: str
+
+
+EVEN = Taken(None, "balanced")
 
 
 class Numbers(NamedTuple):
@@ -53,7 +67,7 @@ class Decoding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """GPUs of one group on a fabric with a model on them, and the kernels that they send with."""
+    """GPUs of one group on a fabric with a model on them, the kernels that they send with, how experts are taken."""
 
     model: Model
     group: Group
@@ -61,6 +75,7 @@ class Pool:
     crossing: Crossing
     precision: str
     combined: str
+    taken: Taken = EVEN
 
     def wires(self, nic_gbps: Any) -> Wires:
         """The kernels at a bandwidth of NICs."""
@@ -72,6 +87,12 @@ class Pool:
         beyond = self.group.domains > 1
         speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
         return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
+
+    def uneven(self) -> tuple[float, float]:
+        """What the busiest GPU receives over the mean, mean over layers: as experts are placed, and in order."""
+        model = self.model
+        in_order = loaded(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
+        return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
     @functools.cached_property
     def bill(self) -> Bill:
@@ -102,6 +123,17 @@ class Deployment:
         drafts, nic_gbps = serving.drafts, self.case.network.nic_gbps
         return Numbers(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
 
+    @property
+    def overlap(self) -> bool:
+        """Whether two micro-batches of decoding hide communication."""
+        return self.case.serving.overlap is not False
+
+    @property
+    def prefill_overlap(self) -> bool:
+        """Whether two micro-batches of prefill do."""
+        own = self.case.serving.prefill.overlap
+        return self.overlap if own is None else own
+
     def rates(self, how: str = "usual") -> Rates:
         return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
 
@@ -110,7 +142,7 @@ class Deployment:
         serving, pool, rate = self.case.serving, self.decode, self.rates(how)
         wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
         tokens = batch(numbers.batch, float)
-        both = 2 * tokens if serving.overlap else tokens
+        both = 2 * tokens if self.overlap else tokens
 
         def of(some: Any, requests: Any) -> parts.Parts:
             attention = parts.attention_s(pool.model, rate, some, requests, numbers.context)
@@ -121,13 +153,17 @@ class Deployment:
 
         requests, each = both / checked, 1 / (1 + numbers.accepted)
         halves = of(both / 2, requests / 2), of(both, requests)
-        step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=serving.overlap)
+        step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
         one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
         drafted = serving.drafts.tokens * (one.computed_s + one.sent_s + one.head_s)
         set_s, overlapped_s, serial_s = (
             (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
         )
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
+
+    def judged_s(self, numbers: Numbers) -> Any:
+        """Seconds from token to token that must keep to a time: predicted, or the slower end (`serving.by`)."""
+        return judged(self.case, functools.partial(self.decoding, numbers), "tpot_s")
 
     def steady(self) -> "Deployment":
         """What stays as it is whatever the batch."""
@@ -141,7 +177,7 @@ class Deployment:
     def batch_of(self, requests: Any) -> Any:
         """Tokens of a GPU in one micro-batch where it has so many requests."""
         serving = self.case.serving
-        return requests * (1 + serving.drafts.tokens) / (2 if serving.overlap else 1)
+        return requests * (1 + serving.drafts.tokens) / (2 if self.overlap else 1)
 
     def slowest(self, decoding: Decoding) -> str:
         """The part of a step that would shorten it most if it were faster: latency or bytes of the network where they
@@ -150,7 +186,7 @@ class Deployment:
         step = decoding.step
         each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
         sent, longest = step.dispatch_s + step.combine_s, max(each, key=lambda name: float(each[name]))
-        if sent > (sum(each.values()) if self.case.serving.overlap else each[longest]):
+        if sent > (sum(each.values()) if self.overlap else each[longest]):
             return "latency" if step.latency_s > sent / 2 else "network"
         return longest
 
@@ -166,7 +202,11 @@ class Deployment:
             return one._replace(head_s=one.head_s * 0.0)  # of the last token of a prompt alone
 
         both = self.pass_tokens
-        return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=serving.overlap)
+        return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap)
+
+    def judged_pass_s(self, nic_gbps: Any) -> Any:
+        """As `judged_s`, of a pass of prefill."""
+        return judged(self.case, functools.partial(self.prefilling, nic_gbps), "step_s")
 
     @property
     def prompt(self) -> int:
@@ -182,7 +222,7 @@ class Deployment:
     @property
     def pass_tokens(self) -> float:
         """Of a GPU in one pass of prefill."""
-        return float(self.case.serving.prefill.tokens * (2 if self.case.serving.overlap else 1))
+        return float((self.case.serving.prefill.tokens or PASS) * (2 if self.prefill_overlap else 1))
 
     def transfer_s(self, nic_gbps: Any) -> Any:
         """Keys and values of a prompt from one GPU to another, over its NIC alone."""
@@ -191,8 +231,12 @@ class Deployment:
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
         """From the start of a prompt's pass to the first token: passes, transfer, a step; no queue."""
+        return self.prompt_s(nic_gbps, self.prefilling(nic_gbps).step_s) + decoding.step.step_s
+
+    def prompt_s(self, nic_gbps: Any, pass_s: Any) -> Any:
+        """Passes of a prompt and transfer of its cache."""
         passes = -(-self.fresh // (self.pass_tokens * self.prefill.model.tp))
-        return passes * self.prefilling(nic_gbps).step_s + self.transfer_s(nic_gbps) + decoding.step.step_s
+        return passes * pass_s + self.transfer_s(nic_gbps)
 
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: Pool) -> float:
@@ -265,6 +309,14 @@ class Deployment:
         return MILLION * each * (1 + self.prefill_share(decoding, nic_gbps)) / decoding.tokens_per_s
 
 
+def judged(case: Case, of: Callable[[str], Any], predicted: str) -> Any:
+    """Seconds `of` kernels that keep to times: as `predicted`, or the slower way with slow kernels."""
+    if case.serving.by == "predicted":
+        return getattr(of("usual"), predicted)
+    slow = of(HOW[0])
+    return array_module(slow.serial_s).maximum(slow.overlapped_s, slow.serial_s)
+
+
 def deployment(case: Case) -> Deployment:
     """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
     serving, model = case.serving, model_of(case).architecture
@@ -295,29 +347,45 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
     serving, group = case.serving, group_of(case, gpus)
     sending = kernels_of(group, kernels, usual)
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
-    load = loaded(model, gpus, slots, shares_of(case, model), domains=group.domains, placed=serving.eplb)
-    return pool_of(case, model, load, group, sending, crossing_of(group, sending, load))
+    taken = taken_of(case, model)
+    load = loaded(model, gpus, slots, taken.shares, domains=group.domains, placed=serving.eplb)
+    return pool_of(case, taken, Model(model, load), group, sending, crossing_of(group, sending, load))
 
 
-def pool_of(case: Case, model: Architecture, load: Load, group: Group, sending: Family, crossing: Crossing) -> Pool:
+def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Family, crossing: Crossing) -> Pool:
     """A pool in the formats of a case."""
-    formats, tp = case.serving.formats, case.serving.tp
-    served = Model(model, load, tp, formats.weights, formats.cache)
-    return Pool(served, group, sending, crossing, formats.dispatch, formats.combine)
+    formats = case.serving.formats
+    served = dataclasses.replace(model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache)
+    return Pool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
 
 
-def shares_of(case: Case, model: Architecture) -> np.ndarray | None:
-    """Of selections, for every expert in every layer [L E]; None: all alike."""
-    if case.serving.experts == "balanced":
-        return None
-    if case.serving.experts == "measured":
-        return layer_shares(model, len(model.moe_blocks), case.run.seed)[0].mean(axis=1)
-    return _traced(case, model)
+def taken_of(case: Case, model: Architecture) -> Taken:
+    """What `serving.experts` of a case says. `InputError` for a trace that is not named or does not fit."""
+    how, layers, seed = case.serving.experts, len(model.moe_blocks), case.run.seed
+    if how == "balanced":
+        return EVEN
+    if how == "measured":
+        return Taken(layer_shares(model, layers, seed)[0].mean(axis=1), f"measured: {measured_words(model)}")
+    return _generated(case, model) if how == "generated" else _traced(case, model)
 
 
-def _traced(case: Case, model: Architecture) -> np.ndarray:
+def _generated(case: Case, model: Architecture) -> Taken:
+    source: Any = case.traffic.source
+    if source.name != "generated":
+        raise InputError(
+            "serving.experts generated needs traffic.generated.skew: the n-th expert is taken n^-skew times as often "
+            "as the first (--set traffic.generated.skew=0.8)."
+        )
+    layers, knobs = len(model.moe_blocks), Knobs(skew=source.skew)
+    each = [base_popularity(knobs, layers, model.experts, case.run.seed, layer) for layer in range(layers)]
+    return Taken(to_shares(np.array(each)), f"generated, skew {source.skew:g}")
+
+
+def _traced(case: Case, model: Architecture) -> Taken:
     source: Any = case.traffic.source
     if source.name != "trace" or source.path is None:
         raise InputError("serving.experts trace needs traffic.trace.path, recorded routing (--trace PATH).")
-    one = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1)
-    return recorded(one, source.path, source.records, None, source.axes).count.sum(axis=(0, 2, 3), dtype=float)
+    one = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1)
+    tokens = recorded(one, source.path, source.records, None, source.axes)
+    count = tokens.count.sum(axis=(0, 2, 3), dtype=float)
+    return Taken(count[count.any(axis=1)], tokens.source)  # layers without tokens are left out

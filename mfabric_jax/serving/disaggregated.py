@@ -29,7 +29,7 @@ from mfabric_jax.serving.deployment import (
     kernels_of,
     pool_of,
     prefill_pool,
-    shares_of,
+    taken_of,
 )
 from mfabric_jax.serving.group import Crossing, Group, crossed, group_of, lanes_of
 from mfabric_jax.serving.loads import SURE, Copies, Load, loaded, reached_groups, slots_of
@@ -237,10 +237,11 @@ def split_deployment(case: Case) -> Split:
     if attention % serving.tp or group.shape.gpus_per_server % serving.tp:
         raise Misfit(f"serving.tp must divide the GPUs of a server and of attention, got {serving.tp}.")
     slots = slots_of(model, experts, serving.redundant_experts)
-    load = loaded(model, experts, slots, shares_of(case, model), placed=serving.eplb)
+    taken = taken_of(case, model)
+    load = loaded(model, experts, slots, taken.shares, placed=serving.eplb)
     group_seen = lanes_of(group, family, SIZES)
     copies = copies_between(load, family.copies, attention, group_seen)
-    pool = pool_of(case, model, load, group, family, crossed(group_seen, copies))
+    pool = pool_of(case, taken, Model(model, load), group, family, crossed(group_seen, copies))
     return Split(case, pool, prefill_pool(case, model), crossed(group_seen, returned(copies)))
 
 

@@ -88,12 +88,19 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     gpu = gpu_of(case)
     size = on.gpus_of(gpu)
     if gpus > size and on.domain is None and gpus % size:
-        raise Misfit(f"{named} must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}.")
+        more = _larger_domain(gpu, gpus) if size > gpu.gpus_per_server else ""
+        raise Misfit(f"{named} must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}{more}.")
     used = min(gpus, size) if on.domain is None else on.used_of(gpu, gpus, gpus, 1)
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
     return Group(on, hardware_of(case, shape.servers), shape)
+
+
+def _larger_domain(gpu: Gpu, gpus: int) -> str:
+    """Whether a domain without spares holds so many GPUs, in words."""
+    whole = fabric.get("scale-up")
+    return f"; {whole.name} takes {gpus} in one domain" if gpus <= whole.gpus_of(gpu) else ""
 
 
 class Crossing(NamedTuple):

@@ -6,18 +6,20 @@ prompts, so that the loop of events only interpolates.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.serving import step as parts
-from mfabric_jax.serving.arrivals import Requests, poisson, read_arrivals, stretched
-from mfabric_jax.serving.deployment import TRANSFER, Deployment
+from mfabric_jax.serving.arrivals import Requests, poisson, read_arrivals, repeated, stretched
+from mfabric_jax.serving.deployment import PASS, TRANSFER, Deployment
 from mfabric_jax.serving.loads import SURE
 from mfabric_jax.serving.queueing import Decode, Prefill, Table, Timeline, Wire, simulate
+from mfabric_jax.simulation.rows import MILLION
 
 GRID = 48, 24  # points of a table of steps: requests, context
 PASSES = 24, 8  # of passes: tokens, prompts
@@ -37,16 +39,21 @@ def requests_of(deployed: Deployment) -> Requests:
     case, load = deployed.case, deployed.case.serving.load
     if load.arrivals is None:
         assert load.rate is not None, "a load has a rate or a trace"
-        return poisson(load.rate, load.requests, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
+        count = load.requests * load.repeat
+        return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
     found = read_arrivals(load.arrivals, load.requests)
-    return found if load.rate is None else stretched(found, load.rate)
+    return repeated(found if load.rate is None else stretched(found, load.rate), load.repeat)
 
 
 # ---------------------------------------------------------------------------------------------------------------- pools
+def _decode_groups(case: Case) -> int:
+    return case.serving.load.decode_groups or 1
+
+
 def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
     """Groups that decode; a GPU holds the requests of `serving.batch` where its memory does."""
     deployed = deployed.steady()
-    model, numbers, serving = deployed.decode.model, deployed.numbers, deployed.case.serving
+    model, numbers = deployed.decode.model, deployed.numbers
     alone = deployed.decode.group.shape.gpus / deployed.holders  # where other GPUs hold none
     most = max(1, int(deployed.decoding(numbers).requests * alone * model.tp * (1 + SURE)))
     each = float(deployed.request_bytes(0.0))
@@ -55,11 +62,11 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
     held = np.geomspace(1 / count, max(most, 2 / count), GRID[0])
     context = np.geomspace(requests.prompt.min(), (requests.prompt + requests.answer).max(), GRID[1])
     batch = deployed.batch_of(held / model.tp)
-    decoding = deployed.decoding(numbers._replace(batch=batch[:, None], context=context[None]))
+    judged_s = deployed.judged_s(numbers._replace(batch=batch[:, None], context=context[None]))
     tokens = 1 + numbers.accepted
-    step = Table(held, context, np.broadcast_to(decoding.tpot_s * tokens, (len(held), len(context))))
+    step = Table(held, context, np.broadcast_to(judged_s * tokens, (len(held), len(context))))
     return Decode(
-        serving.load.decode_groups, count, most, room, each, float(deployed.request_bytes(1.0)) - each, step, tokens
+        _decode_groups(deployed.case), count, most, room, each, float(deployed.request_bytes(1.0)) - each, step, tokens
     )
 
 
@@ -69,10 +76,10 @@ def prefill_pool(deployed: Deployment, requests: Requests) -> Prefill:
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
-    most = case.serving.prefill.tokens
+    most = case.serving.prefill.tokens or PASS
     tokens = np.unique(np.geomspace(min(LEAST_PASS, most), most, PASSES[0]).round())
     seconds = [[_pass_s(deployed, int(some), int(prompt)) for prompt in prompts] for some in tokens]
-    taken = tokens * model.tp * (2 if case.serving.overlap else 1)
+    taken = tokens * model.tp * (2 if deployed.prefill_overlap else 1)
     table = Table(taken, prompts, np.array(seconds))
     groups = case.serving.load.prefill_groups or _keeping_up(deployed, requests, table)
     return Prefill(groups, deployed.prefill.group.shape.gpus // model.tp, float(taken[-1]), table)
@@ -80,19 +87,27 @@ def prefill_pool(deployed: Deployment, requests: Requests) -> Prefill:
 
 def _pass_s(deployed: Deployment, tokens: int, prompt: int) -> float:
     case = deployed.case.with_({"serving.prefill.tokens": tokens, "serving.prompt": prompt})
-    return float(dataclasses.replace(deployed, case=case).prefilling(case.network.nic_gbps).step_s)
+    return float(dataclasses.replace(deployed, case=case).judged_pass_s(case.network.nic_gbps))
 
 
 def _keeping_up(deployed: Deployment, requests: Requests, pass_s: Table) -> int:
-    serving, numbers = deployed.case.serving, deployed.numbers
-    context = float((requests.prompt + requests.answer / 2).mean())
-    decoding = deployed.decoding(numbers._replace(context=context))
-    held = min(float(decoding.requests), float(deployed.most_requests(context)))
-    served = serving.load.decode_groups * deployed.decode.group.shape.gpus * held / float(decoding.tpot_s)
+    served = _decode_groups(deployed.case) * capacity(deployed, requests)
     asked = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
-    group = FILLED * deployed.prefill.group.shape.gpus * deployed.pass_tokens
-    prompt = float(requests.prompt.mean())
-    return max(1, math.ceil(asked * pass_s(deployed.pass_tokens * deployed.prefill.model.tp, prompt) / group))
+    return max(1, math.ceil(asked / (FILLED * prefill_capacity(deployed, requests, pass_s))))
+
+
+def capacity(deployed: Deployment, requests: Requests) -> float:
+    """Tokens of answers a second of a group that decodes, with as many requests as batch and memory allow."""
+    context = float((requests.prompt + requests.answer / 2).mean())
+    numbers = deployed.numbers._replace(context=context)
+    held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
+    return deployed.decode.group.shape.gpus * held / float(deployed.judged_s(numbers))
+
+
+def prefill_capacity(deployed: Deployment, requests: Requests, pass_s: Callable[[float, float], float]) -> float:
+    """Tokens of prompts a second of a group that prefills, in full passes."""
+    seconds = pass_s(deployed.pass_tokens * deployed.prefill.model.tp, float(requests.prompt.mean()))
+    return deployed.prefill.group.shape.gpus * deployed.pass_tokens / seconds
 
 
 def wire_of(deployed: Deployment) -> Wire:
@@ -154,10 +169,12 @@ def run_load(deployed: Deployment) -> Outcome | None:
 
 
 COLUMNS = (
-    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo"),
+    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo", "in_slo_limit"),
     *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in QUANTILES),
-    "load_warmup_s",
-    *("prefill_queue", "decode_queue", "prefill_busy", "prefill_filled", "decode_busy", "decode_requests"),
+    *("load_warmup_s", "load_window_s"),
+    *("load_tokens_per_s", "decode_load", "prefill_load", "load_usd_per_million_tokens"),
+    *("prefill_queue", "decode_queue", "decode_limit", "prefill_busy", "prefill_filled"),
+    *("decode_busy", "decode_requests"),
     *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
     *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
 )
@@ -169,27 +186,41 @@ def columns(deployed: Deployment) -> dict[str, Any]:
     if outcome is None:
         return dict.fromkeys(COLUMNS)
     found = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
+    found |= _of_capacity(deployed, outcome)
     return {name: found[name] for name in COLUMNS}
 
 
+def _limits(case: Case) -> tuple[float | None, float | None]:
+    """To the first token, and from token to token [ms]; None: any."""
+    load = case.serving.load
+    return load.ttft_ms, load.tpot_ms or case.serving.tpot_ms
+
+
+def in_time(case: Case, outcome: Outcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
+    """Which requests keep to the time of the first token, and which to that from token to token."""
+    late, slow = (math.inf if limit is None else units.ms(limit) for limit in _limits(case))
+    return outcome.ttft_s <= late, ~(outcome.tpot_s > slow)
+
+
 def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
-    serving, (begin, end) = deployed.case.serving, outcome.window
+    case, (begin, end) = deployed.case, outcome.window
     ttft, tpot, e2e = (values[outcome.first :] for values in (outcome.ttft_s, outcome.tpot_s, outcome.e2e_s))
-    late, slow = serving.load.ttft_ms, serving.load.tpot_ms or serving.tpot_ms
-    good = np.ones(len(ttft), bool)
-    if late is not None:
-        good &= ttft <= units.ms(late)
-    if slow is not None:
-        good &= ~(tpot > units.ms(slow))
-    limited = late is not None or slow is not None
-    span, ends = end - begin, outcome.timeline.end_s
-    per_s = (lambda count: float(count) / span) if span else (lambda count: None)
+    limited = any(limit is not None for limit in _limits(case))
+    first_good, next_good = in_time(case, outcome)
+    good, ends = first_good & next_good, outcome.timeline.end_s
+
+    def per_s(moments: np.ndarray) -> float | None:
+        """In the window, without its first moment."""
+        return float(((moments > begin) & (moments <= end)).sum()) / (end - begin) if end > begin else None
+
     found: dict[str, Any] = {
-        "load_requests_per_s": None if math.isinf(outcome.requests.rate) else outcome.requests.rate,
-        "requests_per_s": per_s(((ends >= begin) & (ends <= end)).sum()),
-        "goodput_per_s": per_s(good.sum()) if limited else None,
-        "in_slo": float(good.mean()) if limited else None,
+        "load_requests_per_s": per_s(outcome.requests.arrival_s),
+        "requests_per_s": per_s(ends),
+        "goodput_per_s": per_s(ends[good]) if limited else None,
+        "in_slo": float(good[outcome.first :].mean()) if limited else None,
+        "in_slo_limit": case.serving.load.keep if case.serving.tpot_ms is not None else None,
         "load_warmup_s": begin,
+        "load_window_s": end - begin,
         "load_requests": len(outcome.requests),
         "refused": outcome.refused,
         "left_out": outcome.requests.left_out,
@@ -198,6 +229,23 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
         for name, part in QUANTILES.items():
             found[f"load_{what}_{name}_s"] = float(np.quantile(values, part)) if len(values) else None
     return found
+
+
+def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+    """What is asked of pools over what they can do, and dollars at this load: of all GPUs, whether busy or not."""
+    requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
+    most = decode.groups * capacity(deployed, requests)
+    read = prefill.groups * prefill_capacity(deployed, requests, prefill.pass_s)
+    asked = requests.rate * float(requests.answer.mean())
+    dollars, gpus = deployed.per_gpu()[0], decode.groups * deployed.decode.group.shape.gpus
+    gpus += prefill.groups * deployed.prefill.group.shape.gpus
+    known = not math.isinf(asked)
+    return {
+        "load_tokens_per_s": asked if known else None,
+        "decode_load": asked / most if known else None,
+        "prefill_load": requests.rate * float(requests.fresh.mean()) / read if known else None,
+        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars * gpus / min(asked, most),
+    }
 
 
 def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float], weight: Any = 1.0) -> float | None:
@@ -216,6 +264,7 @@ def _of_pools(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     found = {
         "prefill_queue": mean_present(asked.arrival_s, times.begun_s, window),
         "decode_queue": mean_present(times.prefilled_s, times.sent_s, window),
+        "decode_limit": "memory" if decode.most * decode.reserved(asked).mean() > decode.room else "batch",
         "prefill_busy": mean_present(passes[0], passes[1], window, 1 / prefill.groups),
         "prefill_filled": float(passes[2].mean()) / (prefill.units * prefill.unit_tokens),
         "decode_busy": mean_present(steps[0], steps[1], window, 1 / decode.groups),

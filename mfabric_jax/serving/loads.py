@@ -82,6 +82,12 @@ def _at_most_once(share: Float[np.ndarray, "E"], top_k: int) -> Float[np.ndarray
     return capped(share, 1 / top_k) * top_k
 
 
+def busiest_over_mean(load: Load) -> float:
+    """Selections of the busiest GPU over the mean, mean over layers."""
+    each = load.per_gpu()
+    return float((each.max(1) / each.mean(1)).mean())
+
+
 def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
     """Probability that a token has an expert in each of so many equal groups of neighbouring GPUs."""
     layers, slots = load.taken.shape

@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax import units
+from mfabric_jax import fabric, units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import Misfit
+from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import Decoding, Deployment, deployment
+from mfabric_jax.serving.deployment import PASS, Decoding, Deployment, deployment
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
+from mfabric_jax.serving.group import group_of
+from mfabric_jax.serving.sizing import sized
 from mfabric_jax.serving.step import band
 from mfabric_jax.simulation.results import provenance, side_by_side
+from mfabric_jax.simulation.rows import bill_of, unknown_parts
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -41,7 +46,9 @@ def serve(
     for case in every[start:]:
         deployed = known(case)
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
-        deployed = deployed if case.serving.tpot_ms is None else in_time(deployed)
+        if case.serving.tpot_ms is not None:
+            deployed = in_time(deployed)
+            deployed = sized(deployed) if load.stated(case) else deployed
         row = row_of(deployed) | (_split_columns(deployed) if splitting else {})
         yield row | (load.columns(deployed) if arriving else {}) | varied_settings(case, asked)
 
@@ -49,6 +56,7 @@ def serve(
 SHOWN = {  # settings that have columns
     *("model.name", "gpu.name", "network.fabric", "network.nic_gbps"),
     *(f"serving.{name}" for name in ("ep", "tp", "batch", "context", "kernels", "tpot_ms", "formats.dispatch")),
+    *(f"serving.{name}" for name in ("overlap", "prefill.overlap", "prefill.tokens", "load.ttft_ms", "by")),
     *("serving.prefill.ep", "serving.split.attention_gpus", "serving.split.expert_gpus"),
 }
 
@@ -70,18 +78,32 @@ TOGETHER = 512  # batches: with uneven experts each takes 130 kB of every array
 
 
 def in_time(deployed: Deployment) -> Deployment:
-    """With the batch that gives the most tokens a second within `serving.tpot_ms`; where even one token is too slow or
-    too large, with one. A step may be slower for a smaller batch by nothing but what it hides, so all are looked at."""
-    case = deployed.case
+    """With the batch that gives the most tokens a second within `serving.tpot_ms`, and where `serving.overlap` is open
+    in the better way; where even one token is too slow or too large, with one. A step may be slower for a smaller batch
+    by nothing but what it hides, so all are looked at."""
+    overlap = deployed.case.serving.overlap
+    either = overlap is None and not isinstance(deployed, Split)
+    ways = (_best(deployed, way) for way in ((True, False) if either else (overlap,)))
+    return max(ways, key=lambda found: found[0])[1]
+
+
+def _best(deployed: Deployment, overlap: bool | None) -> tuple[tuple[bool, float], Deployment]:
+    """With the best batch of one way, and how good it is: whether in time, then tokens a second, or how little late."""
+    case = deployed.case.with_({"serving.overlap": overlap, "serving.prefill.overlap": deployed.prefill_overlap})
+    deployed = dataclasses.replace(deployed, case=case)
     numbers, batch = deployed.numbers, np.arange(1, MOST_BATCH + 1, dtype=float)
     requests = float(deployed.decoding(numbers._replace(batch=1.0)).requests) * batch
     fits = max(1, int(np.sum(requests <= deployed.most_requests(case.serving.context))))  # the first so many
     batch, requests = batch[:fits], requests[:fits]
     some = [batch[first : first + TOGETHER] for first in range(0, fits, TOGETHER)]
-    tpot_s = np.concatenate([deployed.decoding(numbers._replace(batch=one)).tpot_s for one in some])
-    good = tpot_s <= units.ms(case.serving.tpot_ms)
+    tpot_s, judged_s = (
+        np.concatenate([seconds(numbers._replace(batch=one)) for one in some])
+        for seconds in (lambda numbers: deployed.decoding(numbers).tpot_s, deployed.judged_s)
+    )
+    good = judged_s <= units.ms(case.serving.tpot_ms)
     best = int(np.argmax(np.where(good, requests / tpot_s, -1.0))) if good.any() else 0
-    return dataclasses.replace(deployed, case=case.with_({"serving.batch": float(batch[best])}))
+    rank = (True, float(requests[best] / tpot_s[best])) if good.any() else (False, -float(judged_s[0]))
+    return rank, dataclasses.replace(deployed, case=case.with_({"serving.batch": float(batch[best])}))
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,12 +112,27 @@ def _of_shape(case: Case) -> Deployment:
 
 
 SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
+SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.prefill.tokens": None}
 
 
 def known(case: Case) -> Deployment:
     """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
     prompt = round(case.serving.context) if case.serving.prompt is None else case.serving.prompt
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
+
+
+EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"
+
+
+def unknown_prices(case: Case) -> list[str]:
+    """A sentence for every price and power that dollars and joules of a case lack."""
+    sizes = case.serving.split.attention_gpus or case.serving.ep, case.serving.split.expert_gpus or 0
+    try:
+        group = group_of(case, sum(sizes))
+    except Misfit:  # of a search, which states no size
+        group = group_of(case, fabric.get(case.network.fabric).gpus_of(gpu_of(case)))
+    bill: Any = bill_of(group.hardware, group.on, group.shape, case.network.nic_gbps)  # type: ignore[arg-type]
+    return list(unknown_parts(group.hardware, group.on, bill))  # type: ignore[arg-type]
 
 
 def row_of(deployed: Deployment) -> dict[str, Any]:
@@ -112,6 +149,8 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "tp": case.serving.tp,
         "batch": case.serving.batch,
         "context": case.serving.context,
+        "overlap": deployed.overlap,
+        **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
     }
     memory = _memory_columns(deployed, decoding)
     dollars, joules = (deployed.per_million(each, decoding, deployed.numbers.nic_gbps) for each in deployed.per_gpu())
@@ -127,16 +166,21 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
 
 
 def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
-    numbers, limit, step = deployed.numbers, deployed.case.serving.tpot_ms, decoding.step
-    low_s, high_s = band(*(deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0])))
+    numbers, serving, step = deployed.numbers, deployed.case.serving, decoding.step
+    fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
+    low_s, high_s = band(fast, slow)
+    slow_pass_s, slow_step_s = (band(one, one)[1] for one in (deployed.prefilling(numbers.nic_gbps, HOW[0]), slow.step))
     return {
         "tpot_s": float(decoding.tpot_s),
-        "tpot_limit_s": None if limit is None else units.ms(limit),
+        "tpot_limit_s": _limit_s(serving.tpot_ms),
         "tpot_low_s": low_s,
         "tpot_high_s": high_s,
         "overlapped_s": float(decoding.overlapped_s),
         "serial_s": float(decoding.serial_s),
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
+        "ttft_limit_s": _limit_s(serving.load.ttft_ms),
+        "ttft_high_s": float(deployed.prompt_s(numbers.nic_gbps, slow_pass_s)) + slow_step_s,
+        "by": serving.by,
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
         "dispatch_s": float(step.dispatch_s),
@@ -147,6 +191,10 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "exposed_comm_s": float(step.exposed_s),
         "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
     }
+
+
+def _limit_s(limit_ms: float | None) -> float | None:
+    return None if limit_ms is None else units.ms(limit_ms)
 
 
 def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
@@ -160,6 +208,8 @@ def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]
         "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(usual.step_s),
         "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
         "prefill_ep": deployed.prefill.model.gpus,
+        "prefill_tokens": deployed.case.serving.prefill.tokens or PASS,
+        "prefill_overlap": deployed.prefill_overlap,
         "prefill_gpus": float(deployed.prefill_share(decoding, nic_gbps)),
     }
 

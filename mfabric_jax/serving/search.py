@@ -9,13 +9,15 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
+from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import model_of
-from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, Deployment, kernels_of
 from mfabric_jax.serving.group import group_of, lanes_of
 from mfabric_jax.serving.rows import known, serve, varied_settings
 
+PASSES = 1024, 2048, 4096, 8192  # tokens of a micro-batch of prefill
 SIZES = 4, 8, 16, 32, 64, 72, 128, 144, 256, 320  # GPUs that share the experts
 
 
@@ -60,36 +62,83 @@ def search(
     """A row of `serve` for every size that decodes, of every case, one after the other; `start` as there."""
     each = ((case, size) for case in cases for size in sizes_of(case))
     for case, size in itertools.islice(each, start, None):
-        sized = case.with_({"serving.ep": size, "serving.prefill.ep": case.serving.prefill.ep or _prefill_size(case)})
+        sized = case.with_({"serving.ep": size} | _prefill(case))
         for row in serve(sized, progress=progress):
             yield row | varied_settings(case, cases)
 
 
 @functools.lru_cache(maxsize=64)
-def _prefill_size(case: Case) -> int:
-    """The size of a group that prefills most tokens a second of a GPU, of those whose memory holds the weights; the
-    largest where none does."""
-    sizes, any_size, seconds = _prefill_sizes(case), sizes_of(case)[0], {}
-    for size in sizes:
-        deployed = known(case.with_({"serving.ep": any_size, "serving.prefill.ep": size}))
+def _prefill(case: Case) -> dict[str, Any]:
+    """Settings of the pool that prefills, those that are open: the size of its groups, tokens of a pass and overlap.
+
+    Of those whose memory holds the weights, in time for the first token where a time is stated, what reads the most
+    tokens a second of a GPU; else the least late; the largest group where none holds them.
+    """
+    serving, any_size = case.serving, sizes_of(case)[0]
+    sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
+    tokens = (serving.prefill.tokens,) if serving.prefill.tokens else PASSES
+    own = serving.overlap if serving.prefill.overlap is None else serving.prefill.overlap
+    found = {}
+    for chosen in itertools.product(sizes, tokens, (True, False) if own is None else (own,)):
+        said = dict(
+            zip(("serving.prefill.ep", "serving.prefill.tokens", "serving.prefill.overlap"), chosen, strict=True)
+        )
+        deployed = known(case.with_({"serving.ep": any_size} | said))
         if deployed.prefill_fits:
-            seconds[size] = float(deployed.prefilling(case.network.nic_gbps).step_s)
-    return min(seconds, key=seconds.__getitem__, default=sizes[-1])
+            found[chosen] = said, _worth(deployed)
+    largest = {"serving.prefill.ep": sizes[-1]}
+    return min(found.values(), key=lambda one: one[1])[0] if found else largest
+
+
+def _worth(deployed: Deployment) -> tuple[float, float]:
+    """How late a lone prompt's first token is [s], and seconds of a GPU for a token; the less the better."""
+    serving, nic_gbps = deployed.case.serving, deployed.case.network.nic_gbps
+    each_s = float(deployed.prefilling(nic_gbps).step_s) / deployed.pass_tokens
+    if serving.load.ttft_ms is None:
+        return 0.0, each_s
+    decoding_ms = (serving.tpot_ms or 0.0) * (1 + serving.drafts.accepted)
+    late_s = float(deployed.prompt_s(nic_gbps, deployed.judged_pass_s(nic_gbps)))
+    return max(0.0, late_s - units.ms(serving.load.ttft_ms - decoding_ms)), each_s
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that fit their memory and keep to their time from token to token."""
-    return [
-        row for row in rows if row["fits"] and (row["tpot_limit_s"] is None or row["tpot_s"] <= row["tpot_limit_s"])
-    ]
+    """Those that fit their memory and keep to their times: from token to token, and to the first token; as `by` says,
+    predicted or at the slower end. Under a load, those that keep `serving.load.keep` of its requests in time."""
+    return [row for row in rows if row["fits"] and _keeps(row)]
+
+
+def _keeps(row: dict[str, Any]) -> bool:
+    end, times = "_high" if row["by"] == "high" else "", ["tpot"]
+    if row.get("in_slo") is None:  # under a load requests say how late a first token is
+        times.append("ttft")
+    limits = [(row[f"{what}{end}_s"], row[f"{what}_limit_s"]) for what in times]
+    if any(limit is not None and seconds > limit for seconds, limit in limits):
+        return False
+    kept, least = row.get("in_slo"), row.get("in_slo_limit")
+    return kept is None or least is None or kept >= least
 
 
 def fastest(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The most tokens a second of a GPU; of several the smallest group."""
-    return max(rows, key=lambda row: (row["tokens_per_s_per_gpu"], -row["ep"]))
+    """The most tokens a second of a GPU, under a load the fewest GPUs of both pools; of several the smallest group."""
+    return max(rows, key=lambda row: (_of_a_gpu(row), -row["ep"]))
+
+
+def gpus_of(row: dict[str, Any]) -> int | None:
+    """GPUs of both pools under a load; None without one."""
+    return None if row.get("load_requests") is None else row["load_prefill_gpus"] + row["load_decode_gpus"]
+
+
+def _of_a_gpu(row: dict[str, Any]) -> float:
+    gpus = gpus_of(row)
+    return row["tokens_per_s_per_gpu"] if gpus is None else -gpus
 
 
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The fewest dollars a million tokens, both pools together; None without prices."""
-    priced = [row for row in rows if row["usd_per_million_tokens"] is not None]
-    return min(priced, key=lambda row: row["usd_per_million_tokens"], default=None)
+    """The fewest dollars a million tokens, both pools together, at its load where there is one; None without prices."""
+    priced = [row for row in rows if usd_of(row) is not None]
+    return min(priced, key=usd_of, default=None)
+
+
+def usd_of(row: dict[str, Any]) -> Any:
+    """Dollars a million tokens: at the load of a row, or of full pools."""
+    return row["usd_per_million_tokens"] if row.get("load_requests") is None else row["load_usd_per_million_tokens"]

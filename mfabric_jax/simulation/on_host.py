@@ -13,6 +13,7 @@ import numpy as np
 from mfabric_jax import policies
 from mfabric_jax.array_module import array_module, stacked
 from mfabric_jax.case import Case
+from mfabric_jax.case.policies import bare
 from mfabric_jax.platforms import platform
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
@@ -51,7 +52,7 @@ def covers(one: Scenario) -> bool:
         return False
     if not group.reconfigures:
         return True
-    name = case.circuits.policy
+    name = bare(case.circuits.policy)
     alone = settings.first == "pays" or case.job.overlap.name == "passes"
     if not (name in policies.OF_DEMAND_ALONE or (name in policies.SETTLE_TIES and alone)):
         return False
@@ -162,7 +163,7 @@ def choice_by_name(case: Case) -> Choice:
     """The policy of a case that needs no demand beforehand, with its settings."""
     name: Any = case.circuits.policy
     settings = policies.suitable(name, routing=case.circuits.routing, names=case.network.acos.topologies)
-    return Choice(name, tuple(settings.items()))
+    return Choice(bare(name), tuple(settings.items()))
 
 
 def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:

@@ -33,6 +33,7 @@ from mfabric_jax.simulation.rows import (
     listed_rows,
     over_balanced,
     shown_rate,
+    training_columns,
 )
 from mfabric_jax.simulation.scenario import (
     Scenario,
@@ -301,6 +302,7 @@ class Points:
         ports = {"optical_degree": degree, "electrical_nics": nics - degree} if self.on.data else {}  # type: ignore[operator]
         told = columns_of(self.scenario, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
         told |= band_columns(mean["iteration_s"], {name: mean[name] for name in mean if is_of_band(name)}, ())
+        told |= training_columns(self.scenario.settings, told)
         if self.settings.case.traffic.source.name in DRAWN:  # the columns of few cases; many are drawn once
             others = range(2, self.settings.case.run.draws + 1)
             told |= dict.fromkeys(map(DRAW.format, others), np.full(len(self.block), np.nan))

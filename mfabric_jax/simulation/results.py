@@ -12,8 +12,8 @@ import numpy as np
 from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
-from mfabric_jax.case.paths import differences, flat
-from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.case.paths import POLICY, differences, flat
+from mfabric_jax.case.policies import NO_SCHEDULE, name_of, settings_in
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric.parts_list import own_prices
 from mfabric_jax.flows.kernels import SHOWN as SIZES
@@ -150,7 +150,15 @@ class Results:
         """Varied settings of a block's first case; None where it does not read one."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
-        return {path: case.get(path) if reads_setting(path, case) else None for path in shown}
+        said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
+        own = settings_in(case["circuits.policy"]) if reads_setting(POLICY, case) else {}
+        return said | {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
+
+    @functools.cached_property
+    def _of_policies(self) -> list[str]:
+        """Settings in the names of policies."""
+        named = {name_of(block.case.circuits.policy) for block in self.cases.blocks}
+        return list(dict.fromkeys(setting for name in sorted(named) for setting in settings_in(name)))
 
     @functools.cached_property
     def groups(self) -> list[Group]:

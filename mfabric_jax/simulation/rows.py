@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import PROMPT, band_columns
-from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
+from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
@@ -89,6 +89,36 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
         "joules_per_million_tokens": _if_can(achieved, _times(joules, each)),
         "tokens_per_s": tokens_of_iteration(job) / iteration_s,
     }
+
+
+TRAINING = (
+    "training_tokens",
+    "training_days",
+    "training_low_days",
+    "training_high_days",
+    "training_usd",
+    "training_kwh",
+)
+
+
+def training_columns(settings: Settings, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a whole training of `job.training_tokens`, by those of its iterations; None where they are open.
+
+    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
+    """
+    tokens = settings.case.job.training_tokens
+    if tokens is None:
+        return {name: filled(None, len(columns["iteration_s"])) for name in TRAINING}
+    days = tokens / columns["tokens_per_iteration"] / (24 * SECONDS_AN_HOUR)
+    found = {
+        "training_tokens": tokens,
+        "training_days": columns["iteration_s"] * days,
+        "training_low_days": columns[LOW] * days,
+        "training_high_days": columns[HIGH] * days,
+        "training_usd": columns["usd_per_million_tokens"] * (tokens / MILLION),
+        "training_kwh": columns["joules_per_million_tokens"] * (tokens / MILLION / (1000 * SECONDS_AN_HOUR)),
+    }
+    return {name: np.broadcast_to(value, columns["iteration_s"].shape) for name, value in found.items()}
 
 
 def tokens_of_iteration(job: Workload) -> int:
@@ -181,7 +211,8 @@ def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[
     columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
     columns |= _flows(simulated)
     others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
-    return listed_rows(columns | band_columns(mean["iteration_s"], variants, others))
+    columns |= band_columns(mean["iteration_s"], variants, others)
+    return listed_rows(columns | training_columns(one.settings, columns))
 
 
 def _flows(simulated: Simulated) -> dict[str, np.ndarray]:
@@ -218,13 +249,15 @@ def _named(one: Scenario) -> dict[str, Any]:
     settings, on = one.settings, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.optical_regions is not None
+    bound = on.reconfigures and settings.first == BOUND
+    policy = on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none")
     return {
         "model": one.workload.model,
         "fabric": on.name,
         "variant": one.variant,
-        "policy": on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none"),
+        "policy": BOUND if bound else policy,
         "schedule": schedule,
-        "routing": on.routing_of(settings) or settings.case.circuits.routing,
+        "routing": "any" if bound else on.routing_of(settings) or settings.case.circuits.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",
@@ -320,6 +353,8 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.settings.optical_switch if one.fabric.reconfigures else None
+    if one.settings.first == BOUND:
+        changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}

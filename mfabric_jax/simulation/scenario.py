@@ -47,6 +47,7 @@ from mfabric_jax.text_files import stamp
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.scheduled import carries_schedule
+from mfabric_jax.timing.switching import reads_rates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
 from mfabric_jax.traffic.placement_files import read_placement
@@ -102,17 +103,30 @@ class Scenario:
         if not self.group.reconfigures:
             return False
         paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.case.circuits.policy)
-        return paced or self.plans_schedules
+        return paced or self.plans_schedules or self.policy_reads_rates
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
         """Whether the user's policy answers with schedules."""
         if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
             return False
+        return carries_schedule(self.settings.circuits_policy(), *self._asked)
+
+    @functools.cached_property
+    def policy_reads_rates(self) -> bool:
+        """Whether the user's policy looks at the bandwidth or at how long the switch turns."""
+        if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
+            return False
+        region, demand, key = self._asked
+        start = uniform(None, self.group).circuits.count
+        return reads_rates(self.settings.circuits_policy(), region, demand, start, key)
+
+    @property
+    def _asked(self) -> tuple[Any, Any, jax.Array]:
+        """Region, demand and key as a policy gets them, to be traced."""
         dtype = self.settings.case.run.dtype
         demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
-        key = jax.random.key(self.settings.case.run.seed)
-        return carries_schedule(self.settings.circuits_policy(), group_numbers(self.group, dtype), demand, key)
+        return group_numbers(self.group, dtype), demand, jax.random.key(self.settings.case.run.seed)
 
     @property
     def mean_demand(self) -> jax.Array:

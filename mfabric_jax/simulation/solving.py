@@ -20,6 +20,7 @@ from mfabric_jax.array_module import Array
 from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
+from mfabric_jax.case.policies import BOUND
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
@@ -44,7 +45,8 @@ from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_repli
 from mfabric_jax.timing import First, Iteration
 from mfabric_jax.timing.exchange import exchanges_between, moving
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.switching import LONG, Span, TradeOff, trade_off_of
+from mfabric_jax.timing.scheduled import Pace, region_at
+from mfabric_jax.timing.switching import LONG, Span, TradeOff, in_region, trade_off_of
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, sent_as
 from mfabric_jax.traffic.placement import copied_experts, in_slots
@@ -104,6 +106,7 @@ class Program(eqx.Module):
     early: bool = eqx.field(static=True)  # ranks send as soon as their own experts finish
     acks: float = eqx.field(static=True)  # of the data, in the other direction
     always: bool = eqx.field(static=True)  # the switch turns for every block, even if circuits stay
+    own: bool = eqx.field(static=True)  # a policy of the user's, which may look at the region's bandwidth and delay
     policy: Any
     carry: Any
     run: Any
@@ -118,7 +121,10 @@ class Program(eqx.Module):
         span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
         rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
         rest["acks"] = self.acks
-        solved = exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
+        policy = self.policy
+        if self.own and trade_off is not None:
+            policy = in_region(policy, region_at(group, Pace.of(trade_off)))
+        solved = exchanges_between(self.workload, group, given.tokens, policy, routing=self.routing, **rest)
         if self.always:
             moe = places(self.workload).layer >= 0
             always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
@@ -138,9 +144,10 @@ def program_of(one: Scenario, carry: Any = None) -> Program:
     experts, turn = case.compute.experts, case.circuits.turn
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
+    span = "all-to-all" if first == BOUND else span
     return Program(
         workload=one.workload,
-        routing=settings.case.circuits.routing,
+        routing=BOUND if first == BOUND else settings.case.circuits.routing,
         first=first,
         cold=settings.case.circuits.cold_start,
         span=span,
@@ -150,6 +157,7 @@ def program_of(one: Scenario, carry: Any = None) -> Program:
         early=experts.name == "received" and experts.combine == "rank",
         acks=settings.carried_by.acks_back,
         always=turn.name == "always" and changes,
+        own=is_own(settings.case.circuits.policy) and changes,
         policy=policy,
         carry=carried(one) if carry is None else carry,
         run=planned_on(one) if span == "run" else None,

@@ -13,6 +13,7 @@ import numpy as np
 from mfabric_jax.case import Block, Cases
 from mfabric_jax.case.grid import REFUSE
 from mfabric_jax.case.paths import build, differences, flat
+from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
@@ -116,7 +117,7 @@ class CaseSpace:
     def files(self) -> dict[str, Path]:
         every = [flat(block.case) for block in self.cases.blocks]
         named = {str(one.get(path)) for one in every for path in OF_FILES}
-        paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
+        paths = {name: Path(file_of(name)) for name in sorted(named)}
         return {name: path for name, path in paths.items() if path.exists()}
 
     def made(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.case.policies import is_function
+from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.simulation.results import provenance
@@ -136,7 +136,7 @@ class Sweep:
 
     def files(self) -> dict[str, Path]:
         named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
-        return {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+        return {name: Path(file_of(name)) for name in sorted(named)}
 
     def made(self, part: "Part", before: Any = None, solved: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The columns of a part's rows, and the footer of its file."""

@@ -15,6 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy, uniform
+from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
@@ -128,6 +129,9 @@ def exchanges_between(
     pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
     there = region_at(group, pace)
     unit = at_unit_bandwidth(there, demand.dtype)
+    if first.rule == "bound":
+        limit = jax.vmap(lambda one: degree_bound(unit, acknowledged(server_bytes(one, per_server), acks)))
+        return steady(workload, places(workload), demand, limit)
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
         return scheduled(places(workload), acknowledged(servers, acks), even, planner, pace, cold=first.cold)
@@ -160,25 +164,24 @@ def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
     return drawn((keys, guess))
 
 
-def failed_stage(
+def exchanges_left(
     workload: Workload,
     region: Region,
     tokens: Float[Array, "layer M R E"],
     share: Float[Array, "R S"],
     policy: Policy,
-    stage: int,
     parts: Callable,
     *,
     first: First = BLOCK,
     key: Array | None = None,
 ) -> Exchanges:
-    """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
+    """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers.
 
     `region`: servers and links that are left; `share` [R S]: part of each rank on each server.
     """
     demand = dispatched_bytes(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
-    where = places(workload).of_stage(stage)
+    where = places(workload)
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
 
     def between(ranks):
@@ -189,12 +192,6 @@ def failed_stage(
     guess = None if first.predicted is None else every(dispatched_bytes(workload, first.predicted))
     even = between(jnp.asarray(even_bytes(workload, demand.dtype)))
     return switched(where, unit, every(demand), even, policy, key, parts, first, guess)
-
-
-def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
-    """The all-to-alls of one stage [1 Q L]; `seconds` as of `steady`."""
-    where, demand = places(workload).of_stage(stage), dispatched_bytes(workload, tokens)
-    return steady(workload, where, demand, seconds)
 
 
 def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"], seconds: Callable) -> Exchanges:
@@ -208,13 +205,9 @@ def steady(workload: Workload, where: Places, demand: Float[Array, "layer M R R"
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, load[-1])
 
 
-def in_phases(workload: Workload, found: Exchanges, stage: int | None = None) -> Exchanges:
-    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass.
-
-    `stage`: of `steady_stage` alone [... 1 Q L 2].
-    """
-    switch = behind_sends(workload)[slice(None) if stage is None else slice(stage, stage + 1)]
-    switch = np.broadcast_to(switch, found.electrical.shape)
+def in_phases(workload: Workload, found: Exchanges) -> Exchanges:
+    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass."""
+    switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
     return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
 
 

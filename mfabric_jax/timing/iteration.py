@@ -191,12 +191,16 @@ def walks_now(
     cases: Sequence[tuple[FabricRates, Exchanges, BlockSeconds]],
     *,
     rules: Rules | None = None,
-    tp_Bps: Float[np.ndarray, "P"] | None = None,
+    tp_Bps: Sequence[Float[np.ndarray, "P"] | None] | None = None,
 ) -> list[Walked]:
-    """`walk` of iterations that differ in numbers alone, NumPy arrays in float64: their clocks run side by side."""
+    """`walk` of iterations that differ in numbers alone, NumPy arrays in float64: their clocks run side by side.
+
+    - `tp_Bps`: NVLink bandwidth of tensor-parallel traffic, for each of them.
+    """
     rules = rules_of(workload, rules)
     cases = [in_float64(case) for case in cases]
-    begun = [_begun(workload, rates, exchanges, seconds, rules, tp_Bps) for rates, exchanges, seconds in cases]
+    tp_Bps = [None] * len(cases) if tp_Bps is None else tp_Bps
+    begun = [_begun(workload, *case, rules, tp) for case, tp in zip(cases, tp_Bps, strict=True)]
     clocks = run_now(order_of(workload), [(*one[:4], one.decision_s) for one in begun], rules)
     return [
         _ended(workload, rates, exchanges, one, slots, rules)

@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -170,11 +169,6 @@ class Places(NamedTuple):
     def kind(self) -> np.ndarray:
         """0: forward, 1: backward, 2: backward for gradients of inputs alone."""
         return self.backward.astype(int) + self.later
-
-    def of_stage(self, stage: int) -> "Places":
-        one = slice(stage, stage + 1)
-        lane = None if self.lane is None else self.lane[one]
-        return jax.tree.map(lambda field: field[one], self._replace(lane=None))._replace(lane=lane)
 
     def pick(self, layers: int, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
         """Indices of every slot into [layers, micro-batches] arrays, read cyclically."""

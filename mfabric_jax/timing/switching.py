@@ -135,6 +135,7 @@ FIRST = {
     "reuse": "keep the circuits of whatever ran before, backward, too; switch while the experts run",
     "random": "random circuits, set while attention runs; switch again while the experts run",
     "predict": "circuits for the predicted demand, set while attention runs; switch again while the experts run",
+    "bound": "no circuits: every all-to-all takes its degree bound",
     "pays": "before either all-to-all of a block and pass, or not at all: whatever ends the two first",
 }
 AHEAD = ("random", "predict")
@@ -401,10 +402,12 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 def routed(routing: str) -> Callable:
     """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
 
-    "relay" uses near-optimal shares with paced flows, as split routing does.
+    "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
     """
     if routing == "relay":
         return _relayed
+    if routing == "bound":
+        return lambda region, circuits, demand: (jnp.zeros((), demand.dtype), degree_bound(region, demand))
     return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
 
 
@@ -508,13 +511,42 @@ def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
 
 def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
     """Whether a policy's circuits depend on the plan in place or on the key, judged from its traced program."""
+    _, _, _, *used = _used(policy, region, demand, start, key)
+    return any(used)
 
-    def circuits(demand, before, key):
-        return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
 
-    program = jax.make_jaxpr(circuits)(demand, jnp.zeros_like(start), key).jaxpr
-    _, used = partial_eval.dce_jaxpr(program, [True])
-    return any(used[1:])
+def reads_rates(policy: Policy, region: Region, demand, start, key) -> bool:
+    """Whether a policy's circuits depend on the bandwidth or the delay of a turn, judged from its traced program."""
+    return any(_used(policy, region, demand, start, key)[:2])
+
+
+def _used(policy: Policy, region: Region, demand, start, key) -> list[bool]:
+    """Whether circuits depend on bandwidth, delay, demand, the circuits in place, and the key (as many as it has)."""
+
+    def circuits(rates, demand, before, key):
+        there = eqx.tree_at(_rates, region, rates)
+        return policy(demand, there, previous=Plan(Circuits(before)), key=key).circuits.count
+
+    rates = tuple(map(jnp.asarray, _rates(region)))
+    program = jax.make_jaxpr(circuits)(rates, demand, jnp.zeros_like(start), key).jaxpr
+    return partial_eval.dce_jaxpr(program, [True])[1]
+
+
+def _rates(region: Any) -> tuple[Any, Any]:
+    return region.nic_gbps, region.delay_s
+
+
+def in_region(policy: Policy, region: Region) -> Policy:
+    """The policy, asked with this region instead of the one at unit bandwidth."""
+    return jax.tree_util.Partial(_many_there if takes_many(policy) else _there, policy, region)
+
+
+def _there(policy, there, demand, region, *, previous=None, key=None):
+    return policy(demand, there, previous=previous, key=key)
+
+
+def _many_there(policy, there, demand, region, *, previous=None, key=None, weights=None):
+    return policy(demand, there, previous=previous, key=key, **({} if weights is None else {"weights": weights}))
 
 
 def solver_of(unit: Region, policy: Policy, key: Any, parts: Callable) -> Solver:

@@ -284,14 +284,26 @@ def measured(
 
 def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np.ndarray, str]:
     """Shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
-    mixtral = architecture.name.lower().startswith("mixtral")
-    table, note = _table("mixtral" if mixtral else "olmoe", architecture.experts)
+    table, note = _table(_table_of(architecture), architecture.experts)
     found = []
     for layer in range(layers):
         order = stream(seed, Purpose.ORDER, layer).permutation(architecture.experts)
         slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
         found.append(table[:, slot][:, order])
     return np.array(found), note
+
+
+def _table_of(architecture: Architecture) -> str:
+    return "mixtral" if architecture.name.lower().startswith("mixtral") else "olmoe"
+
+
+def measured_words(architecture: Architecture) -> str:
+    """Whose shares a model takes, and how they become those of its number of experts."""
+    name, experts = _table_of(architecture), architecture.experts
+    known = measured_shares()[name].shape[-1]
+    way = "added up" if known % experts == 0 else "copied" if experts % known == 0 else "resampled"
+    of = {"mixtral": "Mixtral", "olmoe": "OLMoE"}[name]
+    return f"{of}'s {known} experts" + (f", {way} to {experts}" if known != experts else "")
 
 
 @functools.cache

@@ -41,6 +41,11 @@ PRICES = [
         (functools.partial(read, Prices.read, text), sentence)
         for text, sentence in (
             ("ocs_prot = 1", "price 'ocs_prot' is unknown (did you mean 'ocs_port'?); allowed: gbps, tr"),
+            ("[switch.800]\nusd = 9", "switch.800 needs ports, of a whole switch."),
+            ("[switch.fast]\nusd = 9\nports = 1", "switch.fast must be named by the Gbps of its ports, such as"),
+            ("[switch.800]\nusd = 9\nports = 1\nnic_gbps = 300", "must divide the 800 Gbps of a port, got 300."),
+            ("[switch.800]\nusd = -9\nports = 1", "switch.800.usd must be finite and not negative, got -9."),
+            ("[switch.400]\nusd=9\nports=1\n[switch.800]\nusd=9\nports=1\nnic_gbps=400", "of different nic_gbps"),
             ("gbps = [1, 2]\nnic = [1, 2]", "needs prices at its bandwidths; add transceiver, switch_port."),
         )
     ),

@@ -13,7 +13,9 @@ from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.cost import Watts, packaged
 from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs, own_prices
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price
+from mfabric_jax.failures import failures
 from mfabric_jax.workload.gpus import GPUS
+from tests.small import small
 
 FIBRE = 0.3 * 500
 
@@ -162,8 +164,13 @@ OWN = Prices(
 )
 
 
+def listed(prices):
+    """As a file says them, without whole switches."""
+    return {field: value for field, value in dataclasses.asdict(prices).items() if field != "switches"}
+
+
 def toml(prices):
-    given = {field: value for field, value in dataclasses.asdict(prices).items() if value is not None}
+    given = {field: value for field, value in listed(prices).items() if value is not None}
     lines = [f"{field} = {list(value) if isinstance(value, tuple) else value}" for field, value in given.items()]
     return "\n".join(lines)
 
@@ -171,7 +178,7 @@ def toml(prices):
 def test_prices_come_back_from_files(tmp_path):
     for prices in (Prices(), OWN):
         (tmp_path / "prices.toml").write_text(toml(prices))
-        (tmp_path / "prices.JSON").write_text(json.dumps(dataclasses.asdict(prices)))
+        (tmp_path / "prices.JSON").write_text(json.dumps(listed(prices)))
         for name in ("prices.toml", "prices.JSON"):
             read = Prices.read(tmp_path / name)
             assert read == prices == Prices.read(str(tmp_path / name))
@@ -289,3 +296,35 @@ def test_nothing_stands_for_not_known(tmp_path):
     )
     own = Parts.read(path, "polatis")
     assert (own.gpus["H100-SXM"].usd, own.prices.ocs_port, Parts.read(path).prices.ocs_port) == (None, None, None)
+
+
+QUOTE = "[switch.800]\nusd = 28000\nports = 64\nnic_gbps = 400\n"
+
+
+def quoted(tmp_path, text=QUOTE):
+    (tmp_path / "quote.toml").write_text(text)
+    return Prices.read(tmp_path / "quote.toml")
+
+
+def test_a_whole_switch_with_twin_ports_by_hand(tmp_path):
+    # 64 ports of 800 serve 128 NICs of 400: 218.75 dollars each. Behind a NIC of a tree of three tiers: 5 switch ports.
+    own = quoted(tmp_path)
+    assert own.at("switch_port", 400) == 28000 / 128 == 218.75
+    assert own.at("switch_port", 800) == 1400  # the list's: this switch serves others
+    assert own.at("switch_port", np.array([100, 400])).tolist() == [187, 218.75]
+    less = fat_tree(400) - fat_tree(400, prices=own)
+    assert less == pytest.approx(8 * 5 * (1090 - 218.75))
+    # Modules of 1,100 in its ports, for two links each: of 6 transceivers behind a NIC the 5 in switches cost 550.
+    optics = quoted(tmp_path, QUOTE + "optics_usd = 1100\n")
+    assert fat_tree(400, prices=own) - fat_tree(400, prices=optics) == pytest.approx(8 * 5 * (659 - 550))
+    usual = quoted(tmp_path, "[switch.400]\nusd = 6400\nports = 64\n")
+    assert usual.at("switch_port", 400) == 100
+    assert quoted(tmp_path, "ocs_port = 520\n") == Prices()  # older files are read as before
+
+
+def test_a_spare_switch_costs_what_the_switch_does(tmp_path):
+    quoted(tmp_path)
+    given = {"network.fabric": "fat-tree", "failures.kinds": ["switch"], "network.nic_gbps": 400}
+    given |= {"job.batch.micro_batches": 1, "network.prices": str(tmp_path / "quote.toml")}
+    (row,) = failures(small(given))
+    assert row["spare_part_usd"] == 28000  # not 64 ports of 218.75

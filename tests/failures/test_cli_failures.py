@@ -48,16 +48,42 @@ def test_failures(capsys, tmp_path):
         8,
     )
     assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
-    assert "arXiv 2501.03905" in output.out
+    assert "2501.03905, 400 Gbps" not in output.out  # no published figure is shown
     assert str(pictures / "failures.png") in output.err
 
 
 def test_a_month_is_one_use_of_nics():
     rows = [
-        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "lost_hours_per_month": 2.0, "slow_down": 0.1}
+        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "slow_down": 0.1}
+        | {"lost_hours_per_month": 2.0, "stopped_hours_per_month": 1.75}
         for use in ("own", "pooled")
         for kind in ("gpu", "link")
     ]
     assert list(lost_months(rows, HOURS)) == [
-        f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds." for use in ("own", "pooled")
+        f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds: 3.5 h as the job stops (half a checkpoint interval "
+        "and the restart), 0.5 h as it runs slower."
+        for use in ("own", "pooled")
     ]
+
+
+def test_hours_lost_follow_from_the_table_and_what_takes_over_is_said(capsys, tmp_path):
+    rates, out = tmp_path / "rates.toml", tmp_path / "rows.csv"
+    rates.write_text("[gpu]\nmtbf_hours = 50000\n[link]\nper_million_hours = 20\nstops = false\n")
+    words = ["--fabric", "fat-tree", "--set", "failures.kinds=gpu+link", "--set", f"failures.rates={rates}"]
+    words += ["--set", "failures.gpu_remedy=cheaper", "--micro-batches", "4", "--set", "network.radix=8"]
+    assert status(*FAILURES, *words, "--out", str(out)) == 0
+    printed, (rows, _) = capsys.readouterr().out, read_rows(out)
+    for row in rows:
+        slower = row["repair_hours"] * (1 - 1 / (1 + row["slow_down"]))
+        want = row["failures_per_month"] * (row["hours_a_stop"] + slower)
+        assert row["lost_hours_per_month"] == pytest.approx(want)
+    assert [row["remedy"] for row in rows] == ["spare-server", None]
+    assert "gpu: a spare server takes over (llama-moe on fat-tree, own NICs); failures.gpu_remedy chooses." in printed
+    for title in ("remedy", "h a stop", "h stopped", "h to repair", "h slower"):
+        assert title in printed
+
+
+def test_the_source_of_published_figures_is_said_beside_them(capsys):
+    words = ["--set", "failures.kinds=gpu", "--micro-batches", "1", "--set", "traffic.alike=everything"]
+    assert status("failures", "--preset", "paper", "--model", "mixtral-8x22b", *words) == 0
+    assert "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs" in capsys.readouterr().out

@@ -54,10 +54,13 @@ def hurt(kind, changes=None):
 def timed_as(monkeypatch, before, after):
     """No simulation: iterations take `before` seconds each and, once failed, `after`; stage 2 is the busiest."""
     monkeypatch.setattr(module, "solve", lambda one: Exchanges(*[np.zeros(())] * 7))
-    for name in ("_solve_stage", "_with_stage"):
+    for name in ("_solve_circuits", "_with_stages"):
         monkeypatch.setattr(module, name, lambda *_: None)
-    times = {True: Iteration(*[np.asarray(before, float)] * 8), False: Iteration(*[np.asarray(after, float)] * 8)}
-    monkeypatch.setattr(module, "_timed", lambda one, solved, left, stage: (times[left is None], 2))
+    times = {
+        whole: Iteration(*[np.asarray(each, float)] * 8)._replace(stage=np.full(len(each), 2))
+        for whole, each in ((True, before), (False, after))
+    }
+    monkeypatch.setattr(module, "_timed", lambda one, hits: [times[left is None] for _, left, _ in hits])
 
 
 ALL = base()
@@ -181,7 +184,37 @@ def test_an_optical_switch_that_is_lost_is_a_stage_without_circuits_and_a_contro
     assert lost["reconfig_s"] == 0
     assert rows(ALL)["controller"]["reconfig_s"] == 0
     assert hurt("controller", {"circuits.policy": "uniform"})["slow_down"] == 0  # circuits that never change anyway
-    assert rows(ALL)["nvswitch"]["tp_comm_s"] == pytest.approx(1.2 * rows(ALL)["nvswitch"]["healthy_tp_comm_s"])
+    nvswitch = hurt("nvswitch", {"failures.stage": "busiest"})  # the parts of an iteration are that stage's
+    assert nvswitch["tp_comm_s"] == pytest.approx(1.2 * nvswitch["healthy_tp_comm_s"])
+
+
+def test_the_stage_that_is_hit_is_the_one_where_it_costs_most():
+    kinds = ["electrical-nic", "optical-nic", "controller"]
+    every = [rows(base({KINDS_ASKED: kinds, "failures.stage": stage})) for stage in range(4)]
+    busiest = rows(base({KINDS_ASKED: kinds, "failures.stage": "busiest"}))
+    for kind, worst in rows(base({KINDS_ASKED: kinds})).items():
+        assert worst["failed_s"] == max(of_stage[kind]["failed_s"] for of_stage in every)
+        assert worst == every[worst["stage"]][kind]
+        assert busiest[kind] == every[busiest[kind]["stage"]][kind]
+    costs = [of_stage["electrical-nic"]["slow_down"] for of_stage in every]
+    assert max(costs) > busiest["electrical-nic"]["slow_down"]
+
+
+def test_a_broken_gpu_costs_what_the_cheaper_remedy_does():
+    for fabric, cheaper in (("fat-tree", "spare-server"), ("mfabric", "spare-gpu")):
+        found = {
+            remedy: next(iter(failures(on(fabric, {"failures.gpu_remedy": remedy}, kinds=["gpu"]))))
+            for remedy in ("cheaper", "spare-gpu", "spare-server")
+        }
+        assert {remedy: one["remedy"] for remedy, one in found.items()} == {
+            **{"cheaper": cheaper, "spare-gpu": "spare-gpu", "spare-server": "spare-server"}
+        }
+        assert found["cheaper"] == found[cheaper]
+        assert found["cheaper"]["failed_s"] == min(one["failed_s"] for one in found.values())
+        assert found["spare-gpu"]["failed_s"] != found["spare-server"]["failed_s"]
+    (server,) = failures(on("fat-tree", kinds=["server"]))
+    assert found["spare-gpu"]["spare_part_usd"] > 0
+    assert server["remedy"] == "spare-server"
 
 
 def test_a_gpu_on_a_spare_is_faster_where_unsplit_routing_leaves_nics_idle_and_the_row_says_so():
@@ -209,8 +242,9 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ({"placement.longest-processing-time.every": 2}, "every must be 0 beside failures, got 2."),
     ):
         check_refused(re.escape(sentence), plans, base(changes))
-    for name in ("iteration", "stage", "server"):
-        check_refused(f"failures.{name} must be a whole number at least 0", base, {f"failures.{name}": -1})
+    for name, allowed in (("iteration", ""), ("stage", "busiest, "), ("server", "")):
+        said = f"failures.{name} must be {allowed}a whole number at least 0"
+        check_refused(said, base, {f"failures.{name}": -1})
     (plan,) = plans(base({"circuits.routing": "split"}))
     assert "electrical-nics (what is relayed then is modelled for routing unsplit alone)" in plan.notes[0]
     timed_as(monkeypatch, [1, 1], [2, 2])

@@ -1,5 +1,6 @@
 """The registry: names and settings; policies of the user's own: found in a file, tried before use."""
 
+import functools
 import re
 
 import jax
@@ -7,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import resolve, simulate
+from mfabric_jax import cases, report, resolve, simulate
+from mfabric_jax.case.policies import name_of
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import REGISTRY, Plan, get, greedy, settings_of, static, suited, try_out, uniform
 from tests.mistakes import refused
-from tests.small import as_a_user, small
+from tests.small import JOB, as_a_user, small
 
 REGION = Region(4, 400.0, 5)
 
@@ -57,8 +59,11 @@ MINE = """
 import jax.numpy as jnp
 from mfabric_jax.policies import greedy
 
-def squared(demand, region, *, previous=None, key=None, rule="printed"):
-    return greedy(demand**2, region, rule=rule)
+def _helper(demand):
+    return demand
+
+def squared(demand, region, *, previous=None, key=None, rule="printed", power=2.0):
+    return greedy(_helper(demand) ** power, region, rule=rule)
 """
 
 
@@ -105,6 +110,58 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
     try_out(get(name), name, 4, 6)
     assert resolve(on_mfabric(name)).settings.policy_name == name
+
+
+def test_a_name_holds_settings_which_are_columns_and_one_object(mine):
+    name = f"{mine}:squared(power=3.0, rule=next)"
+    assert get(name).keywords == {"power": 3.0, "rule": "next"}
+    assert get(f"{mine}:squared( power=3.0,rule='next' )") is get(name)  # programs compiled for it are found again
+    assert suited(name, rule="printed").keywords["rule"] == "next"
+    assert get("greedy(rule=next)") is get("greedy", rule="next")
+    assert name_of(functools.partial(static, mean=0.5)) == "static(mean=0.5)"
+    axes = {"circuits.policy": ["greedy", f"{mine}:squared(power=[1.0, 3.0], rule=next)", "greedy(rule=next)"]}
+    rows = simulate(cases(on_mfabric("greedy"), axes)).rows()
+    assert [row["policy"] for row in rows] == [
+        *("greedy", f"{mine}:squared(power=1.0, rule=next)", name, "greedy(rule=next)"),
+    ]
+    assert [row["circuits.policy.power"] for row in rows] == [None, 1.0, 3.0, None]
+    assert [row["circuits.policy.rule"] for row in rows] == [None, "next", "next", "next"]
+    assert "power" not in report.comparison(rows).replace("power=", "")  # the name says it
+
+
+def test_settings_and_functions_that_a_policy_does_not_have(mine):
+    for name, sentence in (
+        (f"{mine}:squared(powr=2)", "squared' has no setting 'powr'; it has rule, power."),
+        (f"{mine}:squared(power)", "must be written as NAME(setting=value, ...), got 'power' in it."),
+        (f"{mine}:squared(power=1, power=2)", "its setting 'power' is stated twice."),
+        (f"{mine}:squared(power=[1, 2])", "its setting 'power' is one value here, got several."),
+        (f"{mine}:_helper", "is unknown; allowed: squared."),
+        ("greedy(margin=0.3)", "policy 'greedy' has no setting 'margin'; it has rule."),
+        ("static(mean=2)", "its setting 'mean' is an array, which no name can hold."),
+        ("Copilot", "write circuits.turn = predict and circuits.predict.predictor = transition"),
+    ):
+        assert sentence in refused(get, name)
+
+
+def test_own_policies_know_bandwidth_and_delay_of_every_row():
+    def until(region, seconds):
+        """A ring below 160 Gbps where a turn takes less than that, else pairs."""
+        one = jnp.eye(region.servers, dtype=int)
+        ring = jnp.roll(one, 1, axis=1) + jnp.roll(one, -1, axis=1)
+        pairs = 2 * jnp.roll(one, 2, axis=1)
+        return Plan(Circuits(jnp.where((region.nic_Bps < 20e9) & (region.delay_s < seconds), ring, pairs)))
+
+    def slow(demand, region, *, previous=None, key=None, seconds=0.03):
+        return until(region, seconds)
+
+    changes = {"network.fabric": "mfabric", "network.mfabric.optical_degree": 2, "circuits.delay_s": 0.02}
+    case = small(changes | JOB | {"job.parallel.ep": 8, "job.parallel.dp": 4})
+    axes = {"circuits.policy": [slow, functools.partial(slow, seconds=0.01)], "network.nic_gbps": [100, 400]}
+    rows = simulate(cases(case, axes)).rows()
+    first, fast, other, same = (row["iteration_s"] for row in rows)
+    assert [row["policy"] for row in rows[::2]] == ["slow", "slow(seconds=0.01)"]
+    assert first != pytest.approx(other, rel=1e-3)
+    assert fast == pytest.approx(same, rel=1e-12)
 
 
 def test_mistakes_are_sentences_before_any_compute():

@@ -241,3 +241,20 @@ def test_answers_stand_before_everything_else(page):
     assert EVIL not in text
     assert f"<h2>{escape(f'How {EVIL}?')}</h2><ul><li>So.</li><li>{escape(EVIL)}</li></ul>" in text
     assert text.index("<li>So.</li>") < text.index("<h2>Summary</h2>")
+
+
+def test_rows_of_serving_have_charts_of_throughput_and_cost(page):
+    alike = {"model": "m", "gpu": "g", "nic_gbps": 400.0, "ep": 8, "tpot_limit_s": None, "fits": True}
+    rows = [
+        alike
+        | {"fabric": fabric, "batch": n, "tpot_s": n / 1e3, "tokens_per_s_per_user": 1e3 / n}
+        | {"tokens_per_s_per_gpu": each * n, "usd_per_million_tokens": 1 / (each * n)}
+        for fabric, each in (("fat-tree", 3.0), ("torus", 2.0))
+        for n in (4.0, 8.0, 16.0)
+    ]
+    drawn = charts(page(rows))
+    assert [title for title in drawn if title.startswith("Serving")] == [
+        "Serving: throughput beside speed, set-ups that fit",
+        "Serving: cost beside speed, set-ups that fit",
+    ]
+    assert not any("nic_gbps" in title for title in drawn)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from mfabric_jax.columns import COLUMNS, MORE_IS_BETTER
 from mfabric_jax.parts import SweepFolder
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.grid import unbeaten
@@ -183,3 +184,18 @@ def test_files_of_other_settings_are_told_apart(tmp_path):
         write_rows([{"ocs": "xy"[number], "iteration_s": 2.0}], tmp_path / f"s{number}.parquet", about)
     rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet"], Asked())
     assert rows == [{"ocs": "x", "iteration_s": 2.0}, {"ocs": "y", "iteration_s": 2.0}]
+
+
+def test_a_front_has_throughput_large_unless_it_is_told_otherwise(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("tokens_per_s_per_gpu,usd_per_million_tokens\n10,1\n20,2\n15,3\n", encoding="utf-8")
+
+    def kept(*pareto):
+        rows, _ = query([path], Asked(pareto=pareto))
+        return [row["tokens_per_s_per_gpu"] for row in rows]
+
+    assert kept("tokens_per_s_per_gpu", "usd_per_million_tokens") == [10, 20]
+    assert kept("tokens_per_s_per_gpu") == kept("tokens_per_s_per_gpu:max") == [20]
+    assert kept("tokens_per_s_per_gpu:min") == [10]
+    every = {name for names in COLUMNS.values() for name in names}
+    assert every >= MORE_IS_BETTER

@@ -4,6 +4,7 @@ import itertools
 import math
 
 from mfabric_jax.report import style
+from mfabric_jax.report.charts import figure
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, steps_chart, training_chart
 from mfabric_jax.report.memory import memory_chart
 from mfabric_jax.report.tables import agreement, forecast_table, scoreboard_table
@@ -76,6 +77,11 @@ def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
     gap = failures_chart([failed("a", "gpu", 0.0), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
     assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
+    assert gap.panels[0].totals == [(0.0, "+0.0%"), (0.0, "none here")]
+    small = figure(failures_chart([failed("a", "gpu", 0.015), failed("b", "gpu", 0.8), failed("b", "link", -0.1)]))
+    one, other = (axes.get_xlim() for axes in small.axes[:2])  # of one scale
+    assert one == other
+    assert one[0] < -0.1 < 0.8 < one[1]
 
 
 def test_a_scoreboard_has_a_block_for_every_place():

@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.serving import served_chart
+from mfabric_jax.report.figures.serving import served_chart, served_charts
 from mfabric_jax.serving import rows as serving_rows
 from mfabric_jax.serving import serve
 from mfabric_jax.serving.rows import MOST_BATCH, in_time, known, row_of
@@ -16,12 +16,14 @@ from tests.command_line import mistake, status
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 ALWAYS = ["model", "gpu", "fabric", "nic_gbps", "kernels", "precision", "ep", "tp", "batch", "context"]
+ALWAYS += ["overlap", "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"]
 MEASURED = [
-    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s", "ttft_s"),
+    *("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s", "overlapped_s", "serial_s"),
+    *("ttft_s", "ttft_limit_s", "ttft_high_s", "by"),
     *("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu"),
-    *("prefill_memory_gb", "prefill_ep", "prefill_gpus"),
+    *("prefill_memory_gb", "prefill_ep", "prefill_tokens", "prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 ]
@@ -221,6 +223,99 @@ def test_a_model_is_named_after_the_folder_of_its_file(tmp_path, capsys):
 def test_a_load_that_is_not_steady_is_said(capsys):
     words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--answer", "200", "--rate", "40"
     assert status(*words, "--set", "serving.load.requests=300") == 0
-    assert "either the pools cannot keep up, or the load is too short" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the load is short: " in said
+    assert said.count("raise serving.load.requests.") == 1
     assert status(*words, "--set", "serving.load.requests=4000") == 0
-    assert "cannot keep up" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the load is short" not in said
+    assert "do not keep up" not in said
+    assert status(*words[:-1], "4000", "--set", "serving.load.requests=40000") == 0
+    assert "the pools do not keep up" in capsys.readouterr().out
+
+
+def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    lines = [f"{i / 40},1000,60" for i in range(200)]
+    log.write_text("\n".join(["Timestamp,Request tokens,Response tokens", *lines]), encoding="utf-8")
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--arrivals", log
+    assert status(*words, "--set", "serving.load.ttft_ms=5000") == 0
+    said = capsys.readouterr().out
+    assert "2,400 tokens/s of answers are asked for, " in said
+    assert "the load is short: 3.97 s after its first 1 s, " in said
+    assert "raise serving.load.repeat, the log has no more requests." in said
+    assert "$/M at this load" in said.replace("\n", " ")
+    assert status(*words, "--set", "serving.load.repeat=20") == 0
+    assert "the load is short" not in capsys.readouterr().out
+
+
+USELESS = [
+    ("--batch 8 --tpot-ms 50", "serving.batch is read only without --tpot-ms, which chooses the batch, got 8.0."),
+    (
+        "--set serving.load.repeat=3",
+        "load.repeat is read only where requests arrive (--rate or --arrivals), got 3.",
+    ),
+    ("--set serving.load.tpot_ms=3", "serving.load.tpot_ms is read only where requests arrive"),
+    ("--rate 3 --set serving.load.keep=0.9", "serving.load.keep is read only with a time to keep (--tpot-ms)"),
+    ("--by high", "serving.by is read only with times to keep (--tpot-ms), got 'high'."),
+    (
+        "--set serving.split.micro_batches=2",
+        "split.micro_batches is read only with serving.split.attention_gpus",
+    ),
+    ("--set serving.eplb=false", "serving.eplb is read only where serving.experts is not balanced, got False."),
+    ("--trace t.npy", "traffic.trace.path is read only with --set serving.experts=trace, got 't.npy'."),
+    ("--set traffic.drawn=2", "traffic.drawn is not read by serve; leave it out."),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), USELESS)
+def test_settings_without_a_use_are_refused(capsys, words, sentence):
+    assert sentence in mistake(capsys, *WORDS, "--fabric", "fat-tree", *words.split())
+
+
+def test_prices_that_lack_are_named_and_the_fabric_that_takes_a_rack(tmp_path, capsys):
+    words = *WORDS[:3], "--gpu", "H200-SXM", "--fabric", "nvl72", "--batch", 8
+    assert status(*words, "--ep", 64) == 0
+    said = capsys.readouterr().out
+    assert "give scale_up_per_gpu, dollars per GPU, in the prices." in said
+    prices = tmp_path / "prices.toml"
+    prices.write_text("scale_up_per_gpu = 0\n")
+    assert status(*words, "--ep", 64, "--set", f"network.prices={prices}") == 0
+    said = capsys.readouterr().out
+    assert "give scale_up_per_gpu" not in said
+    assert "nvl72 has no power: that of a part of its network is not known; give it in [watts]" in said
+    prices = tmp_path / "both.toml"
+    prices.write_text("scale_up_per_gpu = 0\n[watts]\nscale_up_per_gpu = 0\n")
+    assert status(*words, "--ep", 64, "--set", f"network.prices={prices}") == 0
+    assert "nvl72 has no" not in capsys.readouterr().out
+    assert mistake(capsys, *words, "--ep", 72).endswith("got 72; scale-up takes 72 in one domain.")
+    assert mistake(capsys, *words, "--ep", 144).endswith("a multiple of 64, got 144.")
+
+
+def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
+    words = *WORDS, "--fabric", "fat-tree,oversub-fat-tree", "--ep", 32, "--tpot-ms", 60
+    assert status(*words, "--set", "network.oversubscription=2") == 0
+    said = capsys.readouterr().out
+    assert "Measured steps took 1.34 to 1.53 times their prediction, " in said
+    assert "passes of prefill 1.5 to 1.94 times; --by high" in said
+    assert "network.oversubscription 2 is that of fat-tree, too, which makes it the network of oversub-fat-tree" in said
+    assert status(*words, "--by", "high") == 0
+    said = capsys.readouterr().out
+    assert "; --by high" not in said
+    assert "which makes it the network of" not in said
+
+
+def test_the_picture_of_a_search_is_by_size():
+    alike = {"model": "m", "gpu": "g", "fabric": "fat-tree", "fits": True, "by": "predicted", "tpot_limit_s": 0.05}
+    sizes = ((8, 0.0499, 900.0), (16, 0.05, 800.0), (32, 0.0498, 1000.0), (64, 0.06, 2000.0))
+    names = "ep", "tpot_s", "tokens_per_s_per_gpu"
+    rows = [alike | dict(zip(names, size, strict=True)) | {"usd_per_million_tokens": None} for size in sizes]
+    rows = [row | {"tokens_per_s_per_user": 1 / row["tpot_s"]} for row in rows]
+    (panel,) = served_chart(rows).panels
+    assert (panel.columns, panel.curves[0].points) == (["8", "16", "32"], [(0, 900.0), (1, 800.0), (2, 1000.0)])
+    several = [row | {"tpot_limit_s": row["tpot_s"]} for row in rows]
+    (panel,) = served_chart(several).panels
+    assert not panel.columns
+    assert [y for _, y in panel.curves[0].points] == [2000.0, 1000.0]
+    priced = served_charts([row | {"usd_per_million_tokens": 1000 / row["tokens_per_s_per_gpu"]} for row in several])
+    assert [y for _, y in priced[1].panels[0].curves[0].points] == [0.5, 1.0]

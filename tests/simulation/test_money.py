@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import resolve
+from mfabric_jax import cases, resolve, simulate
+from mfabric_jax.report.ranking import rankings
+from mfabric_jax.report.tables import comparison
 from mfabric_jax.simulation.rows import bill_of, changes_of, judged, tokens_of_iteration, unknown_parts
 from mfabric_jax.workload import get
-from tests.small import base
+from tests.small import base, small
 
 SERVERS, GPUS = 128, 1024
 # llama-moe at 400 Gbps, a server of 8 GPUs: NICs, switch ports, transceivers, fibres, OCS ports, panel ports.
@@ -167,3 +169,28 @@ def test_circuit_changes_are_those_of_the_whole_cluster_and_turns_those_of_the_b
     changes, turns = changes_of(job, anew, switch)
     assert changes.tolist() == [0, 16 * 7, 0]
     assert turns.tolist() == [0, 2, 0]
+
+
+def test_a_training_by_hand():
+    tokens = 5e9
+    (row,) = simulate(cases(small({"job.training_tokens": tokens, "run.draws": 2}))).rows()
+    iterations = tokens / row["tokens_per_iteration"]
+    for days, seconds in (
+        ("training_days", "iteration_s"),
+        ("training_low_days", "low_s"),
+        ("training_high_days", "high_s"),
+    ):
+        assert row[days] == pytest.approx(iterations * row[seconds] / 86400)
+    assert row["training_tokens"] == tokens
+    assert row["training_usd"] == pytest.approx(iterations * row["usd_per_iteration"])
+    assert row["training_kwh"] == pytest.approx(iterations * row["joules_per_iteration"] / 3.6e6)
+    said = comparison([row]).split("\n\n")[-1].splitlines()
+    assert said[0] == "a training of 5e+09 tokens at 100 Gbps"
+    assert said[1].split() == ["fabric", "days", "band", "M$", "MWh"]
+    assert float(said[3].split()[1]) == pytest.approx(row["training_days"], rel=0.01)
+    (line, _) = rankings([row, row | {"fabric": "other"}], {})[row["model"]].lines
+    assert line["days"] == row["training_days"]
+    assert line["training M$"] == pytest.approx(row["training_usd"] / 1e6)
+    (open_,) = simulate(cases(small({"run.draws": 2}))).rows()
+    assert {open_[name] for name in row if name.startswith("training_")} == {None}
+    assert "training" not in comparison([open_])

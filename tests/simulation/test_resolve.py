@@ -1,5 +1,7 @@
 """What a case stands for, and that whoever asks about one case gets the same numbers."""
 
+import re
+
 import equinox as eqx
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.export import exported_iteration
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.failures import failures
-from mfabric_jax.resolving.set_up import memory_columns
+from mfabric_jax.resolving.resolve import worked_out
+from mfabric_jax.resolving.set_up import memory_columns, untried_words, wider_words
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.points import Points
 from mfabric_jax.workload import get
@@ -24,6 +27,7 @@ NEVER_FILLED |= {"compute.kernels.table", "compute.kernels.launch_us"}
 NEVER_FILLED |= {"network.full-mesh.shape", "network.full-mesh.split", "network.railx.side", "network.railx.shape"}
 NEVER_FILLED |= {"network.twisted-torus.shape", "network.on-graph.ranks"}  # of a fabric that is not chosen, all of them
 NEVER_FILLED |= {"network.oversubscription", "network.graph", "failures.kinds", "failures.stage", "failures.rates"}
+NEVER_FILLED |= {"job.training_tokens"}
 
 
 def degrees(**given):
@@ -246,3 +250,34 @@ def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():
     asked = cases(small(), {"network.mfabric.optical_degree": list(range(1, 9)), "network.nic_gbps": [100, 200, 400]})
     with pytest.raises(InputError, match=r"^network\.mfabric\.optical_degree must be below the 8 NICs of a server"):
         simulate(asked)
+
+
+def found(model, changes=None):
+    """On a fat-tree, its degrees left open."""
+    given = {"model.name": model, "model.recipe": "none", "network.fabric": "fat-tree", "job.parallel.gpus": 1024}
+    return worked_out(Case().with_(given | (changes or {})))
+
+
+def test_what_the_search_left_as_usual_is_said_with_settings_that_work():
+    both = "--set job.schedule=1f1b,interleaved --set job.layout=even,ends"
+    said = untried_words(found("mixtral-8x22b"))
+    assert said.startswith("mixtral-8x22b: schedule (1f1b) and layout (even) were not searched")
+    assert said.endswith(f"add {both}.")
+    said = untried_words(found("mixtral-8x22b", {"job.layout": "ends"}))
+    assert said.endswith("add --set job.schedule=1f1b,interleaved.")
+    for quiet in ({"job.parallel.pp": 8}, {"job.schedule": "gpipe", "job.layout": "ends"}, {"model.recipe": "makers"}):
+        assert untried_words(found("mixtral-8x22b", quiet)) is None
+
+
+def test_the_quickest_degrees_that_leave_servers_are_named_where_those_found_do_not():
+    inside = found("mixtral-8x22b")
+    assert inside.job.servers_per_region == 1
+    assert wider_words(inside) is None  # of 8 experts none can leave a server of 8 GPUs
+    deepseek = found("deepseek-v3")
+    assert deepseek.job.servers_per_region == 1
+    said = wider_words(deepseek)
+    ep = int(re.search(r"\(--ep (\d+)\)", said)[1])
+    best = found("deepseek-v3", {"job.parallel.ep": ep})
+    assert f"ep {ep}, dp {best.job.dp}, pp {best.job.pp} on 1,024 GPUs" in said
+    assert best.job.servers_per_region > 1
+    assert wider_words(best) is None  # stated, and beyond a server

@@ -196,3 +196,9 @@ def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     assert (tmp_path / "rows.csv").read_text().count("\n") == 6
     assert (tmp_path / "calls.png").stat().st_size > 1000
     assert (tmp_path / "steps.png").stat().st_size > 1000
+
+
+def test_what_serve_says_of_measured_steps_is_what_the_rows_say(rows):
+    for what, said in steps.MEASURED_OVER_PREDICTED.items():
+        over = [row["measured_s"] / row["predicted_s"] for row in rows if row["what"] == what]
+        assert (round(min(over), 2), round(max(over), 2)) == said

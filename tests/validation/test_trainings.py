@@ -1,10 +1,13 @@
 """Steps of real trainings: what was printed, the set-up that is simulated, and how an error is counted."""
 
 import re
+from collections import Counter
 
 import pytest
 
 from mfabric_jax import InputError, resolve
+from mfabric_jax.report import remarks
+from mfabric_jax.report.measured_errors import measured_errors, measured_words
 from mfabric_jax.report.tables import trainings as table
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.validation import training_rows, trainings
@@ -12,6 +15,7 @@ from mfabric_jax.validation.step_parts import PARTS as STEP_PARTS
 from mfabric_jax.validation.step_parts import step_parts
 from mfabric_jax.validation.training_steps import PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.workload.gpus import GPUS
+from tests.measured_errors import errors_in
 
 PEAK = 989e12  # BF16 of an H100, by which MFU is counted
 EVERY = {one.name: one for one in trainings()}
@@ -156,3 +160,30 @@ def test_parts_of_a_step_add_up_and_pairs_take_what_their_kernels_take():
 def test_an_unknown_row_is_named():
     with pytest.raises(InputError, match="row 'grok' is unknown"):
         trainings(["grok"])
+
+
+def test_measured_errors_of_gpus_are_said():
+    found = measured_errors()
+    assert {gpu: one.steps for gpu, one in found.items()} == Counter(
+        one.gpu for one in EVERY.values() if one.measured_s is not None
+    )
+    (row,) = training_rows([EVERY["gpt-oss-64-b300-ep8"]])  # the only step of its GPU in EP 8
+    assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
+    said = measured_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
+    assert said.endswith(f": H200-SXM 1 step, {found['H200-SXM'].mean:+.1%}; no step of A100-80GB-SXM was measured.")
+    rows = [
+        {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
+    ]
+    assert not [one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "Measured" in one]
+    rows[0]["compute_source"] += " they were measured"
+    for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
+        assert measured_words(["H200-SXM"]) in remarks(rows, told)
+    assert measured_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
+
+
+@pytest.mark.slow
+def test_measured_errors_are_those_of_a_run_now():
+    for gpu, one in errors_in(list(training_rows(EVERY.values()))).items():
+        kept = measured_errors()[gpu]
+        assert kept.steps == one.steps
+        assert (kept.mean, kept.worst) == pytest.approx((one.mean, one.worst), abs=0.002), gpu

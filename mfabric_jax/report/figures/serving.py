@@ -3,42 +3,80 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.grid import Rows, front, grouped, values_of
+from mfabric_jax.report.numerals import usable
 
-PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
+PER_USER, PER_GPU, USD = "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"
+EP, LIMIT = "ep", "tpot_limit_s"
 PERCENT = 100
+TITLES = {
+    PER_USER: "tokens/s of a user",
+    PER_GPU: "tokens/s of a GPU",
+    USD: "$ a million tokens",
+    EP: "GPUs that share the experts",
+}
+
+
+def of_serving(row: Mapping[str, Any]) -> bool:
+    """Whether a row is one of `mfabric serve`."""
+    return {PER_USER, PER_GPU, LIMIT, "fits"} <= row.keys()
 
 
 def served_chart(rows: Rows) -> Chart:
     """A panel for each model, GPU and value of settings that differ: of every fabric the set-ups that fit and that no
-    other one of it beats."""
+    other one of it beats; where all keep to one time those in time by the size of a group."""
+    return _chart("Serving: throughput", rows, PER_GPU)
+
+
+def served_charts(rows: Rows) -> list[Chart]:
+    """`served_chart`, and dollars alike where any row has a price."""
+    priced = [row for row in rows if usable(row[USD]) is not None]
+    return [served_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
+
+
+def _chart(title: str, rows: Rows, name: str) -> Chart:
     fits = [row for row in rows if row["fits"]]
     if not fits:
         raise InputError("the figure of serving needs a row that fits its memory, got none.")
-    looks = {name: style.fabric(name) for name in values_of(fits, "fabric")}
+    limits = values_of(fits, LIMIT)
+    by_size = len(limits) == 1 and usable(limits[0]) is not None and len(values_of(fits, EP)) > 1
+    in_time = [row for row in fits if _in_time(row)] if by_size else fits
+    shown, x = in_time or fits, EP if by_size else PER_USER
+    looks = {name: style.fabric(name) for name in values_of(shown, "fabric")}
     panels = []
-    apart = [name for name in fits[0] if "." in name]  # settings that rows differ in
-    for (model, gpu, *others), own in grouped(fits, "model", "gpu", *apart).items():
+    apart = [name for name in shown[0] if "." in name]  # settings that rows differ in
+    sizes = sorted({row[EP] for row in shown}) if by_size else []
+    for (model, gpu, *others), own in grouped(shown, "model", "gpu", *apart).items():
         curves = []
-        for (name,), some in grouped(own, "fabric").items():
-            points = sorted(_front([(row[PER_USER], row[PER_GPU]) for row in some]))
-            tips = [f"{name}: {user:.3g} tokens/s of a user, {each:,.0f} of a GPU" for user, each in points]
-            curves.append(Curve(looks[name], points, tips=tips))
-        title = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
-        panels.append(Panel(title, "tokens/s of a user", "tokens/s of a GPU", curves=curves))
-    return Chart("Serving: throughput beside speed, set-ups that fit", "", list(looks.values()), panels)
+        for (fabric,), some in grouped(own, "fabric").items():
+            known = sorted((row[x], row[name]) for row in some)
+            points = known if by_size else sorted(_front(known, -1 if name == USD else 1))
+            tips = [
+                f"{fabric}: {x_value:.4g} {TITLES[x]}, {y_value:,.4g} {TITLES[name]}" for x_value, y_value in points
+            ]
+            points = [(sizes.index(size), value) for size, value in points] if by_size else points
+            curves.append(Curve(looks[fabric], points, tips=tips))
+        where = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
+        panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, columns=[*map(str, sizes)]))
+    by = f"by size of a group, within {1000 * limits[0]:g} ms a token" if by_size else "beside speed, set-ups that fit"
+    return Chart(f"{title} {by}", "", list(looks.values()), panels)
 
 
-def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those than which no other is better in both."""
-    negative = [(-user, -each) for user, each in points]
-    kept = front(negative)
-    return [(-user, -each) for user, each in kept]
+def _in_time(row: Mapping[str, Any]) -> bool:
+    return row["tpot_high_s" if row.get("by") == "high" else "tpot_s"] <= row[LIMIT]
+
+
+def _front(points: list[tuple[float, float]], sign: int) -> list[tuple[float, float]]:
+    """Those than which no other is better in both; `sign`: 1 where more of the second is better, else -1."""
+    kept = front([(-user, -sign * each) for user, each in points])
+    return [(-user, -sign * each) for user, each in kept]
 
 
 def calls_chart(rows: Rows) -> Chart:

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OVER = "time over the degree bound"
+_ABSENT = "none here"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """A panel per model, a bar per kind, a diamond for each published figure."""
+    """A panel per model, all of one scale, a bar per kind, a diamond for each published figure."""
     needs_values(rows, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
-    span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
+    shown = [value for row in rows for value in (row["slow_down"], row.get("published") or 0.0)]
+    span, reach = max(map(abs, shown)), (min(shown), max(shown))
     panels, kinds = [], values_of(rows, "failure")
     several = len(values_of(rows, "fabric")) > 1 if all("fabric" in row for row in rows) else False
     for key_of, own_rows in grouped(rows, *(("model", "fabric") if several else ("model",))).items():
@@ -34,9 +36,9 @@ def failures_chart(rows: Rows) -> Chart:
         known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
         points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
-        totals = [_beyond(known[place], span) if place in known else (0.0, "") for place in range(len(kinds))]
+        totals = [_beyond(known[place], span) if place in known else (0.0, _ABSENT) for place in range(len(kinds))]
         curves = [Curve(published, points, joined=False)] if points else []
-        panels.append(Panel(model, "", curves=curves, bars=bars, names=kinds, totals=totals, percent=True))
+        panels.append(Panel(model, "", curves=curves, bars=bars, names=kinds, totals=totals, percent=True, reach=reach))
     key = [own, published] if any(panel.curves for panel in panels) else []
     return Chart("Iteration time over that of a healthy cluster", "", key, panels)
 

@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.figures.serving import of_serving, served_charts
 from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.ranking import token_prices
 from mfabric_jax.report.varied import design_space, plainest, sensitivities
@@ -42,6 +43,7 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
     drawn, folded, why, compared = [], [], [], False
+    serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
     try:
         found, why = compared_charts(rows, _MOST_SERIES)
         beside = [name for name in _BESIDE if name in found and not (name == "pareto" and "cluster_cost" not in found)]
@@ -53,7 +55,9 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     if not compared:
         with contextlib.suppress(InputError):  # no cell for every row: a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
-    varied = sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
+    varied = [] if serves else sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
+    if serves:
+        drawn, folded = served_charts(rows), []
     drawn, folded = [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]]
     with style.look(**_RC, **charts.LITERAL):
         more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""

@@ -1,0 +1,275 @@
+"""Sentences of `mfabric serve` on its rows: what is best, late, too large, not priced or not steady."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.checks import InputError
+
+APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown where rows differ in them
+STEADY = 0.9  # requests done among those that arrive, below which a sentence says so
+LIVES = 5  # of a request, that a load lasts at least
+PAGE = 'the page "Serving"'
+Row = Mapping[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------ settings without use
+def check_use(cases: Cases) -> None:
+    """`InputError` for a setting on the command line that no case has a use for."""
+    for path, source in cases.sources.items():
+        if source != "flag":
+            continue
+        for begins, used, why in USES:
+            if path.startswith(begins) and not any(used(case) for case in cases):
+                raise InputError(f"{path} is read only {why}, got {cases.stated[path]!r}.")
+
+
+def _arrives(case: Case) -> bool:
+    return case.serving.load.rate is not None or case.serving.load.arrivals is not None
+
+
+def _limited(case: Case) -> bool:
+    return case.serving.tpot_ms is not None or case.serving.load.ttft_ms is not None
+
+
+OF_LOAD = "requests", "repeat", "warmup", "prefill_groups", "decode_groups", "keep", "tpot_ms"
+ARRIVE = "where requests arrive (--rate or --arrivals)"
+USES = [  # how settings begin, the cases that read them, and when that is
+    (tuple(f"serving.load.{name}" for name in OF_LOAD), _arrives, ARRIVE),
+    ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time to keep (--tpot-ms)"),
+    ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
+    ("serving.by", lambda case: _limited(case) or _arrives(case), "with times to keep (--tpot-ms)"),
+    ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
+    ("serving.eplb", lambda case: case.serving.experts != "balanced", "where serving.experts is not balanced"),
+    ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),
+    ("traffic.generated", lambda case: case.serving.experts == "generated", "with --set serving.experts=generated"),
+]
+
+
+# --------------------------------------------------------------------------------------------------------- rows by name
+def settings_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns that are settings by their paths."""
+    return [name for name in rows[0] if "." in name]
+
+
+def apart_of(rows: list[dict[str, Any]]) -> list[str]:
+    """What tells rows apart, but for fabric and size."""
+    return [name for name in (*APART, *settings_of(rows)) if len({row[name] for row in rows}) > 1]
+
+
+def where(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
+    """A row in a sentence, with what tells it from others; `sized`: its size, too."""
+    apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
+    return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
+
+
+def common(rows: list[dict[str, Any]]) -> str:
+    """What all rows are about, but for what columns tell apart."""
+    first, apart = rows[0], apart_of(rows)
+    said = {
+        "model": str(first["model"]),
+        "gpu": str(first["gpu"]),
+        "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
+        "context": f"{first['context']:,g} tokens of context",
+        "kernels": str(first["kernels"]),
+    }
+    words = [words for name, words in said.items() if name not in apart]
+    taken = dict.fromkeys(row["expert_load"] for row in rows)
+    return ", ".join([*words, *(f"experts {one}" for one in taken if len(taken) > 1 or one != "balanced")])
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The best pools of every fabric, whose rows are a group each."""
+    from mfabric_jax.serving.search import cheapest, fastest, in_time
+
+    yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
+    several = len({_times(row) for row in rows}) > 1
+    for own in groups:
+        best, least = fastest(own), cheapest(own)
+        named = where(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
+        if not in_time(own):
+            yield f"{named}: no size keeps to {_times(best)} within its memory."
+            continue
+        most = f"{named}: {_most(best)} with {_pools(best)}"
+        if least is None:
+            yield f"{most}."
+        elif least is best:
+            yield f"{most}, which is cheapest, too: {_dollars(best)}."
+        else:
+            yield f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
+
+
+def _times(row: Row) -> str:
+    """The times that a row must keep."""
+    limits = {"": row["tpot_limit_s"], " to the first token": row["ttft_limit_s"]}
+    return " and ".join(f"{1000 * limit:g} ms{what}" for what, limit in limits.items() if limit is not None)
+
+
+def _most(row: Row) -> str:
+    from mfabric_jax.serving.search import gpus_of
+
+    gpus = gpus_of(row)
+    return f"most tokens/s/GPU: {row['tokens_per_s_per_gpu']:,.0f}" if gpus is None else f"fewest GPUs: {gpus:,}"
+
+
+def _dollars(row: Row) -> str:
+    """Dollars a million tokens, and of which GPUs."""
+    from mfabric_jax.serving.search import gpus_of, usd_of
+
+    gpus = gpus_of(row)
+    of = "" if gpus is None else f" at this load (all {gpus:,} GPUs of both pools over the tokens they serve)"
+    return f"{usd_of(row):.3g} $ a million tokens{of}"
+
+
+def _pools(row: Row) -> str:
+    """The flags that ask for a row's pools again."""
+    said = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
+    said |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
+    flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in said.items())
+    if row.get("load_requests") is None:
+        share = f"{row['prefill_gpus']:.2g} GPUs prefill for each that decodes"
+    else:
+        decode, prefill = row["load_decode_gpus"], row["load_prefill_gpus"]
+        share = f"{decode:,} GPUs decode, {prefill:,} prefill"
+        groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
+        flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
+    return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
+
+
+def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
+    """What is asked of pools, what is late or not steady, what the log or memory left out, and where caches meet."""
+    for row in rows:
+        named = where(row, rows)
+        if row["load_requests"] is None:
+            yield f"{named}: memory holds none of the requests."
+            continue
+        if row["load_tokens_per_s"] is not None:
+            yield (
+                f"{named}: {row['load_tokens_per_s']:,.0f} tokens/s of answers are asked for, "
+                f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
+                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes."
+            )
+        yield from _late(row, named)
+        yield from _unsteady(row, named, cases)
+        yield (
+            f"{named}: caches are up to {row['kv_slowdown_p99']:.3g} times slower than alone (p99); most bytes go from "
+            f"{row['kv_hot_pair']}, {row['kv_hot_pair_over_mean']:.3g} times a pair's mean; the busiest NIC carries "
+            f"caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+        )
+        if row["refused"]:
+            yield f"{named}: {row['refused']:,} requests are larger than a GPU's memory and were refused."
+    left_out = max(row["left_out"] or 0 for row in rows)
+    if left_out:
+        yield f"{left_out:,} requests of the log have no answer or no prompt (failed ones) and were left out."
+
+
+def _late(row: Row, named: str) -> Iterator[str]:
+    if row["in_slo_limit"] is not None and row["in_slo"] is not None and row["in_slo"] < row["in_slo_limit"]:
+        yield (
+            f"{named}: {100 * row['in_slo']:.3g} % of requests are in time, fewer than the "
+            f"{100 * row['in_slo_limit']:g} % of serving.load.keep, and more groups were not tried or do not help."
+        )
+
+
+def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
+    arrive, done, life, window = (
+        row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
+    )
+    longer = f"; {_longer(row, cases)}"
+    if max(row["decode_load"] or 0.0, row["prefill_load"] or 0.0) > 1:
+        pool = "decode" if row["decode_load"] > 1 else "prefill"
+        yield (
+            f"{named}: the pools do not keep up: {arrive:.3g} requests arrive a second and {done:.3g} are done; raise "
+            f"serving.load.{pool}_groups, or ask for less."
+        )
+    elif window < LIVES * life:
+        yield (
+            f"{named}: the load is short: {window:.3g} s after its first {row['load_warmup_s']:.3g} s, "
+            f"{window / life:.2g} times the {life:.3g} s of a request (median), so pools are still filling up and look "
+            f"better than they stay{longer}."
+        )
+    elif arrive is not None and done is not None and done < STEADY * arrive:
+        yield f"{named}: {arrive:.3g} requests arrive a second, {done:.3g} are done: the pools do not keep up{longer}."
+
+
+def _longer(row: Row, cases: Cases) -> str:
+    """How a load is made longer: a log may have no more requests."""
+    asked = next(iter(cases)).serving.load
+    read = row["load_requests"] + row["refused"] + (row["left_out"] or 0)
+    exhausted = asked.arrivals is not None and read < asked.requests * asked.repeat
+    return f"raise serving.load.{'repeat, the log has no more requests' if exhausted else 'requests'}"
+
+
+def of_rows(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Which row is cheapest, what is too slow or does not fit, where one micro-batch is quicker, what the band is."""
+    from mfabric_jax.serving.search import cheapest, in_time
+
+    for model in dict.fromkeys(row["model"] for row in rows):
+        best = cheapest(in_time(row for row in rows if row["model"] == model))
+        if best is not None:
+            timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
+            yield (
+                f"Cheapest where it fits{', is in time' * timed} and has a price: {where(best, rows)}, "
+                f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
+            )
+    for row in rows:
+        yield from _of_memory(row, where(row, rows))
+    yield from _of_one_batch(rows)
+    yield from _of_band(rows)
+
+
+def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
+    from mfabric_jax import units
+
+    chosen = [row for row in rows if row["tpot_limit_s"] is None and row["overlap"]]
+    quicker = [row for row in chosen if row["serial_s"] < row["tpot_s"]]
+    if quicker:
+        best = min(quicker, key=lambda row: row["serial_s"] / row["tpot_s"])
+        as_one, as_two = (units.to_ms(best[name]) for name in ("serial_s", "tpot_s"))
+        yield (
+            f"Two micro-batches read the weights of experts twice. As one, nothing hidden, {len(quicker)} of "
+            f"{len(rows)} rows are quicker: {where(best, rows)}, batch {best['batch']:g} takes "
+            f"{as_one:.3g} ms for {as_two:.3g}. Ask with --set serving.overlap=false, and twice the batch."
+        )
+
+
+def _of_band(rows: list[dict[str, Any]]) -> Iterator[str]:
+    from mfabric_jax.validation.serving_steps import MEASURED_OVER_PREDICTED
+
+    steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
+    limits = [(row["tpot_high_s"], row["tpot_limit_s"]) for row in rows if row["by"] == "predicted"]
+    late = any(limit is not None and high > limit for high, limit in limits)
+    yield (
+        "band: from the quicker of hidden and not hidden communication with fast kernels to the slower one with slow "
+        f"kernels; {PAGE} says what is modelled."
+    )
+    yield (
+        f"Measured steps took {steps} times their prediction, passes of prefill {passes} times"
+        f"{'; --by high keeps the slower end of the band in time' if late else ''}."
+    )
+
+
+def _of_memory(row: Row, named: str) -> Iterator[str]:
+    if row["requests"] > row["most_requests"]:
+        held = max(0, int(row["most_requests"]))
+        yield f"{named}: {row['requests']:g} requests of a GPU do not fit; memory holds {held}."
+    if row["prefill_memory_gb"] > row["gpu_memory_gb"]:
+        yield (
+            f"{named}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have {row['gpu_memory_gb']:g}; "
+            f"state serving.prefill.ep above {row['prefill_ep']}, so that more of them share the experts."
+        )
+
+
+def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
+    """Which price or power lacks where dollars or joules are empty."""
+    from mfabric_jax.serving.rows import unknown_prices
+
+    empty = {(row["model"], row["fabric"]) for row in rows if row["usd_per_million_tokens"] is None}
+    empty |= {(row["model"], row["fabric"]) for row in rows if row["kj_per_million_tokens"] is None}
+    fabrics, found = {fabric for _, fabric in empty}, []
+    for case in cases:
+        if case.network.fabric in fabrics:
+            found += unknown_prices(case)
+    lacks = list(dict.fromkeys(found))
+    return [*lacks, "Dollars a million tokens include energy, so they need both."] if lacks else []

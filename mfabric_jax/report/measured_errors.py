@@ -1,0 +1,48 @@
+"""How far predicted steps of trainings were from measured ones, by GPU: of a run of `mfabric validate training`.
+
+`training_errors.toml` holds it, so that remarks can say it without running anything; `python -m tests.measured_errors`
+writes it.
+"""
+
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+TABLE = "training_errors.toml"
+
+
+class Measured(NamedTuple):
+    """Of one GPU: measured steps, and their errors, predicted over measured, less 1 (`mean` signed)."""
+
+    steps: int
+    mean: float
+    worst: float
+
+    @property
+    def words(self) -> str:
+        """In a sentence."""
+        if self.steps == 1:
+            return f"1 step, {self.mean:+.1%}"
+        return f"{self.steps} steps, {self.mean:+.1%} on average, {self.worst:+.1%} at worst"
+
+
+@functools.cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads((resources.files(__package__) / TABLE).read_text(encoding="utf-8"))
+
+
+def measured_errors() -> dict[str, Measured]:
+    """By the name of the GPU."""
+    return {gpu: Measured(**facts) for gpu, facts in _table()["gpus"].items()}
+
+
+def measured_words(gpus: Iterable[str]) -> str:
+    """A sentence on what was measured of some GPUs."""
+    known, asked = measured_errors(), list(dict.fromkeys(gpus))
+    said = [f"{gpu} {known[gpu].words}" for gpu in asked if gpu in known]
+    without = [gpu for gpu in asked if gpu not in known]
+    nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
+    made = f"predicted over measured, less 1; mfabric validate training, {_table()['date']}"
+    return f"Measured steps of trainings ({made}): {'; '.join([*said, *nothing])}."
