@@ -67,10 +67,10 @@ class Lines:
 
 def pace(units: int, seconds: float, unit: str) -> str:
     """How fast it goes: "12 cases a second", "5.8 s a case"."""
-    rate = units / max(seconds, 1e-9)
-    if rate >= 1:
-        return f"{rate:,.0f} {unit}s a second" if rate >= 10 else f"{rate:.1f} {unit}s a second"
-    return f"{seconds / max(units, 1):,.3g} s a {unit}"
+    each = seconds / max(units, 1)
+    if not 0 < each < 1:
+        return f"{each:,.3g} s a {unit}"
+    return f"{1 / each:,.0f} {unit}s a second" if each < 0.1 else f"{1 / each:.1f} {unit}s a second"
 
 
 def duration(seconds: float) -> str:

@@ -168,11 +168,9 @@ def _fitting(column: Any, kinds: set[Any]) -> Any:
         return pyarrow.nulls(len(column))
     if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
         return column
-    return (
-        compute.call_function("if_else", [column, "True", "False"])
-        if types.is_boolean(column.type)
-        else column.cast("string")
-    )
+    if types.is_boolean(column.type):
+        return compute.call_function("if_else", [column, pyarrow.scalar("True"), pyarrow.scalar("False")])
+    return column.cast("string")
 
 
 def _run_of(config: Mapping[str, Any]) -> str:

@@ -147,8 +147,14 @@ def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
     places.claim()
     for number, columns in enumerate(
         [
-            {"busiest_link": empty, "use": empty, "tpot_s": empty, "at": np.array([0.5, 1.0])},
-            {"busiest_link": link, "use": np.array([True, False]), "tpot_s": np.array([None] * 2), "at": empty},
+            {"busiest_link": empty, "use": empty, "tpot_s": empty, "at": np.array([0.5, 1.0]), "pays": link},
+            {
+                "busiest_link": link,
+                "use": np.array([True, False]),
+                "tpot_s": np.array([None] * 2),
+                "at": empty,
+                "pays": np.array([True, False]),
+            },
             {"busiest_link": np.array([None] * 2), "use": empty, "at": np.array(["measured", "measured"], object)},
         ]
     ):
@@ -157,6 +163,7 @@ def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
     assert [row["busiest_link"] for row in rows] == [None, None, "a 0 -> b 1", None, None, None]
     assert [row["use"] for row in rows] == [None, None, True, False, None, None]
     assert [row["tpot_s"] for row in rows] == [None] * 6
+    assert [row["pays"] for row in rows] == ["a 0 -> b 1", None, "True", "False", None, None]
     assert [row["at"] for row in rows] == ["0.5", "1", None, None, "measured", "measured"]  # text, as in a CSV
     assert len(query([tmp_path], Asked(where=["busiest_link = a 0 -> b 1", "use = true"]))[0]) == 1
 
