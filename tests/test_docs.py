@@ -20,7 +20,7 @@ from mfabric_jax import cli, commands
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import SHORT, alternatives_at, settings
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.words import ALSO, OF_CASES, options_in
+from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 from mfabric_jax.fabric.parts_list import OCS
 from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
 from tests.small import configured
@@ -114,7 +114,7 @@ RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "py
 def flags_of(command):
     options = importlib.import_module(f"mfabric_jax.commands.{command.replace('-', '_')}").Options
     of_cases = (
-        {*OF_CASES, *ALSO, "--preset", "--set"}
+        {*flags_of_cases(command), *ALSO, "--preset", "--set"}
         if command in commands.OF_CASES or f"{command} study" in commands.OF_CASES
         else set()
     )

@@ -184,13 +184,22 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
     """The failure at the stage that is asked for, or where the iteration takes longest."""
     asked, busiest = config.case.failures.stage, int(before.stage[0])
     if asked is None:
-        stages = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
+        every = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
+        stages = [stage for stage in every if _simulated(config, one, kind, stage)] or every[:1]
     else:
         stages = [busiest if asked == BUSIEST else asked]
     found = list(_broken(config, one, kind, stages))
     cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in found]
     struck = [Struck(*each, after) for each, after in zip(found, _timed(one, cases), strict=True)]
     return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
+
+
+def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
+    """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
+    try:
+        return not one.fabric.over_graph or _left(config, one, kind, stage) is not None
+    except InputError:
+        return False
 
 
 def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:

@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
 @functools.cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads((resources.files(__package__) / TABLE).read_text(encoding="utf-8"))
+    return tomllib.loads((resources.files("mfabric_jax.report") / TABLE).read_text(encoding="utf-8"))
 
 
 def measured_errors() -> dict[str, Measured]:

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.resolve import Resolved, worked_out
 from mfabric_jax.resolving.settings import Settings
@@ -85,7 +86,8 @@ def untried_words(resolved: Resolved) -> str | None:
     while usual and not all(_tried(asked, dict(zip(usual, some, strict=True))) for some in product(*usual.values())):
         usual.popitem()
     more = "".join(f" --set {path}={','.join(values)}" for path, values in usual.items())
-    named = f"schedule ({resolved.case.job.schedule.name}) and layout ({job.layout_of_blocks})"
+    schedule = flat(resolved.case)["job.schedule"]
+    named = f"schedule ({schedule}) and layout ({job.layout_of_blocks})"
     return f"{job.model}: {named} were not searched{f'; others may be quicker: add{more}' if more else ''}."
 
 

@@ -200,7 +200,7 @@ def walks_now(
     rules = rules_of(workload, rules)
     cases = [in_float64(case) for case in cases]
     tp_Bps = [None] * len(cases) if tp_Bps is None else tp_Bps
-    begun = [_begun(workload, *case, rules, tp) for case, tp in zip(cases, tp_Bps, strict=True)]
+    begun = [_begun(workload, *case, rules=rules, tp_Bps=tp) for case, tp in zip(cases, tp_Bps, strict=True)]
     clocks = run_now(order_of(workload), [(*one[:4], one.decision_s) for one in begun], rules)
     return [
         _ended(workload, rates, exchanges, one, slots, rules)

@@ -23,7 +23,7 @@ def test_a_block_per_model_and_a_line_of_times_shares_cost_and_performance_per_f
     assert [block.split(":")[0] for block in blocks] == list(synthetic.MODELS)
     assert all(re.search("^design .*\n-+\nmfabric, 100 Gbps ", block, re.M) for block in blocks)
     assert max(map(len, text.splitlines())) <= 100
-    assert "mixtral-8x22b: 1024 GPUs, 8 micro-batches, compute from roofline" in text
+    assert "mixtral-8x22b: 1024 GPUs, 8 micro-batches, while GPUs compute: roofline" in text
     # llama-moe on mFabric, scale 1.1: compute .77, tp .055, bubble .11, reconfiguration .022; at 400 Gbps
     # ep = .35 * 1.2 / 4 * 1.1 = .1155 and dp = .022, in all 1.0945 s. 4.5 * 64 * 460 = 0.132 M$.
     # The fat-tree: ep .09625, no reconfiguration, 1.05325 s and 0.324 M$: (1.05325 * 11) / (1.0945 * 4.5) = 2.35.

@@ -23,7 +23,7 @@ from mfabric_jax.resolving.settings import CALIBRATED
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective
-from mfabric_jax.simulation.rows import ON_PANELS
+from mfabric_jax.simulation.rows import ON_PANELS, TRAINING
 from mfabric_jax.simulation.scenario import measured_decision_s
 from mfabric_jax.simulation.solving import (
     SIGMA,
@@ -55,7 +55,7 @@ def test_what_rows_hold():
     assert [(one["fabric"], one["nic_gbps"]) for one in rows(EACH)] == list(itertools.product(FABRICS, BANDWIDTHS))
     for one in rows(EACH):
         assert set(one) >= {*CONTRACT, *PARTS}
-        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed", *ON_PANELS}
+        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed", *ON_PANELS, *TRAINING}
         assert {name for name, value in one.items() if value is None} <= unknown
         assert all(isinstance(value, str | int | float | None) for value in one.values())
         communication = one["tp_comm_s"] + one["ep_comm_s"] + one["dp_comm_s"]

@@ -1,5 +1,6 @@
 """What breaks in a graph, by hand on a leaf-spine: 4 leaves with a server of 4 GPUs and 4 links up each."""
 
+import importlib
 import json
 
 import numpy as np
@@ -117,6 +118,26 @@ def test_rows_say_which_graph(drawn):
     _, case = drawn()
     rows = list(failures(case.with_({"failures.kinds": ("link",), "run.dtype": "float32"})))
     assert [row["network.graph"] for row in rows] == [case.network.graph]
+
+
+def test_stages_at_places_where_a_failure_is_not_simulated_are_left_out(drawn, monkeypatch):
+    module = importlib.import_module("mfabric_jax.failures.iterations")
+    _, case = drawn()
+    two = {"job.parallel.pp": 2, "job.parallel.ep": 8, "failures.kinds": ("link",)}
+    stages, simulated = [], module._left
+
+    def left(config, one, kind, stage):
+        stages.append(stage)
+        if stage == 0:
+            raise InputError("not here")
+        return simulated(config, one, kind, stage)
+
+    monkeypatch.setattr(module, "_left", left)
+    (row,) = failures(case.with_(two))
+    assert row["stage"] == 1
+    assert set(stages) == {0, 1}
+    with pytest.raises(InputError, match="not here"):
+        next(failures(case.with_(two | {"failures.stage": 0})))
 
 
 def test_ranks_of_a_server_stay_on_one_nvswitch(drawn, tmp_path):
