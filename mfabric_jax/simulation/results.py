@@ -223,7 +223,7 @@ def effective(asked: Cases) -> dict[str, Any]:
     each = [resolve(block.case) for block in asked.blocks]
     said = side_by_side([resolved.case for resolved in each], asked)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
-    found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
+    found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
     found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
     found |= {"random": dict(asked.random), "rules": dict(asked.rules)}
