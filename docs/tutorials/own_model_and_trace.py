@@ -65,3 +65,9 @@ print(report.plain(rows, columns))
 # ```sh
 # mfabric traces study mine.npz --model mine.toml --gpus 64 --ep 16 --out study.html
 # ```
+#
+# Look first whether there is anything to choose. Few servers with many circuits (`network.mfabric.optical_degree`) get
+# the same ones from every policy: a region of two servers always, four servers with the usual six circuits two for each
+# pair. `compare --policy greedy,uniform` says so: "policy has no effect on iteration_s: greedy, uniform give the same
+# wherever all else is equal." A recording cannot tell policies apart there: take a larger `job.parallel.ep`, or a
+# smaller degree.

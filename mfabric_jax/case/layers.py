@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -203,7 +204,19 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
     known = [name for variant in variants for name in _listed(variant.stated.get(FABRIC, []))]
     alone += [name for name in _listed(later.get(FABRIC, [])) if variants and name not in known]
     lost = [name for name in dict.fromkeys(alone) if name not in there]
-    return (*kept, *(Variant(AS_SET, {FABRIC: name}) for name in lost))
+    return (*kept, *_unmet(kept, later), *(Variant(AS_SET, {FABRIC: name}) for name in lost))
+
+
+def _unmet(kept: Sequence[Variant], later: Statement) -> Iterator[Variant]:
+    """A variant for every combination of later values that no kept one has on its fabrics."""
+    axes = {path: value for path, value in later.items() if isinstance(value, list) and path not in (FABRIC, MODEL)}
+    narrowed = [one for one in kept if axes.keys() & one.stated.keys()]
+    axes = {path: value for path, value in axes.items() if any(path in one.stated for one in narrowed)}
+    fabrics = dict.fromkeys(name for one in narrowed for name in _listed(one.stated.get(FABRIC, [])))
+    for fabric, *values in itertools.product(fabrics, *axes.values()) if axes else ():
+        asked = dict(zip(axes, values, strict=True)) | {FABRIC: fabric}
+        if not any(all(_common(one.stated.get(path, asked[path]), asked[path]) for path in asked) for one in kept):
+            yield Variant(AS_SET, asked)
 
 
 def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:

@@ -23,6 +23,7 @@ COMMANDS = {  # by name, and what each tells
     "evaluate": "policies on demand they were not trained on, known exactly, with errors or predicted",
     "sweep": "every configuration of a design space, from a file; goes on where it was stopped",
     "query": "filter, group and sort the rows of a sweep; its Pareto front",
+    "rerun": "the cases of a file of rows simulated again: equal, or which columns differ",
     "report": "one HTML page of the rows of another command: summary, charts, a table to sort and filter",
     "reproduce": "figures of the paper, and every published number beside what comes out",
     "tune": "measures kernels on this device once; what is fastest is used from then on",
@@ -37,7 +38,7 @@ OF_CASES = {  # their `run` takes cases, too
 TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}
 STATUS = {  # exit statuses, and what they say
     0: "done",
-    1: "a figure failed (reproduce), or the reader of the output has left",
+    1: "a figure failed (reproduce), rows differ (rerun), or the reader of the output has left",
     2: "a mistake in what was asked, in one sentence on standard error",
     130: "interrupted; rows so far are kept",
 }

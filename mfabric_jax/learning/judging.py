@@ -178,7 +178,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
     trace: str | None = None
-    """Recorded routing to judge by too (16 ranks)."""
+    """Recorded routing to judge by too, fitted to 16 expert-parallel ranks, neighbours of which share a server."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     optical_degree: int = 6

@@ -102,8 +102,9 @@ class Training:
     depth: int = 2
     """Layers of the network."""
     trace: str | None = None
-    """Recorded routing to learn from too (16 ranks): its first four fifths; the next tenth chooses the step, the last
-    one is held out, for mfabric evaluate --records."""
+    """Recorded routing to learn from too, fitted to 16 expert-parallel ranks with 32 experts, neighbours of which share
+    a server: its first four fifths; the next tenth chooses the step, the last one is held out, for mfabric evaluate
+    --records."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24

@@ -24,6 +24,7 @@ from mfabric_jax.policies import is_own
 from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
 from mfabric_jax.simulation.rows import bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
@@ -226,10 +227,13 @@ def effective(asked: Cases) -> dict[str, Any]:
     each = [resolve(block.case) for block in asked.blocks]
     said = side_by_side([resolved.case for resolved in each], asked)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
-    found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
+    found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
     found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
+    found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
+    found |= {"random": dict(asked.random), "rules": dict(asked.rules)}
+    found["files"] = {name: digest(path) for name, path in files_of(asked).items()}
     return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
 
 

@@ -103,7 +103,7 @@ class Scenario:
         if not self.group.reconfigures:
             return False
         paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.case.circuits.policy)
-        return paced or self.plans_schedules or self.policy_reads_rates
+        return paced or self.plans_schedules or self._policy_reads_rates
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
@@ -113,7 +113,7 @@ class Scenario:
         return carries_schedule(self.settings.circuits_policy(), *self._asked)
 
     @functools.cached_property
-    def policy_reads_rates(self) -> bool:
+    def _policy_reads_rates(self) -> bool:
         """Whether the user's policy looks at the bandwidth or at how long the switch turns."""
         if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
             return False

@@ -13,10 +13,10 @@ import numpy as np
 from mfabric_jax.case import Block, Cases
 from mfabric_jax.case.grid import REFUSE
 from mfabric_jax.case.paths import build, differences, flat
-from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.given_files import files_of
 from mfabric_jax.simulation.points import BANDWIDTH, PORTS, check_ends
 from mfabric_jax.simulation.results import Results, effective
 
@@ -24,10 +24,6 @@ ROWS_PER_FILE = 1024
 LISTED = 100  # values of a list that a folder shows
 INDEX = "configuration"
 DECISIVE = (PORTS, BANDWIDTH)  # traced numbers that can make a case impossible
-OF_FILES = (  # settings that may name a file
-    *("model.name", "gpu.name", "network.prices", "network.transport", "traffic.trace.path", "traffic.knobs"),
-    *("circuits.policy", "circuits.schedule", "placement.given"),
-)
 
 
 class CasePart(NamedTuple):
@@ -115,10 +111,7 @@ class CaseSpace:
         return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
 
     def files(self) -> dict[str, Path]:
-        every = [flat(block.case) for block in self.cases.blocks]
-        named = {str(one.get(path)) for one in every for path in OF_FILES}
-        paths = {name: Path(file_of(name)) for name in sorted(named)}
-        return {name: path for name, path in paths.items() if path.exists()}
+        return files_of(self.cases)
 
     def made(
         self,

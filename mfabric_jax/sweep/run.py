@@ -1,6 +1,5 @@
 """Runs a sweep part by part; each part is a file, and parts already in the folder are not computed again."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import MISSING, SweepFolder
 from mfabric_jax.simulation.batch import Estimate, drop_programs_if_crowded
+from mfabric_jax.simulation.given_files import digest
 from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.sweep.case_space import CaseSpace
 from mfabric_jax.sweep.design_space import Sweep
@@ -113,23 +113,13 @@ def sweep(
 
 def sweep_folder(config: Any, path: Path) -> SweepFolder:
     """The folder of a sweep, identified by its settings, version and contents of its files."""
-    read = {name: _fingerprint(file) for name, file in config.files().items() if file.exists()}
+    read = {name: digest(file) for name, file in config.files().items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
         "configurations": config.count,
         "parts": whole("parts", len(config.parts)),
     }
     return SweepFolder(path, json.loads(json.dumps(config.described() | made | {"files": read}, default=str)))
-
-
-def _fingerprint(path: Path) -> str:
-    held = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            held.update(file.relative_to(path.parent).as_posix().encode())
-            with file.open("rb") as opened:
-                held.update(hashlib.file_digest(opened, "sha256").digest())
-    return held.hexdigest()[:16]
 
 
 class Maker:

@@ -123,3 +123,17 @@ def test_nothing_is_missing():
     assert [path for path in settings() if f"`{path}`" not in PAGES["case"]] == []
     assert [name for name in presets() if f"`{name}`" not in PAGES["case"]] == []
     assert [name for name in (*WHERE, *GONE) if f"| `{name}` |" not in PAGES["from_0.1"]] == []
+
+
+def test_values_that_no_variant_of_a_preset_has_are_cases_too():
+    asked = {"model.name": "mixtral-8x22b", "network.fabric": "mfabric"}
+    asked |= {"circuits.policy": ["greedy", "uniform", "joint"]}
+    found = merged([*preset_layers("usual"), flags_layer(asked)])
+    said = [(block.variant, block.case.circuits.policy, block.case.circuits.routing) for block in found.blocks]
+    assert {one for one in said if one[1] == "joint"} == {("as set", "joint", "relay")}  # as its variant says
+    assert {one for one in said if one[1] != "joint"} == {
+        ("as set", "greedy", "unsplit"),
+        ("as set", "uniform", "unsplit"),
+    }
+    both = merged([*preset_layers("usual"), flags_layer(asked | {"circuits.routing": ["unsplit", "split"]})])
+    assert len({(block.case.circuits.policy, block.case.circuits.routing) for block in both.blocks}) == 6

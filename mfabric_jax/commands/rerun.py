@@ -1,0 +1,109 @@
+"""`mfabric rerun ROWS`: simulates the cases of a file of rows again, and says what differs."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from mfabric_jax.case import Cases
+from mfabric_jax.case.grid import Variant
+from mfabric_jax.case.layers import Layer, merged
+from mfabric_jax.case.paths import stated
+from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
+
+ORIGIN = ("version", "jax", "jaxlib", "device", "commit")
+ROWS = "rows of compare or of a sweep of cases"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Simulate again the cases whose rows a file or folder holds, and compare every column.
+
+    The exit status is 1 if a column differs.
+    """
+
+    rows: Annotated[str, Positional("ROWS", ROWS)]
+    """A .csv (with its .config.json) or .parquet file of compare, or the folder of a sweep of cases."""
+    rtol: float = 0.00001
+    """Relative difference up to which numbers are equal."""
+    device: str | None = None
+    """cpu, gpu or tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import report
+
+    not_negative("rtol", options.rtol)
+    before, config = report.query([options.rows], report.Asked())
+    asked = cases_of(options.rows, config)
+    shared.start_jax(shared.dtype_of(asked), options.device)
+    from mfabric_jax.simulation.results import provenance, simulate
+    from mfabric_jax.sweep.case_space import CaseSpace
+
+    _check_files(asked, config.get("files", {}))
+    after = simulate(CaseSpace(asked).cases).rows()
+    if len(before) != len(after):
+        raise InputError(
+            f"{options.rows!r} holds {len(before)} rows, its settings make {len(after)}: they were stopped, chosen "
+            f"from, or made in Python."
+        )
+    now = provenance(shared.dtype_of(asked))
+    for name in ORIGIN:
+        if config.get(name) != now[name]:
+            print(f"{name} was {config.get(name)}, now {now[name]}")
+    return _told(before, after, options.rtol)
+
+
+def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
+    """The cases that a configuration of rows states. `InputError` where it states none."""
+    if not config.get("stated") or "varied" not in config:
+        raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
+    variants = [
+        Variant(one["name"], stated({key: value for key, value in one.items() if key != "name"}))
+        for one in config.get("variants", ())
+    ]
+    known = {"random": config.get("random", {}), "sweep": config.get("rules", {})}
+    return merged([Layer("rows", stated(config["stated"]), tuple(variants), **known)])
+
+
+def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> Iterator[tuple[str, int, float]]:
+    """(column, rows that differ, largest relative difference) of every column that differs; inf for texts."""
+    known = {name for row in after for name in row}
+    for name in dict.fromkeys(name for row in before for name in row if name in known):
+        apart = [_apart(old.get(name), new.get(name)) for old, new in zip(before, after, strict=True)]
+        wrong = [one for one in apart if one > rtol]
+        if wrong:
+            yield name, len(wrong), max(wrong)
+
+
+def _apart(old: Any, new: Any) -> float:
+    numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (old, new)]
+    if not all(numbers):
+        return 0.0 if old == new or {str(old), str(new)} <= {"None", "nan"} else math.inf
+    if old == new or (math.isnan(old) and math.isnan(new)):
+        return 0.0
+    return abs(new - old) / max(abs(old), abs(new))
+
+
+def _told(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> int:
+    found = list(differences(before, after, rtol))
+    for name, rows, most in found:
+        much = "another value" if math.isinf(most) else f"by up to {most:.3g}"
+        print(f"{name} differs in {rows} of {len(before)} rows, {much}")
+    if not found:
+        print(f"equal: {len(before)} rows, every column within {rtol:g}")
+    return 1 if found else 0
+
+
+def _check_files(asked: Cases, then: Mapping[str, str]) -> None:
+    """`InputError` for a file that rows were made with and that is not the same now."""
+    from mfabric_jax.simulation.given_files import digest, files_of
+
+    now = {name: digest(path) for name, path in files_of(asked).items()}
+    for name in then:
+        if now.get(name) != then[name]:
+            why = "is missing" if name not in now else "has changed"
+            raise InputError(f"the file of {name!r} {why} since the rows were made; run in the folder that has it.")
