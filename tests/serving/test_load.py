@@ -245,7 +245,7 @@ def test_what_is_done_in_time_is_part_of_what_is_done_in_the_same_window():
     row = next(serve(CASE.with_(changes)))
     assert row["in_slo"] == 1
     assert row["goodput_per_s"] == row["requests_per_s"] < 0.5 * row["load_requests_per_s"]
-    assert row["load_window_s"] < row["load_e2e_p50_s"]
+    assert row["load_window_s"] < 2 * row["load_e2e_p50_s"]
 
 
 def test_what_ends_the_places_to_decode_is_named():
