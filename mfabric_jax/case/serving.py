@@ -50,7 +50,8 @@ class LoadSettings(Group, frozen=True):
         doc(
             "A log of requests (open: equal ones): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
             " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp (ms),"
-            " input_length, output_length (Mooncake)."
+            " input_length, output_length (Mooncake). Three lines, for instance: Timestamp,Request tokens,Response"
+            " tokens / 0.0,1500,200 / 0.35,320,80."
         ),
     ] = None
     requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000

@@ -22,9 +22,8 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
     """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
-    --tpot-ms: the best batch within that time (--by high: in the slower end of the band); without --ep the best size of
-    a group, too. --rate, --arrivals FILE: requests arrive, and with --tpot-ms groups that hold it are found. Formats of
-    weights, prefill, attention apart from experts: --help serving.
+    --tpot-ms: the best batch within that time (--by high: at the slow end); without --ep of the best size, too. --rate,
+    --arrivals FILE: requests arrive; with --tpot-ms as few groups as hold them. More: --help serving.
     """
 
 

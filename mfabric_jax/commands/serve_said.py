@@ -1,6 +1,6 @@
 """Sentences of `mfabric serve` on its rows: what is best, late, too large, not priced or not steady."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
@@ -10,7 +10,7 @@ APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  #
 STEADY = 0.9  # requests done among those that arrive, below which a sentence says so
 LIVES = 5  # of a request, that a load lasts at least
 PAGE = 'the page "Serving"'
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 # ------------------------------------------------------------------------------------------------ settings without use
@@ -42,6 +42,7 @@ USES = [  # how settings begin, the cases that read them, and when that is
     ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
     ("serving.eplb", lambda case: case.serving.experts != "balanced", "where serving.experts is not balanced"),
     ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),
+    ("traffic.source", lambda case: case.serving.experts in ("trace", "generated"), "where serving.experts says so"),
     ("traffic.generated", lambda case: case.serving.experts == "generated", "with --set serving.experts=generated"),
 ]
 

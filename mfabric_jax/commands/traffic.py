@@ -65,7 +65,7 @@ def run(cases: Cases, options: Options) -> None:
         how = f"dispatch {how}" if job.dispatch == PER_SERVER else "job.dispatch per-server"
         part = f"{even_copies(job):.3f} of it if experts are even"
         print(f"Counted is every selection; between servers {how} sends {part}.")
-    print(f"measured: {MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" says why the shares differ.')
     print(_size(job))
     stage, held = workload.fullest_stage(job)
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}

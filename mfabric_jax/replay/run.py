@@ -76,7 +76,7 @@ def replay(
 
 # -- assumptions of a replay, in words: servers, NICs and their users, latency, lanes
 
-NICS_ALONE = "sprayed over switches that never block, only NICs hold messages back (docs/fabrics.md)."
+NICS_ALONE = 'sprayed over switches that never block, only NICs hold messages back (the page "Fabrics").'
 
 
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:

@@ -81,8 +81,8 @@ def repeated(requests: Requests, times: int) -> Requests:
         return requests
     run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
     arrival_s = (run_s * np.arange(times)[:, None] + requests.arrival_s).ravel()
-    others = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
-    return Requests(arrival_s, *others, times * requests.left_out)
+    prompt, fresh, answer = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
+    return Requests(arrival_s, prompt, fresh, answer, times * requests.left_out)
 
 
 # -------------------------------------------------------------------------------------------------------------- readers

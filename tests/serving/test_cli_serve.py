@@ -264,6 +264,7 @@ USELESS = [
     ),
     ("--set serving.eplb=false", "serving.eplb is read only where serving.experts is not balanced, got False."),
     ("--trace t.npy", "traffic.trace.path is read only with --set serving.experts=trace, got 't.npy'."),
+    ("--set traffic.source=generated", "traffic.source is read only where serving.experts says so, got "),
     ("--set traffic.drawn=2", "traffic.drawn is not read by serve; leave it out."),
 ]
 

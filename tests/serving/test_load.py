@@ -237,3 +237,17 @@ def test_only_a_case_with_a_load_has_its_columns():
     assert load.columns(known(without)) == dict.fromkeys(load.COLUMNS)
     grouped = dataclasses.replace(known(CASE), case=CASE.with_({"serving.load.decode_groups": 2}))
     assert load.columns(grouped)["load_decode_gpus"] == 64
+
+
+def test_what_is_done_in_time_is_part_of_what_is_done_in_the_same_window():
+    """A short load: of the requests that arrive few are done before the last one comes."""
+    changes = {"serving.load.requests": 300, "serving.load.ttft_ms": 1e9}
+    row = next(serve(CASE.with_(changes)))
+    assert row["in_slo"] == 1
+    assert row["goodput_per_s"] == row["requests_per_s"] < 0.5 * row["load_requests_per_s"]
+    assert row["load_window_s"] < 2 * row["load_e2e_p50_s"]
+
+
+def test_what_ends_the_places_to_decode_is_named():
+    assert next(serve(CASE))["decode_limit"] == "batch"
+    assert next(serve(CASE.with_({"serving.batch": 4000.0})))["decode_limit"] == "memory"
