@@ -20,9 +20,11 @@ def test_a_month_by_hand():
     found = expected_loss(Rate(1 / 73000, 20.0, True), 1000, 0.25, 9.0, 3600.0, 900.0)
     assert found["failures_per_month"] == pytest.approx(10)
     assert found["lost_hours_per_month"] == pytest.approx(47.5)
+    assert (found["stopped_hours_per_month"], found["slower_hours_per_month"]) == pytest.approx((7.5, 40))
+    assert (found["hours_a_stop"], found["repair_hours"]) == (0.75, 20)
     assert found["lost_iterations_per_month"] == pytest.approx(47.5 * 400)
     runs_on = expected_loss(Rate(1 / 73000, 20.0, False), 1000, 0.25, 9.0, 3600.0, 900.0)
-    assert runs_on["lost_hours_per_month"] == pytest.approx(40)
+    assert runs_on["lost_hours_per_month"] == runs_on["slower_hours_per_month"] == pytest.approx(40)
     assert set(expected_loss(None, 1000, 0.25, 9.0, 3600.0, 900.0).values()) == {None}
 
 
