@@ -73,7 +73,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(shared.case_notes(cases))
     print(
         "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up; "
-        'the page "Assumptions and limits" says what is modelled.'
+        "docs/assumptions.md says what is modelled."
     )
     if options.figures is not None:
         shared.tell(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"))
