@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax.checks import InputError, one_of, positive, whole
@@ -109,11 +110,11 @@ _ALONE = threading.Lock()
 
 
 def ahead(
-    load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int = 1
+    load: Float[Array, "T L M E"], at: Int[Array, "N"] | np.ndarray, predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
     """Predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier. Of several
     threads one predicts at a time."""
-    if isinstance(load, jax.core.Tracer):
+    if isinstance(load, Tracer):
         return _ahead(load, at, predictor, horizon)
     with _ALONE:
         return jax.block_until_ready(_ahead(load, at, predictor, horizon))
