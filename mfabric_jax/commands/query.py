@@ -41,6 +41,8 @@ class Options:
     """Rows at most."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
+    figure: str | None = None
+    """Means of groups to a picture, over the last column of numbers in --by."""
 
 
 def run(options: Options) -> None:
@@ -49,7 +51,7 @@ def run(options: Options) -> None:
 
     if options.limit is not None:
         whole("limit", options.limit)
-    shared.check_outputs(options.out)
+    shared.check_outputs(options.out, picture=options.figure)
     lists = {
         name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
     }
@@ -74,3 +76,7 @@ def run(options: Options) -> None:
         print(line)
     about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
     shared.write(rows, options.out, about | {"of": config})
+    if options.figure is not None:
+        from mfabric_jax.report import figures
+
+        shared.tell(figures.groups(rows, options.figure, by=asked.by))

@@ -8,6 +8,7 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.compared import COMPARISONS, compared_charts
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
+from mfabric_jax.report.figures.groups import groups as groups
 from mfabric_jax.report.figures.measured import measured_times as measured_times
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
 from mfabric_jax.report.figures.serving import calls as calls
