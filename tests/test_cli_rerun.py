@@ -46,3 +46,12 @@ def test_variants_and_sweeps_are_found_again(tmp_path, capsys):
     capsys.readouterr()
     assert status("rerun", tmp_path / "folder") == 0
     assert capsys.readouterr().out.startswith("equal: 4 rows")
+
+
+def test_a_sweep_whose_files_changed_in_any_part_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MINE)
+    words = f"--policy uniform,{tmp_path / 'mine.py'}:mine --nic-gbps 400"
+    assert status("sweep", *JOB.split(), *words.split(), "--out", tmp_path / "folder") == 0
+    (tmp_path / "mine.py").write_text(MINE + "\n")
+    capsys.readouterr()
+    assert "has changed since the rows were made" in mistake(capsys, "rerun", tmp_path / "folder")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
+from mfabric_jax.parts import SweepFolder
 
 ORIGIN = ("version", "jax", "jaxlib", "device", "commit")
 ROWS = "rows of compare or of a sweep of cases"
@@ -43,8 +45,8 @@ def run(options: Options) -> int:
     from mfabric_jax.simulation.results import provenance, simulate
     from mfabric_jax.sweep.case_space import CaseSpace
 
-    _check_files(asked, config.get("files", {}))
-    after = simulate(CaseSpace(asked).cases).rows()
+    _check_files(asked, _files_then(pathlib.Path(options.rows), config))
+    after = simulate(CaseSpace(asked).cases).rows(progress=True)
     if len(before) != len(after):
         raise InputError(
             f"{options.rows!r} holds {len(before)} rows, its settings make {len(after)}: they were stopped, chosen "
@@ -96,6 +98,11 @@ def _told(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> i
     if not found:
         print(f"equal: {len(before)} rows, every column within {rtol:g}")
     return 1 if found else 0
+
+
+def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Digests of the files that rows were made with: of a sweep those of all its parts."""
+    return SweepFolder.read(rows).sweep.get("files", {}) if rows.is_dir() else config.get("files", {})
 
 
 def _check_files(asked: Cases, then: Mapping[str, str]) -> None:

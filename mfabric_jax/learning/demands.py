@@ -66,6 +66,12 @@ def windows(
     return np.concatenate(found) if found else np.zeros((0, steps, servers, servers), np.float32)
 
 
+def records_of(trace: str, records: tuple[int, int] | None, split: str) -> tuple[int, int]:
+    """How many records of a recording are in a split, and in all."""
+    every = len(gate_trace(trace, records).count)
+    return len(range(every)[split_records(every, split)]), every
+
+
 def seed_of(seed: int, split: str) -> int:
     """The seed of NumPy's draws."""
     return seed + OTHER_SEEDS * SPLITS.index(split)

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.learning.chains import Chain, chain_time, drawn_chain, relative, served, settled
-from mfabric_jax.learning.demands import learned_from, pool, windows
+from mfabric_jax.learning.demands import learned_from, pool, records_of, windows
 from mfabric_jax.learning.judging import over_bound, takes_sigma
 from mfabric_jax.learning.methods import METHODS, evolved, reinforced
 from mfabric_jax.policies import policy_file
@@ -454,8 +454,10 @@ def _windows(config: Training, split: str, servers: int) -> jax.Array | None:
         return None
     found = windows(config.trace, config.records, split, servers, config.length + 1)
     if not len(found):
+        held, every = records_of(config.trace, config.records, split)
         raise InputError(
-            f"trace must have {config.length + 1} records that follow each other in its {split} split; has fewer."
+            f"trace must have {config.length + 1} records that follow each other in its {split} split, got {held} "
+            f"of {every} there: a longer recording, or a shorter chain."
         )
     return jnp.asarray(found[np.random.default_rng(config.seed).permutation(len(found))[:WINDOWS]])
 

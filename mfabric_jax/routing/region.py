@@ -237,7 +237,10 @@ def _circuits(plan: Plan | Circuits) -> Circuits:
 
 def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:
     if not isinstance(plan, Plan) or plan.shares is None:
-        raise InputError('routing "relay" needs a plan with shares [S S S+2] of (via server, direct, EPS), got none.')
+        raise InputError(
+            'routing "relay" needs a plan with shares [S S S+2] of (via server, direct, EPS), as routing.relay_shares '
+            "finds them, got none."
+        )
     return checked_shares(plan.shares, region.servers)
 
 
