@@ -32,7 +32,23 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
-    return [*told, *_experts(named), *_small(named), *_measured(named, effective or {})]
+    told += [*_experts(named), *_small(named), *_unquoted(named, effective or {})]
+    return [*told, *_measured(named, effective or {})]
+
+
+def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+    """Files of prices that quote switches, and bandwidths of rows that none of these serves."""
+    speeds = sorted({row["nic_gbps"] for row in rows if usable(row.get("nic_gbps"))})
+    for file, values in (effective.get("own_prices") or {}).items():
+        ports = [name.split(".")[1] for name in values if name.startswith("switch.") and name.endswith(".usd")]
+        served = {float(values.get(f"switch.{port}.nic_gbps", [port])[0]) for port in ports}
+        beside = [f"{speed:g}" for speed in speeds if served and speed not in served]
+        if beside:
+            yield (
+                f"{file} quotes switches for NICs of {', '.join(f'{one:g}' for one in sorted(served))} Gbps; those of "
+                f"{', '.join(beside)} Gbps take the usual price of a port "
+                "(nic_gbps in [switch.GBPS] says whom they serve)."
+            )
 
 
 def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

@@ -104,3 +104,16 @@ def test_rows_of_other_things_have_no_remarks():
     assert remarks([{"seconds": 1.0, "policy": "greedy"}]) == []
     assert remarks([]) == []
     assert remarks([{"iteration_s": None}]) == []
+
+
+def test_a_quote_that_serves_no_bandwidth_of_the_rows_is_told():
+    rows = synthetic.rows()
+    quoted = {"switch.800.usd": (28000, None), "switch.800.ports": (64, None)}
+    told = [line for line in remarks(rows, {"own_prices": {"p.toml": quoted}}) if "quotes" in line]
+    assert told == [
+        "p.toml quotes switches for NICs of 800 Gbps; those of 100, 200, 400 Gbps take the usual price of a port "
+        "(nic_gbps in [switch.GBPS] says whom they serve)."
+    ]
+    one = [row for row in rows if row["nic_gbps"] == 400]
+    twin = quoted | {"switch.800.nic_gbps": (400, None)}
+    assert not [line for line in remarks(one, {"own_prices": {"p.toml": twin}}) if "quotes" in line]
