@@ -17,6 +17,7 @@ from mfabric_jax.flows.star import as_problem
 from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.stars import DEMANDS, PORTS, instances
+from tests.lowering import text_for
 from tests.mistakes import refused
 from tests.oracles.tree import tree
 
@@ -198,10 +199,7 @@ def test_derivatives_are_those_of_the_plain_kernel():
 def lowered(n, batch, platform, dtype=np.float32, **kernel):
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in [(batch, n, n), (batch, n), (batch, n)]]
     solve = jax.jit(jax.vmap(functools.partial(star_completion, **kernel)))
-    try:
-        return solve.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
-    except ImportError as error:  # a jaxlib that needs the CUDA plugin to lower
-        pytest.skip(f"this jaxlib cannot lower Triton kernels without a GPU: {error}")
+    return text_for(solve.trace(*shapes), platform)
 
 
 def test_a_platform_has_its_kernel():

@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 from mfabric_jax import Circuits, InputError, Region, all_to_all_time
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
+from tests.lowering import text_for
 from tests.routing.schedules import EACH, KINDS, draw, drawn, made, matched, region
 
 KIND = (4, 2, False, True, False)  # of small tests: servers, switches, all_stop, directed, first_free
@@ -309,7 +310,7 @@ def test_accelerators_do_not_ask_the_host_about_circuits():
         return all_to_all_time(Region(servers, 400.0), Circuits(count), demand)
 
     traced = jax.jit(seconds).trace(demand, count)
-    said = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
+    said = {name: text_for(traced, name) for name in ("cpu", "cuda")}
     assert "callback" in said["cpu"]
     assert "callback" not in said["cuda"]
     legal = jnp.zeros((servers, servers), jnp.int32).at[0, 1].set(1).at[1, 0].set(1)
