@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import Variant
+from mfabric_jax.case.grid import Variant, is_number
 from mfabric_jax.case.layers import Layer, merged
 from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import InputError, not_negative
@@ -82,8 +82,7 @@ def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float
 
 
 def _apart(old: Any, new: Any) -> float:
-    numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (old, new)]
-    if not all(numbers):
+    if not (is_number(old) and is_number(new)):
         return 0.0 if old == new or {str(old), str(new)} <= {"None", "nan"} else math.inf
     if old == new or (math.isnan(old) and math.isnan(new)):
         return 0.0

@@ -7,10 +7,9 @@ import functools
 import importlib
 import inspect
 import pathlib
-import typing
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import mfabric_jax
 from mfabric_jax.commands import COMMANDS, OF_CASES, STATUS, TWO_WORDS, shared
@@ -70,7 +69,7 @@ def names() -> Iterator[str]:
             elif inspect.isclass(thing):
                 yield f"{path}: class{_parameters(thing)}"
                 yield from (f"{path}.{member}: {what}" for member, what in _members(thing))
-            elif callable(thing) and hasattr(thing, "__name__") and not typing.get_origin(thing):
+            elif callable(thing) and hasattr(thing, "__name__") and not get_origin(thing):
                 yield f"{path}: {_parameters(thing)}"
             else:
                 yield f"{path}: {_constant(thing)}"

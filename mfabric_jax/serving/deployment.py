@@ -313,8 +313,7 @@ def judged(case: Case, of: Callable[[str], Any], predicted: str) -> Any:
     """Seconds `of` kernels that keep to times: as `predicted`, or the slower way with slow kernels."""
     if case.serving.by == "predicted":
         return getattr(of("usual"), predicted)
-    slow = of(HOW[0])
-    return array_module(slow.serial_s).maximum(slow.overlapped_s, slow.serial_s)
+    return parts.slower_s(of(HOW[0]))
 
 
 def deployment(case: Case) -> Deployment:

@@ -20,7 +20,7 @@ from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
 from mfabric_jax.serving.group import group_of
 from mfabric_jax.serving.sizing import sized
-from mfabric_jax.serving.step import band
+from mfabric_jax.serving.step import band, slower_s
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.simulation.rows import bill_of, unknown_parts
 from mfabric_jax.workload.kernels import HOW
@@ -169,7 +169,7 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
     numbers, serving, step = deployed.numbers, deployed.case.serving, decoding.step
     fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
     low_s, high_s = band(fast, slow)
-    slow_pass_s, slow_step_s = (band(one, one)[1] for one in (deployed.prefilling(numbers.nic_gbps, HOW[0]), slow.step))
+    slow_pass_s, slow_step_s = map(slower_s, (deployed.prefilling(numbers.nic_gbps, HOW[0]), slow.step))
     return {
         "tpot_s": float(decoding.tpot_s),
         "tpot_limit_s": _limit_s(serving.tpot_ms),
@@ -179,7 +179,7 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "serial_s": float(decoding.serial_s),
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
         "ttft_limit_s": _limit_s(serving.load.ttft_ms),
-        "ttft_high_s": float(deployed.prompt_s(numbers.nic_gbps, slow_pass_s)) + slow_step_s,
+        "ttft_high_s": float(deployed.prompt_s(numbers.nic_gbps, slow_pass_s) + slow_step_s),
         "by": serving.by,
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),

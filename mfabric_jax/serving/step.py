@@ -292,7 +292,12 @@ def band(fast: Ways, slow: Ways) -> tuple[float, float]:
     """From the quicker way with fast kernels to the slower one with slow kernels [s]. Both micro-batches as one may be
     the quicker way: they read the weights of experts once."""
     low = min(float(fast.overlapped_s), float(fast.serial_s))
-    return low, max(float(slow.overlapped_s), float(slow.serial_s))
+    return low, float(slower_s(slow))
+
+
+def slower_s(ways: Ways) -> Any:
+    """Of the slower way [s]."""
+    return array_module(ways.serial_s).maximum(ways.overlapped_s, ways.serial_s)
 
 
 class Parts(NamedTuple):

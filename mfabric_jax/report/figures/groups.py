@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from mfabric_jax.case.grid import is_number
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
@@ -16,7 +17,7 @@ def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
 
     `InputError` where there is no such column, or no mean.
     """
-    numbers = [name for name in by if rows and all(_is_number(row[name]) for row in rows)]
+    numbers = [name for name in by if rows and all(is_number(row[name]) for row in rows)]
     means = [name for name in (rows[0] if rows else ()) if name.endswith(MEAN)]
     if not numbers or not means:
         said = f"{', '.join(by) or 'no group'} and {', '.join(means) or 'no mean'}"
@@ -48,10 +49,6 @@ def _error_of(rows: Rows, mean: str) -> str | None:
 
 def _label(key: tuple[Any, ...]) -> str:
     return ", ".join(map(str, key)) or "all"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 groups = charts.saved(groups_chart)

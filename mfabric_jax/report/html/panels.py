@@ -42,8 +42,16 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
-    drawn, folded, why, compared = [], [], [], False
     serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
+    drawn, folded, why = (served_charts(rows), [], []) if serves else _of_cases(rows, effective)
+    with style.look(**_RC, **charts.LITERAL):
+        more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""
+        return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
+
+
+def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], list[Chart], list[str]]:
+    """Charts of a comparison and of varied numbers, those that are folded, and why others are not drawn."""
+    drawn, folded, why, compared = [], [], [], False
     try:
         found, why = compared_charts(rows, _MOST_SERIES)
         beside = [name for name in _BESIDE if name in found and not (name == "pareto" and "cluster_cost" not in found)]
@@ -55,13 +63,8 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     if not compared:
         with contextlib.suppress(InputError):  # no cell for every row: a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
-    varied = [] if serves else sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
-    if serves:
-        drawn, folded = served_charts(rows), []
-    drawn, folded = [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]]
-    with style.look(**_RC, **charts.LITERAL):
-        more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""
-        return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
+    varied = sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
+    return [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]], why
 
 
 def _named(folded: Sequence[Chart]) -> str:
