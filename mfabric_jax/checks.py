@@ -192,6 +192,16 @@ def meant(word: str, names: Sequence[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def of_type(field: str, value: T, *types: type, hint: str = "") -> T:
+    """A value of one of these types; `hint`: how to make one, for the message."""
+    if not isinstance(value, types):
+        shape = getattr(value, "shape", None)
+        got = type(value).__name__ + (f" {list(shape)}" if shape is not None and not callable(shape) else "")
+        wanted = " or ".join(one.__name__ for one in types)
+        raise InputError(f"{field} must be a {wanted}, got {got}{hint and f'; {hint}'}.")
+    return value
+
+
 def listed(field: str, value: Any) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InputError(f"{field} must be a list or tuple, got {value!r}.")

@@ -2,13 +2,17 @@
 
 import contextlib
 import contextvars
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from mfabric_jax.checks import InputError
 
 RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
 # Whether XLA still has the older generator of code for fusions, and an option that chooses it: not since 0.11.1 or .2.
@@ -21,15 +25,38 @@ def platform() -> str:
     return _named.get() or device().platform
 
 
-def raising_on_hosts(value: Any, broken: Any, words: Sequence[str]) -> Any:
-    """`value`; where one of `broken` [N] is true, a runtime error with its words on CPUs. Accelerators would ask the
-    host at every call: there callers make the result no number."""
-    import equinox as eqx
+def soundness(broken: Any, words: Sequence[str]) -> Any:
+    """1.0, by which a program multiplies its result; where one of the rules is `broken` [N], a runtime error with the
+    rule's words on CPUs, and NaN on accelerators, which would have to ask the host at every call.
 
-    def raising(value: Any, broken: Any) -> Any:
-        return eqx.branched_error_if(value, broken.any(), jnp.argmax(broken), words)
+    Under `vmap` alone the error is an `InputError`. Inside `jit` it is XLA's, whose last line are the words.
+    """
+    try:
+        return _soundness(broken, tuple(words))
+    except Exception as error:
+        rule = next((rule for rule in words if rule in str(error)), None)
+        if rule is None:
+            raise
+        raise InputError(f"{rule}.") from None
 
-    return lax.platform_dependent(value, broken, cpu=raising, default=lambda value, broken: value)
+
+@functools.partial(jax.jit, static_argnames="words")
+def _soundness(broken: Any, words: tuple[str, ...]) -> Any:
+    import equinox.internal as eqxi
+    from jax.experimental.buffer_callback import buffer_callback
+
+    def raise_first(_, result: Any, broken: Any) -> None:
+        raise InputError(f"{words[int(np.argmax(np.asarray(broken)))]}.")
+
+    def on_hosts(broken: Any) -> Any:  # one error for a whole batch
+        broken = jnp.stack([eqxi.unvmap_any(one) for one in broken])
+        stop = buffer_callback(raise_first, jax.ShapeDtypeStruct((), jnp.float32))
+        return lax.cond(broken.any(), stop, lambda _: jnp.ones((), jnp.float32), broken)
+
+    def elsewhere(broken: Any) -> Any:  # a NaN for each member
+        return jnp.where(broken.any(), jnp.float32(jnp.nan), jnp.float32(1))
+
+    return lax.platform_dependent(broken, cpu=on_hosts, default=elsewhere)
 
 
 def cores() -> int:

@@ -9,11 +9,13 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax import units
+from mfabric_jax.arrays import counts
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
-from mfabric_jax.platforms import raising_on_hosts
+from mfabric_jax.platforms import soundness
 
+NO_CIRCUITS = -1  # a count that is not known: its demand was NaN or negative
 SHOWN = 8  # servers of which `repr` shows every circuit
 ROUNDING = 1e-4  # of a server's degree, by which real-valued circuits may miss a rule
 NO_RELAY = "no circuit leads to a server that could relay"
@@ -160,13 +162,14 @@ class Circuits(eqx.Module):
     """How many circuits join each pair of servers in one region.
 
     - `count` [S S]: symmetric, zero diagonal, row sums at most the region's degree (a circuit takes one NIC at each
-      end, for both directions). Integer when legal; real during a relaxation.
+      end, for both directions). Integer when legal; real during a relaxation. Inside of a program a policy marks pairs
+      whose demand is no number by -1, which is illegal.
     """
 
     count: Int[Array, "S S"] | Float[Array, "S S"]
 
     def __init__(self, count: ArrayLike):
-        self.count = jnp.asarray(count)
+        self.count = counts("count", count)
         if self.count.ndim != 2 or self.count.shape[0] != self.count.shape[1]:
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
 
@@ -190,27 +193,36 @@ class Circuits(eqx.Module):
                     here = f"server {server} has {count[server].tolist()}, its optical degree"
                     raise InputError(f"circuits: {rule}; {here} is {np.broadcast_to(most, len(count))[server]}.")
             return self
-        broken = self._broken_rules(degree)
-        return raising_on_hosts(self, jnp.stack([*broken.values()]), [f"circuits: {rule}" for rule in broken])
+        return Circuits(jnp.where(legality(self, degree) > 0, self.count, NO_CIRCUITS))
 
     def is_legal(self, degree: ArrayLike) -> Bool[Array, ""]:
         """Whether they are legal for `degree`, as a program computes it."""
-        return ~jnp.stack([*self._broken_rules(degree).values()]).any()
+        return ~self._broken_rules(degree)[1].any()
 
-    def _broken_rules(self, degree: ArrayLike) -> dict[str, Bool[Array, ""]]:
+    def _broken_rules(self, degree: ArrayLike) -> tuple[list[str], Bool[Array, "N"]]:
         rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
-        return {rule: wrong.any() for rule, wrong in rules.items()}
+        return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
+
+
+def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:
+    """1.0 for circuits that are legal for `degree`; others are refused as by `Circuits.checked`, or NaN inside of a
+    program on an accelerator."""
+    if concrete(circuits.count) and concrete(degree):
+        circuits.checked(degree)
+        return jnp.ones((), jnp.float32)
+    words, broken = circuits._broken_rules(degree)
+    return soundness(broken, words)
 
 
 def _broken(count, degree) -> dict:
-    """Servers [S] that break each rule; real-valued circuits may miss by rounding."""
+    """Servers [S] that break each rule; real-valued circuits may miss by rounding. NaN breaks all but the second."""
     rounding = degree * ROUNDING if np.issubdtype(count.dtype, np.floating) else 0 * degree
     used, server = count.sum(axis=1, dtype=count.dtype), np.arange(len(count))
     return {
-        "not symmetric": (abs(count - count.T) > rounding.max()).any(axis=1),
+        "not symmetric": ~(abs(count - count.T) <= rounding.max()).all(axis=1),
         "a server joined to itself": count[server, server] != 0,
-        "a negative count": (count < 0).any(axis=1),
-        "more circuits at a server than its optical degree": used > degree + rounding,
+        "a negative count": ~(count >= 0).all(axis=1),
+        "more circuits at a server than its optical degree": ~(used <= degree + rounding),
     }
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.array_module import array_module
+from mfabric_jax.arrays import counts, floats
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.flows.problem import as_floats
-from mfabric_jax.platforms import raising_on_hosts
+from mfabric_jax.platforms import soundness
 
 UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
 
@@ -61,12 +61,12 @@ class Schedule(eqx.Module):
         directed: bool = True,
         first_free: bool = False,
     ):
-        self.configurations = jnp.asarray(configurations)
+        self.configurations = counts("configurations", configurations)
         shape = self.configurations.shape
         if len(shape) != 3 or shape[1] != shape[2]:
             raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
-        self.seconds = as_floats(seconds)
-        self.switch = jnp.zeros(shape[0], jnp.int32) if switch is None else jnp.asarray(switch)
+        self.seconds = floats("seconds", seconds)
+        self.switch = jnp.zeros(shape[0], jnp.int32) if switch is None else counts("switch", switch)
         for field, value in (("seconds", self.seconds), ("switch", self.switch)):
             if value.shape != shape[:1]:
                 wanted = f"[K] = [{shape[0]}], one for each configuration"
@@ -92,8 +92,8 @@ class Schedule(eqx.Module):
         rules = _broken(values, self.switches, self.directed)
         broken = jnp.stack([unequal, *(mask.any() for mask in rules.values())])
         words = [UNEQUAL.format(self.switches), *(f"a configuration of the schedule has {rule}" for rule in rules)]
-        seconds = jnp.where(broken.any(), jnp.nan, self.seconds)
-        return eqx.tree_at(lambda one: one.seconds, raising_on_hosts(self, broken, words), seconds)
+        seconds = self.seconds * soundness(broken, words).astype(self.seconds.dtype)
+        return eqx.tree_at(lambda one: one.seconds, self, seconds)
 
     def _refuse(self, values: Sequence[np.ndarray]) -> None:
         if np.any((degree := values[-1]) % self.switches != 0):

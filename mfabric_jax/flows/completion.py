@@ -12,12 +12,14 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.array_module import array_module
+from mfabric_jax.arrays import NAN_OR_NOT_NEGATIVE
+from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.flows import device_events, host_times
 from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
 from mfabric_jax.flows.device_events import Release
-from mfabric_jax.flows.max_min import SMALL, has_nan
-from mfabric_jax.flows.problem import FlowProblem, Outcome, of_shape, refuse_negative
+from mfabric_jax.flows.max_min import SMALL
+from mfabric_jax.flows.problem import FlowProblem, Outcome, is_ill_posed, of_shape
 from mfabric_jax.platforms import platform
 
 ENGINES = ("auto", "host", "device")
@@ -60,11 +62,11 @@ def completion_times(
     once, forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative is that of
     one possible order.
     """
-    refuse_negative(size=size, lag=lag)
+    of_type("problem", problem, FlowProblem)
     flows, dtype = problem.weight.shape, problem.capacity.dtype
-    size, start, lag = (
-        of_shape(name, value, dtype, flows) for name, value in (("size", size), ("start", start), ("lag", lag))
-    )
+    size = of_shape("size", size, dtype, flows, NAN_OR_NOT_NEGATIVE)
+    start = of_shape("start", start, dtype, flows)
+    lag = of_shape("lag", lag, dtype, flows, NAN_OR_NOT_NEGATIVE)
     pairs = _known(after, flows[0])
     if one_of("engine", engine, ENGINES) == "auto":
         large = len(pairs) > 0 or flows[0] > SMALL
@@ -90,8 +92,10 @@ def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
 
 def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     """Solve outside any JAX program: nothing to trace or compile."""
-    nonfinite = any(np.isnan(leaf).any() for leaf in jax.tree.leaves((problem, size, start, lag)))
-    begin, finish, holder, events = host_times.times_now(problem, 0 * size if nonfinite else size, start, lag, order)
+    known = jax.tree.map(np.asarray, (problem, size, start, lag))
+    nonfinite = bool(is_ill_posed(*known))
+    given = _nothing_to_do(True, *known) if nonfinite else known
+    begin, finish, holder, events = host_times.times_now(*given, order)
     if nonfinite:
         begin, finish = np.full_like(begin, np.nan), np.full_like(finish, np.nan)
     outcome = Outcome.starved if np.isinf(finish).any() else Outcome.solved
@@ -101,16 +105,23 @@ def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completio
 
 @jax.jit
 def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
-    nonfinite = has_nan(problem, size, start, lag)
-    begin, finish, holder, events = host_times.times(problem, jnp.where(nonfinite, 0, size), start, lag, order)
+    nonfinite = is_ill_posed(problem, size, start, lag)
+    begin, finish, holder, events = host_times.times(*_nothing_to_do(nonfinite, problem, size, start, lag), order)
     return _completion((begin, finish), holder, events, nonfinite, jnp.asarray(False))
+
+
+def _nothing_to_do(where, problem: FlowProblem, size, start, lag):
+    """Flows without bytes or links where the problem is ill posed, so that the host indexes nothing by wrong hops."""
+    xp = array_module(problem)
+    calm = eqx.tree_at(lambda one: one.hops, problem, xp.where(where, -1, problem.hops))
+    return calm, xp.where(where, 0, size), start, lag
 
 
 @jax.jit
 def _on_device(problem: FlowProblem, size, release: Release) -> Completion:
     end = device_events.simulate_events(*lax.stop_gradient((problem, size, release)))
     times = device_events.with_tangents((end.begin, end.finish), problem, size, release)
-    nonfinite = has_nan(problem, size, release.start, release.lag)
+    nonfinite = is_ill_posed(problem, size, release.start, release.lag)
     return _completion(times, end.holder, end.events, nonfinite, end.moving)
 
 

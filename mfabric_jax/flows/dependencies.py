@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.arrays import real_numbers
 from mfabric_jax.checks import InputError
 
 SHOWN = 8  # most members of a cycle named in a message
@@ -22,7 +23,7 @@ class Successors(NamedTuple):
 
 def checked_after(after, flows: int) -> np.ndarray:
     """`after` as int64 [D 2]; raises `InputError` for a wrong shape or an unknown flow."""
-    pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(after)
+    pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(real_numbers("after", after))
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.max_min import Filling, fill, has_nan, max_min_rates, nothing_frozen
-from mfabric_jax.flows.problem import FlowProblem, once
+from mfabric_jax.flows.max_min import Filling, fill, max_min_rates, nothing_frozen
+from mfabric_jax.flows.problem import FlowProblem, is_ill_posed, once
 
 
 class Release(NamedTuple):
@@ -62,7 +62,7 @@ class Clock(NamedTuple):
 def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
-    finite = ~has_nan(problem, size, release.start, release.lag)
+    finite = ~is_ill_posed(problem, size, release.start, release.lag)
     clock = Clock(
         now=jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0]),
         left=jnp.stack([size, jnp.zeros_like(size)]),

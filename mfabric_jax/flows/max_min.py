@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths, once, paths_of
+from mfabric_jax.checks import of_type
+from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths, is_ill_posed, once, paths_of
 
 SMALL = 512  # tables of fewer flows are not packed
 
@@ -40,7 +41,6 @@ class Filling(NamedTuple):
         return jnp.where(weight > 0, weight * self.level, 0)
 
 
-@jax.jit
 def max_min_rates(problem: FlowProblem) -> Rates:
     """Rates that no flow can raise without lowering one that has no more per unit of weight.
 
@@ -49,18 +49,18 @@ def max_min_rates(problem: FlowProblem) -> Rates:
     weight and cap; a second derivative raises `InputError`. At a tie the derivative is that of the reported bottleneck.
     Memory is linear in the number of hops, in the reverse pass too.
     """
-    nonfinite, start = has_nan(problem), nothing_frozen(problem)
+    return _max_min_rates(of_type("problem", problem, FlowProblem))
+
+
+@jax.jit
+def _max_min_rates(problem: FlowProblem) -> Rates:
+    nonfinite, start = is_ill_posed(problem), nothing_frozen(problem)
     filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
     rate = _with_tangents(filled.rate(lax.stop_gradient(problem.weight)), filled.bottleneck, problem)
     outcome = Outcome.where(jnp.any((rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
     outcome = Outcome.where(filled.frozen.all(), outcome, Outcome.unfinished)
     outcome = Outcome.where(nonfinite, Outcome.nonfinite, outcome)
     return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
-
-
-def has_nan(problem: FlowProblem, *terms: Array) -> Bool[Array, ""]:
-    parts = (problem.capacity, problem.share, problem.weight, problem.cap, *terms)
-    return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
 
 
 def nothing_frozen(problem: FlowProblem) -> Filling:

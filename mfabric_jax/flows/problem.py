@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.array_module import array_module
+from mfabric_jax.arrays import NAN_OR_NOT_NEGATIVE, Rule, floats, indices, known_values
+from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.platforms import platform
 
 COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering
@@ -20,7 +21,7 @@ class Outcome(eqx.Enumeration):
 
     solved = ""
     starved = "A flow never finishes: its cap or a link on its way is zero, or it waits for one that never finishes."
-    nonfinite = "A capacity, share, weight, cap, size or start is NaN."
+    nonfinite = "A capacity, share, weight, cap, size, start or lag is NaN or not allowed, or a hop names no link."
     unfinished = "The solver reached its bound on rounds: please report this instance."
 
 
@@ -34,8 +35,8 @@ class FlowProblem(eqx.Module):
     - `cap` [F]: limit on the flow's own rate [bytes/s].
 
     Scalars broadcast to [F]. One instance; use `jax.vmap` for batches. In float32, weights and capacities of an
-    instance may span a factor of about 1e6 before digits are lost. Raises `InputError` for wrong shapes, and for wrong
-    values known before tracing.
+    instance may span a factor of about 1e6 before digits are lost. Raises `InputError` for wrong shapes and kinds of
+    numbers, and for wrong values known before tracing; traced ones end in `Outcome.nonfinite`, as NaN does.
     """
 
     capacity: Float[Array, "L"]
@@ -47,55 +48,51 @@ class FlowProblem(eqx.Module):
     def __init__(
         self, capacity: ArrayLike, hops: ArrayLike, share: ArrayLike = 1, weight: ArrayLike = 1, cap: ArrayLike = np.inf
     ):
-        self.capacity = as_floats(capacity)
+        self.capacity = floats("capacity", capacity, NAN_OR_NOT_NEGATIVE, wait=True)
         if self.capacity.ndim != 1:
             raise InputError(f"capacity must have the shape [L], got {list(self.capacity.shape)}.")
-        self.hops = jnp.asarray(hops)
-        if self.hops.ndim != 2 or not jnp.issubdtype(self.hops.dtype, jnp.integer):
-            raise InputError(f"hops must be integers [F H], got {self.hops.dtype} {list(self.hops.shape)}.")
-        dtype, flows = self.capacity.dtype, self.hops.shape[:1]
-        self.share = of_shape("share", share, dtype, self.hops.shape)
-        self.weight = of_shape("weight", weight, dtype, flows)
-        self.cap = of_shape("cap", cap, dtype, flows)
-        refuse_negative(capacity=capacity, weight=weight, cap=cap)
-        if self.hops.size and not isinstance(hops, Tracer) and not isinstance(share, Tracer):
-            _check_hops(np.asarray(hops), np.asarray(share), self.capacity.size)
+        shape = np.shape(hops) if concrete(hops) else hops.shape
+        if len(shape) != 2:
+            raise InputError(f"hops must be integers [F H], got the shape {list(shape)}.")
+        self.hops = indices("hops", hops, -1, self.capacity.size - 1, wait=True)
+        dtype, flows = self.capacity.dtype, shape[:1]
+        self.share = of_shape("share", share, dtype, shape)
+        self.weight = of_shape("weight", weight, dtype, flows, NAN_OR_NOT_NEGATIVE)
+        self.cap = of_shape("cap", cap, dtype, flows, NAN_OR_NOT_NEGATIVE)
+        _check_rows(hops, share)
 
 
-def as_floats(value: ArrayLike) -> Array:
-    """The array as floats of 32 or 64 bits: integers would truncate bandwidths, and the 8 bits of bfloat16 are too few
-    to add bytes up, so half precision becomes float32."""
-    array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        return array.astype(jnp.result_type(float))
-    return array.astype(jnp.float32) if jnp.finfo(array.dtype).bits < 32 else array
-
-
-def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
-    """Broadcast one number or check an array's shape; raises `InputError`."""
-    array = jnp.asarray(value).astype(dtype)
+def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: Rule | None = None) -> Array:
+    """Numbers of that dtype, broadcast to the shape; `InputError` for another shape, or where `rule` does not hold."""
+    array = floats(field, value, rule, dtype, wait=True)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
         raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")
     return jnp.broadcast_to(array.reshape((1,) * (len(shape) - array.ndim) + array.shape), shape)
 
 
-def refuse_negative(**terms: ArrayLike) -> None:
-    """Raise `InputError` for negative numbers known before tracing. NaN passes and ends in an outcome."""
-    for name, value in terms.items():
-        if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
-            raise InputError(f"{name} must not be negative, got {np.nanmin(np.asarray(value))}.")
-
-
-def _check_hops(hops: np.ndarray, share: np.ndarray, links: int) -> None:
-    if hops.min() < -1 or hops.max() >= links:
-        raise InputError(f"hops must lie in -1..{links - 1} (links of capacity), got {hops.min()}..{hops.max()}.")
-    used = np.where(hops >= 0, share, 1)
+def _check_rows(hops: ArrayLike, share: ArrayLike) -> None:
+    """`InputError` for a share of 0 or less, or for a link twice in a row, where they are known."""
+    rows, part = known_values(hops, wait=True), known_values(share, wait=True)
+    if rows is None or part is None or not rows.size:
+        return
+    used = np.where(rows >= 0, part, 1)
     if np.any(used <= 0):
         raise InputError(f"share must be above 0, got {np.nanmin(used)}.")
-    rows = np.sort(hops, axis=1)
+    rows = np.sort(rows, axis=1)
     twice = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
     if twice.any():
         raise InputError(f"hops must not name a link twice in one row, but row {np.argwhere(twice)[0, 0]} does.")
+
+
+def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag: Any = 0.0) -> Bool[Array, ""]:
+    """Whether a value is NaN or forbidden, or a hop names no link: the checks of `FlowProblem` and `completion_times`
+    inside of a program."""
+    xp = array_module(problem, size, start, lag)
+    hops, share, links = problem.hops, problem.share, len(problem.capacity)
+    crossed = (hops >= 0) & (hops < links) & (share > 0)
+    parts = [crossed | (hops == -1) & ~xp.isnan(share), ~xp.isnan(start)]
+    parts += [x >= 0 for x in (problem.capacity, problem.weight, problem.cap, size, lag)]
+    return ~xp.stack([xp.asarray(part).all() for part in parts]).all()
 
 
 class Paths(eqx.Module):

@@ -10,12 +10,13 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE, floats
+from mfabric_jax.checks import InputError
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.device_events import Release, in_known_order
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
-from mfabric_jax.flows.problem import FlowProblem, as_floats, once
+from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
 
 
@@ -27,9 +28,9 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
     - `kernel`: a kernel of `flows.kernels`, or "auto": the tuned or usual kernel of the platform, chosen at tracing.
 
-    0 where there are no bytes, infinity at a dead port, NaN throughout where an input is NaN or a size infinite.
-    Differentiable once, forward and reverse, by replay through `completion_times`; a second derivative raises
-    `InputError`.
+    0 where there are no bytes, infinity at a dead port, NaN throughout where an input is NaN or a size infinite, and
+    inside of a program where an input is negative. Differentiable once, forward and reverse, by replay through
+    `completion_times`; a second derivative raises `InputError`.
     """
     inputs = _checked(size, up, down, group_up, group_down)
     return _finish(kernel_of(kernel, len(inputs[0])), *inputs)
@@ -57,21 +58,21 @@ def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 
 
 def _checked(size, up, down, group_up, group_down):
-    size = as_floats(size)
+    size = floats("size", size, NAN_OR_NOT_NEGATIVE)
     dtype, n = size.dtype, size.shape[0] if size.ndim else 0
     if (group_up is None) != (group_down is None):
         raise InputError("group_up and group_down go together: give both or neither.")
     groups = jnp.zeros((2, 0), dtype)
     if group_up is not None:
-        groups = jnp.stack([jnp.asarray(group_up, dtype), jnp.asarray(group_down, dtype)])
-    shapes = [jnp.shape(value) for value in (size, up, down)]
+        ends = ("group_up", group_up), ("group_down", group_down)
+        groups = jnp.stack([floats(field, value, NAN_OR_NOT_NEGATIVE, dtype) for field, value in ends])
+    ports = [floats(field, value, NOT_NEGATIVE, dtype, wait=True) for field, value in (("up", up), ("down", down))]
+    shapes = [array.shape for array in (size, *ports)]
     if n == 0 or shapes != [(n, n), (n,), (n,)]:
         raise InputError(f"size, up, down must be [N N], [N], [N], got {', '.join(map(str, shapes))}.")
     if groups.shape[1] and n % groups.shape[1]:
         raise InputError(f"group_up has {groups.shape[1]} groups, which do not divide {n} endpoints.")
-    not_negative("up", up)
-    not_negative("down", down)
-    return size, jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)]), groups
+    return size, jnp.stack(ports), groups
 
 
 def _batchable(make):
@@ -103,11 +104,11 @@ def largest(x):
 
 
 def dead_flows(size, leaf, groups):
-    """Flows over a port without capacity [B N N]; instances with NaN or an infinite size [B 1 1]."""
+    """Flows over a port without capacity [B N N]; instances with a NaN, negative or infinite size or port [B 1 1]."""
     n, racks = size.shape[1], groups.shape[2]
     reach = leaf if not racks else jnp.minimum(leaf, jnp.repeat(groups, n // racks, axis=2))
     port = jnp.concatenate([leaf, groups], axis=2)
-    bad = ~jnp.isfinite(size).all((1, 2)) | jnp.isnan(port).any((1, 2))
+    bad = ~NOT_NEGATIVE.holds(size).all((1, 2)) | ~(port >= 0).all((1, 2))
     return (size > 0) & ((reach[:, 0, :, None] <= 0) | (reach[:, 1, None, :] <= 0)), bad[:, None, None]
 
 
@@ -213,4 +214,4 @@ def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowPr
     hops = [source, n + to]
     if racks:
         hops += [2 * n + source // (n // racks), 2 * n + racks + to // (n // racks)]
-    return FlowProblem(jnp.concatenate([leaf.reshape(-1), groups.reshape(-1)]), jnp.asarray(np.stack(hops, axis=1)))
+    return FlowProblem(jnp.concatenate([leaf.reshape(-1), groups.reshape(-1)]), np.stack(hops, axis=1))

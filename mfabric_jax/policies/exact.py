@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import not_negative, one_of, positive
+from mfabric_jax.checks import InputError, one_of, positive
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
@@ -251,9 +252,9 @@ def exact(
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
     highs("policy 'exact'")
-    demand = between_servers(region, demand)
+    demand = demand_of(demand, region)
     found = _on_host(demand, region, routing, float(seconds))
-    return Plan(Circuits(found[0]), found[1] if routing == "relay" else None)
+    return Plan(Circuits(unless_nan(found[0], demand)), found[1] if routing == "relay" else None)
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "seconds"))
@@ -281,7 +282,9 @@ def exact_circuits(
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
-    demand = not_negative("demand", between_servers(region, demand))
+    if isinstance(demand, Tracer):
+        raise InputError("exact_circuits runs on the host: demand must be known, got a value that JAX traces.")
+    demand = demand_of(demand, region)
     known = greedy(demand, region, rule="next").circuits
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     instance = _instance(demand, *numbers)
@@ -373,9 +376,10 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
     Source: the baseline of Helios and c-Through, SIGCOMM 2010, extended to several circuits per server.
     """
     highs("policy 'matching'")
-    demand = between_servers(region, demand)
+    demand = demand_of(demand, region)
     result = jax.ShapeDtypeStruct(demand.shape, jnp.int32)
-    return Plan(Circuits(jax.pure_callback(_matched, result, demand, region.degrees, vmap_method="sequential")))
+    count = jax.pure_callback(_matched, result, demand, region.degrees, vmap_method="sequential")
+    return Plan(Circuits(unless_nan(count, demand)))
 
 
 def _matched(demand, degree) -> np.ndarray:

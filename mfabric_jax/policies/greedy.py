@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.flows.problem import as_floats
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan
 
 RULES = ("printed", "released", "next")
@@ -41,10 +41,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     stops at a pair without a free NIC, this one skips the pair; the paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
-    demand, servers = as_floats(demand), region.servers
-    if demand.shape != (servers, servers):
-        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return Plan(Circuits(_allocated(demand, region.degrees, rule)))
+    return Plan(Circuits(allocated_greedily(demand_of(demand, region), region.degrees, rule)))
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
@@ -58,7 +55,8 @@ def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, k
 
 
 @functools.partial(jax.jit, static_argnames="rule")
-def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
+def allocated_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule: str) -> Int[Array, "S S"]:
+    """The circuits of `greedy`; -1 where the demand is NaN."""
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
     dense = (total > 0).sum(dtype=jnp.int32) == servers * (servers - 1) // 2
@@ -92,7 +90,7 @@ def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S 
     nothing = jnp.zeros((servers, servers), jnp.int32)
     start = _Allocation(total, nothing, degree)
     count = lax.while_loop(lambda state: eligible(state).any(), allocate, start).count  # free NICs run out
-    return count + count.T
+    return unless_nan(count + count.T, total)
 
 
 def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:

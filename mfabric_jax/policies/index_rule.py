@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.routing import Plan
 
@@ -54,8 +55,9 @@ class Index(eqx.Module):
         return {field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
+        demand = demand_of(demand, region)
         need = normalised(demand, region)
-        return Plan(Circuits(allocated(self, need, pair_worth(self, need), region.degrees)))
+        return Plan(Circuits(unless_nan(allocated(self, need, pair_worth(self, need), region.degrees), demand)))
 
 
 class _Allocation(NamedTuple):

@@ -18,9 +18,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.arguments import circuits_before, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
-from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
@@ -127,8 +127,8 @@ def threshold(
     """
     one_of("routing", routing, ROUTINGS)
     whole("starts", starts)
-    demand = between_servers(region, demand)
-    return Plan(Circuits(_best_of_starts(demand, region, jax.random.key(0) if key is None else key, routing, starts)))
+    demand, key = demand_of(demand, region), jax.random.key(0) if key is None else key
+    return Plan(Circuits(unless_nan(_best_of_starts(demand, region, key, routing, starts), demand)))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "starts"))
@@ -335,11 +335,8 @@ def local_search(
     """
     one_of("routing", routing, ROUTINGS)
     whole("rounds", rounds, at_least=0)
-    demand = between_servers(region, demand)
+    demand, before = demand_of(demand, region), circuits_before(previous, region)
     key = jax.random.key(0) if key is None else key
-    if previous is not None and previous.circuits.count.shape != demand.shape:
-        shape = list(previous.circuits.count.shape)
-        raise InputError(f"previous must have circuits [S S] with S = {region.servers} servers, got {shape}.")
     if most_changed is not None and previous is None:
         raise InputError("most_changed needs the previous plan, got none.")
     most = None
@@ -347,8 +344,7 @@ def local_search(
         if not isinstance(most_changed, jax.Array):
             whole("most_changed", most_changed, at_least=0)
         most = jnp.asarray(most_changed).astype(jnp.int32)  # traced: another limit does not compile anew
-    before = None if previous is None else previous.circuits.count
-    return Plan(Circuits(_best(demand, region, before, most, key, routing, rounds)))
+    return Plan(Circuits(unless_nan(_best(demand, region, before, most, key, routing, rounds), demand)))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "rounds"))

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.arguments import circuits_before, demand_of, unless_nan
 from mfabric_jax.policies.relaxed import demand_logits, soft_circuits
 from mfabric_jax.policies.rounding import dealt
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.policies.weighing import relative_delay, weighed
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.routing.region import between_servers
 from mfabric_jax.traffic.scenarios import expected
 
 PAIR_FEATURES = 15
@@ -104,10 +104,9 @@ class PolicyNetwork(eqx.Module):
         hidden_s: float | Float[Array, ""] = 0.0,
     ) -> Plan:
         """Circuits and relay shares; arguments as for `learned`."""
-        before = None if previous is None else previous.circuits.count
+        demand, before = demand_of(demand, region), circuits_before(previous, region)
         given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
-        demand = between_servers(region, demand)
-        circuits = Circuits(self.chosen(demand, region, before, **given))
+        circuits = Circuits(unless_nan(self.chosen(demand, region, before, **given), demand))
         seen, _ = expected(demand, sigma)
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 

@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.local_search import improved
 from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalised, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
-from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
 SCALINGS = 12  # rounds; remaining excess over a degree is cut off
@@ -213,14 +213,15 @@ def relaxed(
     `local_search` alone is as good; `joint` is better under relay routing. `previous` is not used.
     """
     one_of("routing", routing, ROUTINGS)
-    demand = between_servers(region, demand)
+    demand = demand_of(demand, region)
     whole("steps", steps, at_least=0)
     whole("samples", samples)
     whole("rounds", rounds, at_least=0)
     key = jax.random.key(0) if key is None else key
     if routing == "relay":
-        return Plan(*_relaying(demand, region, key, steps, samples))
-    return Plan(Circuits(_relaxed(demand, region, key, routing, steps, samples, rounds)))
+        circuits, shares = _relaying(demand, region, key, steps, samples)
+        return Plan(Circuits(unless_nan(circuits.count, demand)), shares)
+    return Plan(Circuits(unless_nan(_relaxed(demand, region, key, routing, steps, samples, rounds), demand)))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps", "samples", "rounds"))

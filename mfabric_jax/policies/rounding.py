@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.arrays import NO_NAN, floats
+from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
-from mfabric_jax.flows.problem import as_floats
-from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.arguments import demand_of, unless_nan
+from mfabric_jax.policies.greedy import allocated_greedily
 from mfabric_jax.policies.index_rule import allocated, shipped
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
 
@@ -18,24 +19,26 @@ def rounded(
 ) -> Int[Array, "S S"]:
     """Legal circuits from any scores: one at a time, to the pair with the largest score for its next circuit.
 
-    - `scores` [S S]: both directions count together; NaN, negative ones and the diagonal are 0. Their unit does not
-      matter.
+    - `scores` [S S]: both directions count together; negative ones and the diagonal are 0. Their unit does not matter.
     - `demand` None: a pair's score is divided by its circuits + 1, and pairs with score 0 get none (`greedy`, rule
       "next"). Demand [S S] bytes: by the learned `Index`, which also prefers servers whose electrical ports are still
       busy, and gives NICs that are left to pairs without a score; better where scores are real-valued circuits.
 
     Not differentiable: train through `relaxed.soft_circuits`, or by `mfabric train --method evolution`. Works under
-    `jit` and `vmap`. `InputError` for scores of another shape.
+    `jit` and `vmap`. `InputError` for scores of another shape and for NaN; inside of a program a pair with such a score
+    has -1 circuits, which are illegal.
     """
-    scores, servers = as_floats(scores), region.servers
+    scores, servers = floats("scores", scores, NO_NAN), of_type("region", region, Region).servers
     if scores.shape != (servers, servers):
         raise InputError(f"scores must be [S S] with S = {servers} servers, got {list(scores.shape)}.")
     largest = jnp.finfo(scores.dtype).max / (4 * servers)  # sums of two stay finite
-    scores = jnp.clip(jnp.nan_to_num(scores, nan=0.0, posinf=largest), 0, largest)
+    clipped = jnp.clip(scores, 0, largest)  # NaN stays
     if demand is None:
-        return greedy(scores, region, rule="next").circuits.count
-    both = jnp.where(jnp.eye(servers, dtype=bool), 0, (scores + scores.T) / 2)
-    return dealt(both, normalised(demand, region), region.degrees)
+        return allocated_greedily(clipped, region.degrees, "next")
+    own = jnp.eye(servers, dtype=bool)
+    both = jnp.where(own, 0, (clipped + clipped.T) / 2)
+    need = normalised(demand_of(demand, region), region)
+    return unless_nan(dealt(jnp.nan_to_num(both), need, region.degrees), jnp.where(own, 0, clipped) + need.pairs)
 
 
 def dealt(count: Float[Array, "S S"], need: NormalisedDemand, degrees: Int[Array, "S"]) -> Int[Array, "S S"]:

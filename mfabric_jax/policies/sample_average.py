@@ -15,9 +15,11 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.arrays import NOT_NEGATIVE, floats, floats_or_nan
+from mfabric_jax.checks import InputError, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import in_step, mapped
+from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_of, unless_nan
 from mfabric_jax.policies.circuit_search import (
     LANES,
     Found,
@@ -81,20 +83,22 @@ def sample_average(
         whole(name, value, at_least=0)
     whole("swaps", swaps)
     whole("starts", starts)
-    demand = jnp.asarray(demand)
-    servers = region.servers
+    demand, servers = floats("demand", demand), of_type("region", region, Region).servers
     if demand.ndim not in (2, 3) or demand.shape[-2:] != (servers, servers) or not len(demand):
         shape = list(demand.shape)
         raise InputError(f"demand must be [S S] or [K S S] with S = {servers} servers, got {shape}.")
-    several = demand if demand.ndim == 3 else demand[None]
-    if weights is not None and jnp.shape(weights) != several.shape[:1]:
-        raise InputError(f"weights must be [K] = [{len(several)}], got {list(jnp.shape(weights))}.")
+    several = demands_of(demand if demand.ndim == 3 else demand[None], region)
+    if weights is not None:
+        weights = floats_or_nan("weights", weights, NOT_NEGATIVE, demand.dtype)
+        if weights.shape != several.shape[:1]:
+            raise InputError(f"weights must be [K] = [{len(several)}], got {list(weights.shape)}.")
     samples = samples_of(several, region, weights)
     key = jax.random.key(0) if key is None else key
     stay, at_once = previous is not None, max(LANES // len(several), 1)
-    before = jnp.zeros((servers, servers), jnp.int32) if previous is None else previous.circuits.count.astype(jnp.int32)
+    count = circuits_before(previous, region)
+    before = jnp.zeros((servers, servers), jnp.int32) if count is None else count.astype(jnp.int32)
     found = _search(Search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once))(samples, before, key)
-    circuits = Circuits(found.count)
+    circuits = Circuits(unless_nan(found.count, samples.mean))
     if routing != "relay":
         return Plan(circuits)
     if routes == "fixed":
@@ -247,7 +251,7 @@ def joint(
     At most 0.2 % later than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
     """
     whole("samples", samples)
-    demand = between_servers(region, demand)
+    demand = demand_of(demand, region)
     return sample_average(demand, region, previous=previous, key=key, steps=steps, starts=samples, rounds=rounds)
 
 

@@ -93,7 +93,7 @@ def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Arr
 
 def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
     total = weight.sum()
-    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(weight))
+    return jnp.where(total == 0, 1 / len(weight), weight / jnp.where(total == 0, 1, total))  # NaN stays
 
 
 def tail_of(risk: str) -> float:

@@ -13,9 +13,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.topoopt import RING_NICS
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import between_servers
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
@@ -65,7 +65,7 @@ def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array
     """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes the mean."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
-    return greedy(mean, region, rule="next")
+    return greedy(demand_of(mean, region, "mean"), region, rule="next")
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
@@ -114,7 +114,8 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
     Source: Wang et al., NSDI 2023, topology finder. Deviations: circuits join both directions; the matching is greedy
     (at least half of the maximum weight); the ring's number of interfaces is fixed, not proportional to demand.
     """
-    return Plan(Circuits(_wired(between_servers(region, demand), region.degrees)))
+    demand = demand_of(demand, region)
+    return Plan(Circuits(unless_nan(_wired(demand, region.degrees), demand)))
 
 
 @jax.jit

@@ -16,6 +16,7 @@ from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.topoopt import ascending_steps, ring_circuits
 from mfabric_jax.fabric.torus import near_square, torus_links
+from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import part_times
 
@@ -36,9 +37,10 @@ def topologies(
 
     All graphs are timed exactly (`part_times` under `routing`). `previous` and `key` are not used.
     """
+    demand = demand_of(demand, region)
     every = candidates(region.degrees, names)
     ends = jax.vmap(lambda count: jnp.maximum(*part_times(region, Circuits(count), demand, routing=routing)))(every)
-    return Plan(Circuits(every[jnp.argmin(ends)]))
+    return Plan(Circuits(unless_nan(every[jnp.argmin(ends)], demand)))
 
 
 def candidates(degree: Int[Array, "S"], names: tuple[str, ...] = TOPOLOGIES) -> Int[Array, "K S S"]:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import whole
+from mfabric_jax.arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE, floats, floats_or_nan
+from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
-from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.routing.schedule import Shown, circuit_part, spans
 
@@ -50,10 +50,14 @@ class Arrivals(NamedTuple):
 def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> Arrivals:
     """An all-to-all of `first_s` seconds in equal parts one after the other, its answers in `second_s` [s]; `received`
     [S]: bytes of all parts at every server."""
-    received = as_floats(received)
+    received = floats_or_nan("received", received, NOT_NEGATIVE)
+    if received.ndim != 1:
+        raise InputError(f"received must be [S], bytes at every server, got {list(received.shape)}.")
+    times = ("first_s", first_s), ("second_s", second_s)
+    first_s, second_s = (floats_or_nan(name, time, FROM_0_TO_INFINITY, received.dtype) for name, time in times)
     part = (1 + np.arange(whole("parts", parts)))[:, None] / parts
-    ends = jnp.asarray(part, received.dtype) * jnp.asarray(first_s, received.dtype)
-    each = jnp.broadcast_to(jnp.asarray(second_s, received.dtype) / parts, parts)
+    ends = jnp.asarray(part, received.dtype) * first_s
+    each = jnp.broadcast_to(second_s / parts, parts)
     shape = (parts, len(received))
     none = jnp.zeros_like(each)
     return Arrivals(jnp.broadcast_to(ends, shape), jnp.broadcast_to(received / parts, shape), none, each, none)
@@ -69,10 +73,10 @@ def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) ->
     back replays the same times over reversed circuits. Infinite where bytes are left that packet NICs do not reach.
     `InputError` and derivatives as of `schedule_time`; under `vmap` a batch.
     """
-    own = jnp.diagonal(as_floats(demand))
-    demand = between_servers(region, demand)
-    schedule = schedule.checked(region)
-    return _arrivals(region, schedule, demand, own)
+    of_type("schedule", schedule, Schedule)
+    between = between_servers(of_type("region", region, Region), demand)
+    own = floats_or_nan("demand of a server to itself", floats("demand", demand).diagonal(), NOT_NEGATIVE)
+    return _arrivals(region, schedule.checked(region), between, own)
 
 
 @jax.jit

@@ -14,12 +14,13 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.checks import InputError, concrete, one_of
+from mfabric_jax.arrays import NOT_NEGATIVE, floats, known_values, marked, refuse
+from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
-from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -48,17 +49,12 @@ def all_to_all_time(
     The result has the wider dtype of demand and the region's arrays, at least float32.
     """
     one_of("routing", routing, ROUTINGS)
+    circuits = _circuits(region, plan)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    circuits, legal_time = _circuits(plan), jnp.ones(())
-    if circuits.count.shape == (region.servers,) * 2:  # another shape is refused with the demand's
-        circuits = circuits.checked(region.optical_degree)
-        if not (concrete(circuits.count) and concrete(region.optical_degree)):
-            legal_time = jnp.where(circuits.is_legal(region.optical_degree), 1.0, jnp.nan)
-    legal = Plan(circuits, plan.shares) if isinstance(plan, Plan) else circuits
     demand = _widened(region, between_servers(region, demand))
-    seconds = jnp.maximum(*part_times(region, legal, demand, routing=routing))
-    return seconds * legal_time.astype(seconds.dtype)
+    seconds = jnp.maximum(*part_times(region, plan, demand, routing=routing))
+    return seconds * legality(circuits, region.optical_degree).astype(seconds.dtype)
 
 
 def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
@@ -74,10 +70,7 @@ def part_times(
     """Completion times of the circuits and of the EPS for their parts of one all-to-all [s]. Under relay, the times of
     the last pair that uses any circuit and of the last pair that uses the EPS."""
     one_of("routing", routing, ROUTINGS)
-    circuits = _circuits(plan)
-    demand = between_servers(region, demand)
-    if circuits.count.shape != demand.shape:
-        raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
+    circuits, demand = _circuits(region, plan), between_servers(region, demand)
     shares = _shares(region, plan) if routing == "relay" else None
     return _part_times(region, circuits, shares, demand, routing)
 
@@ -163,9 +156,10 @@ def fluid_lower_bound(
     optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
+    circuits = _circuits(region, plan)
     if (seconds := _scheduled(region, plan, demand)) is not None:
         return seconds
-    circuits, demand = _circuits(plan), between_servers(region, demand)
+    demand = between_servers(region, demand)
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))
     if routing == "relay":
@@ -189,7 +183,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
     Infinity where a server without NICs has bytes.
     """
-    demand = between_servers(region, demand)
+    demand = between_servers(of_type("region", region, Region), demand)
     nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
@@ -215,12 +209,32 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 
 
 # ------------------------------------------------------------------------------------------ what a region is made of
-def between_servers(region: Region | DirectLinks, demand) -> Float[Array, "S S"]:
-    """The demand as floats (`as_floats`) with zero diagonal."""
-    demand, servers = as_floats(demand), region.servers
+def between_servers(region: Region | DirectLinks, demand, field: str = "demand") -> Float[Array, "S S"]:
+    """The demand as floats with zero diagonal. `InputError` where bytes between servers are negative or not finite;
+    where they are not known, they are NaN."""
+    demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):
-        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+        raise InputError(f"{field} must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
+    return _without_own(field, demand)
+
+
+def demands_between_servers(region: Region, demands, field: str = "demands") -> Float[Array, "K S S"]:
+    """`between_servers` of each of several demands, at least one."""
+    demands, servers = floats(field, demands), region.servers
+    if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
+        wanted = f"[K S S] with S = {servers} servers and at least one demand"
+        raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
+    return _without_own(field, demands)
+
+
+def _without_own(field: str, demand: Float[Array, "... S S"]) -> Float[Array, "... S S"]:
+    own = np.eye(demand.shape[-1], dtype=bool)
+    if (known := known_values(demand)) is not None:
+        refuse(field, np.where(own, 0, known), NOT_NEGATIVE)
+    else:
+        demand = marked(demand, NOT_NEGATIVE)
+    own = jnp.eye(demand.shape[-1], dtype=bool)
+    return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
 
 
 def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
@@ -231,8 +245,14 @@ def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]
         return demand.astype(jnp.result_type(demand, *floats))
 
 
-def _circuits(plan: Plan | Circuits) -> Circuits:
-    return plan.circuits if isinstance(plan, Plan) else plan
+def _circuits(region: Region, plan: Plan | Circuits) -> Circuits:
+    """The circuits of a plan, or the circuits themselves; `InputError` unless they join the region's servers."""
+    servers = of_type("region", region, Region).servers
+    of_type("plan", plan, Plan, Circuits, hint="Circuits(count) holds the circuits of an array")
+    circuits = plan.circuits if isinstance(plan, Plan) else plan
+    if circuits.count.shape != (servers, servers):
+        raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
+    return circuits
 
 
 def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:

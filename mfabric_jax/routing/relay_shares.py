@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from mfabric_jax.checks import InputError, whole
+from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.potentials import Links, descended, level
 from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
@@ -37,6 +37,8 @@ def relay_shares(
     optimum, the time changes with the inputs as if the shares were fixed.
     """
     whole("steps", steps, at_least=0)
+    of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
+    demand = between_servers(of_type("region", region, Region), demand)
     return _descended(*lax.stop_gradient((region, circuits, demand)), steps)
 
 

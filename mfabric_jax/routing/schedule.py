@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.checks import not_negative, whole
+from mfabric_jax.checks import not_negative, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
@@ -46,7 +46,8 @@ def schedule_part_times(
     region: Region, schedule: Schedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """When circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
-    demand = between_servers(region, demand)
+    of_type("schedule", schedule, Schedule, hint="a plan's is plan.schedule")
+    demand = between_servers(of_type("region", region, Region), demand)
     last, left = circuit_part(region, schedule.checked(region), demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     return last.max(initial=0), star_completion(left, port, port).max(initial=0)
@@ -166,7 +167,7 @@ def lower_bound(
     each line has its best. Where circuits join both ways, the mean of what a server sends and receives is a line, too.
     O(S^2 log S). Known for one all-stop switch without packets as L / B + k delay (largest line, most partners).
     """
-    demand = between_servers(region, demand)
+    demand = between_servers(of_type("region", region, Region), demand)
     whole("switches", switches)
     delay = region.delay_s if delay_s is None else not_negative("delay_s", delay_s)
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}

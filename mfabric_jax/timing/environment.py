@@ -24,7 +24,6 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.flows.problem import as_floats
 from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 
@@ -139,7 +138,7 @@ class Recorded(eqx.Module):
     demands: Float[Array, "T S S"]
 
     def __init__(self, demands):
-        self.demands = as_floats(demands)
+        self.demands = floats_or_nan("demands", demands, NOT_NEGATIVE)
         if self.demands.ndim != 3 or self.demands.shape[1] != self.demands.shape[2] or not len(self.demands):
             raise InputError(f"demands must be [T S S] with at least one step, got {list(self.demands.shape)}.")
 
@@ -352,7 +351,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
     """Circuits of an action: `policies.rounded` for scores clipped to 0..1."""
-    return rounded(jnp.clip(as_floats(scores), 0, 1), region)
+    return rounded(jnp.clip(floats("scores", scores, NO_NAN), 0, 1), region)
 
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
@@ -417,7 +416,7 @@ def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
 
 def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
     """Demands [T S S] as floats, with a zero diagonal."""
-    demands, servers = as_floats(demands), region.servers
+    demands, servers = floats(field, demands), of_type("region", region, Region).servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
         wanted = f"[T S S] with S = {servers} servers and at least one step"
         raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")

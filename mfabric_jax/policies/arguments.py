@@ -1,0 +1,44 @@
+"""The arguments that all policies share, checked; and circuits for demand that is not a number."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.arrays import known_values
+from mfabric_jax.checks import InputError, of_type
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.region import NO_CIRCUITS
+from mfabric_jax.routing import Plan
+from mfabric_jax.routing.region import between_servers, demands_between_servers
+
+
+def demand_of(demand: Any, region: Region, field: str = "demand") -> Float[Array, "S S"]:
+    """`between_servers`, of a region alone."""
+    return between_servers(of_type("region", region, Region), demand, field)
+
+
+def demands_of(demands: Any, region: Region, field: str = "demand") -> Float[Array, "K S S"]:
+    return demands_between_servers(of_type("region", region, Region), demands, field)
+
+
+def circuits_before(previous: Plan | None, region: Region) -> Array | None:
+    """The circuits [S S] of the previous plan."""
+    if previous is None:
+        return None
+    count = of_type("previous", previous, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count
+    if count.shape != (region.servers, region.servers):
+        wanted = f"[S S] with S = {region.servers} servers"
+        raise InputError(f"previous must have circuits {wanted}, got {list(count.shape)}.")
+    return count
+
+
+def unless_nan(count: Int[Array, "S S"], demand: Float[Array, "S S"]) -> Int[Array, "S S"]:
+    """The circuits, and `NO_CIRCUITS` for the pairs whose demand is NaN in either direction.
+
+    Demand that is known has been checked; demand inside of a program is NaN where it is not allowed.
+    """
+    if known_values(demand) is not None:
+        return count
+    unknown = jnp.isnan(demand)
+    return jnp.where(unknown | unknown.T, jnp.asarray(NO_CIRCUITS, count.dtype), count)
