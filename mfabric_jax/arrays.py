@@ -1,14 +1,11 @@
 """The door for arrays: what a caller passes becomes an array of JAX, and is checked where its values are known.
 
-NumPy reads values first, since JAX would cut integers of 64 bits to 32. Values are known outside of JAX programs, unless
-they are on an accelerator, which a call does not wait for. Of values that are not known the kind is checked; forbidden
-ones become NaN (`marked`) or an outcome. A bool counts as 0 or 1, except where an index is meant.
+NumPy reads values first, since JAX would cut integers of 64 bits to 32. Values are known outside of JAX programs,
+unless they are on an accelerator, which a call does not wait for. Of values that are not known the kind is checked;
+forbidden ones become NaN (`marked`) or an outcome.
 """
 
-import math
-import numbers
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from mfabric_jax.checks import InputError
-
-Array = Any  # of NumPy or of JAX
-
-
-class Rule(NamedTuple):
-    """Which numbers are allowed, in words and for every entry; NumPy's arrays or JAX's."""
-
-    words: str
-    holds: Callable[[Any], Any]
-
-
-FINITE = Rule("finite", lambda x: (x > -math.inf) & (x < math.inf))
-NOT_NEGATIVE = Rule("finite and not negative", lambda x: (x >= 0) & (x < math.inf))
-FROM_0_TO_INFINITY = Rule("0 or more", lambda x: x >= 0)
-NO_NAN = Rule("no NaN", lambda x: x == x)
-NAN_OR_NOT_NEGATIVE = Rule("not negative", lambda x: ~(x < 0))
+from mfabric_jax.host_arrays import NO_NAN, Rule, first_of, kind_of, real_numbers, refuse, refuse_outside, whole_numbers
 
 
 def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, *, wait: bool = False) -> jax.Array:
@@ -51,35 +33,18 @@ def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, 
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
-    """The numbers in float64 for computations on the host; `InputError` as of `floats`, and for traced values."""
-    if isinstance(value, Tracer):
-        raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
-    array = np.asarray(real_numbers(field, value)).astype(float)
-    if rule is not None:
-        refuse(field, array, rule)
-    return array
-
-
 def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False) -> jax.Array:
     """Whole numbers from `least` to `most` as integers of JAX; `InputError` for others where they are known."""
-    array = _whole_numbers(field, value)
+    array = whole_numbers(field, value)
     if (known := known_values(array, wait=wait)) is not None:
         refuse_outside(field, known, least, most)
     return jnp.asarray(array, _int_dtype(array.dtype))
 
 
-def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
-    """Whole numbers from `least` to `most` as int64 of NumPy."""
-    array = np.asarray(_whole_numbers(field, value))
-    refuse_outside(field, array, least, most)
-    return array.astype(np.int64, copy=False)
-
-
 def counts(field: str, value: Any) -> jax.Array:
     """Whole or real numbers of at least 32 bits; `InputError` for NaN and for what 32 bits do not hold."""
     array = real_numbers(field, value)
-    if jnp.issubdtype(array.dtype, jnp.floating):
+    if kind_of(array.dtype) == "float":
         return floats(field, array, NO_NAN)
     dtype = _int_dtype(array.dtype)
     if isinstance(array, np.ndarray):
@@ -107,64 +72,8 @@ def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
-    """`InputError` that names the first value that the rule forbids."""
-    wrong = ~np.asarray(rule.holds(array))
-    if wrong.any():
-        raise InputError(f"{field} must be {rule.words}, got {_first(array, wrong)}.")
-
-
-def refuse_outside(field: str, array: np.ndarray, least: int, most: int) -> None:
-    """`InputError` for whole numbers outside of a range."""
-    if array.size and (array.min() < least or array.max() > most):
-        raise InputError(f"{field} must lie in {least}..{most}, got {array.min()}..{array.max()}.")
-
-
-def real_numbers(field: str, value: Any) -> Array:
-    """The value as NumPy's array, or as JAX's if it is one or holds traced values; `InputError` unless it holds real
-    numbers."""
-    array = value if isinstance(value, jax.Array | np.ndarray) else _read(field, value)
-    if array.dtype == object:
-        array = _from_objects(field, value, array)
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise InputError(f"{field} must be real numbers, got {array.dtype}.")
-    if not (array.dtype == bool or _is(array.dtype, jnp.integer) or _is(array.dtype, jnp.floating)):
-        raise InputError(f"{field} must be numbers, got {array.dtype}.")
-    return array
-
-
-def _read(field: str, value: Any) -> Array:
-    try:
-        return np.asarray(value)
-    except jax.errors.TracerArrayConversionError:  # a list with traced numbers in it
-        return jnp.stack([jnp.asarray(floats(field, each)) for each in value])
-    except ValueError as error:  # lists of unequal lengths
-        raise InputError(f"{field} must be an array of numbers, got lists of unequal lengths.") from error
-
-
-def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
-    """Python's numbers too large for 64 bits, fractions and the like."""
-    if not all(isinstance(each, numbers.Real) for each in array.flat):
-        raise InputError(f"{field} must be numbers, got {type(value).__name__}.")
-    try:
-        return array.astype(float)
-    except OverflowError as error:
-        raise InputError(f"{field} must be numbers below {np.finfo(float).max:.2g}, got a larger one.") from error
-
-
-def _whole_numbers(field: str, value: Any) -> Array:
-    array = real_numbers(field, value)
-    if not _is(array.dtype, jnp.integer):
-        raise InputError(f"{field} must be whole numbers of an integer type, got {array.dtype}.")
-    return array
-
-
-def _is(dtype: Any, kind: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, kind))
-
-
 def _float_dtype(dtype: Any) -> Any:
-    if not _is(dtype, jnp.floating):
+    if kind_of(dtype) != "float":
         return jnp.result_type(float)
     return jax.dtypes.canonicalize_dtype(np.float64 if jnp.finfo(dtype).bits > 32 else np.float32)
 
@@ -178,7 +87,7 @@ def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
         narrow = array.astype(dtype, copy=False)
     lost = np.isinf(narrow) & ~np.isinf(array) if array.dtype.itemsize > narrow.dtype.itemsize else np.zeros((), bool)
     if lost.any():
-        raise InputError(f"{field} must be at most {np.finfo(dtype).max:.2g} in {dtype}, got {_first(array, lost)}.")
+        raise InputError(f"{field} must be at most {np.finfo(dtype).max:.2g} in {dtype}, got {first_of(array, lost)}.")
     return narrow
 
 
@@ -190,9 +99,3 @@ def _refuse_cut(field: str, array: jax.Array) -> None:
             f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
             "at the entrance, so convert with astype(float) outside."
         )
-
-
-def _first(array: np.ndarray, wrong: np.ndarray) -> str:
-    """The first wrong value and its index."""
-    at = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
-    return f"{array[at]}" + (f" at [{' '.join(map(str, at))}]" if at else "")

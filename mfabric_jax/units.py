@@ -4,74 +4,80 @@
 is 1e9 bytes. Bandwidths are per direction: 1 Gbps = 1e9 bit/s.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Number = TypeVar("Number")
 
 
+def _wide(value: Any) -> Any:
+    """Half precision in float32: its range ends at 65504."""
+    dtype = getattr(value, "dtype", None)
+    return value.astype("float32") if dtype is not None and dtype.kind in "fV" and dtype.itemsize < 4 else value
+
+
 def bps(value: Number) -> Number:
-    return value * 0.125  # type: ignore[operator]
+    return _wide(value) * 0.125
 
 
 def kbps(value: Number) -> Number:
-    return value * 125.0  # type: ignore[operator]
+    return _wide(value) * 125.0
 
 
 def mbps(value: Number) -> Number:
-    return value * 1.25e5  # type: ignore[operator]
+    return _wide(value) * 1.25e5
 
 
 def gbps(value: Number) -> Number:
-    return value * 1.25e8  # type: ignore[operator]
+    return _wide(value) * 1.25e8
 
 
 def tbps(value: Number) -> Number:
-    return value * 1.25e11  # type: ignore[operator]
+    return _wide(value) * 1.25e11
 
 
 def gigabytes_per_s(value: Number) -> Number:
-    return value * 1e9  # type: ignore[operator]
+    return _wide(value) * 1e9
 
 
 def gigabytes(value: Number) -> Number:
-    return value * 1e9  # type: ignore[operator]
+    return _wide(value) * 1e9
 
 
 def tflops(value: Number) -> Number:
-    return value * 1e12  # type: ignore[operator]
+    return _wide(value) * 1e12
 
 
 def ms(value: Number) -> Number:
-    return value * 1e-3  # type: ignore[operator]
+    return _wide(value) * 1e-3
 
 
 def us(value: Number) -> Number:
-    return value * 1e-6  # type: ignore[operator]
+    return _wide(value) * 1e-6
 
 
 def ns(value: Number) -> Number:
-    return value * 1e-9  # type: ignore[operator]
+    return _wide(value) * 1e-9
 
 
 def ps(value: Number) -> Number:
-    return value * 1e-12  # type: ignore[operator]
+    return _wide(value) * 1e-12
 
 
 def to_us(value: Number) -> Number:
-    return value * 1e6  # type: ignore[operator]
+    return _wide(value) * 1e6
 
 
 def to_ps(value: Number) -> Number:
-    return value * 1e12  # type: ignore[operator]
+    return _wide(value) * 1e12
 
 
 def to_gbps(value: Number) -> Number:
-    return value / 1.25e8  # type: ignore[operator]
+    return _wide(value) / 1.25e8
 
 
 def to_ms(value: Number) -> Number:
-    return value * 1e3  # type: ignore[operator]
+    return _wide(value) * 1e3
 
 
 def to_gigabytes(value: Number) -> Number:
-    return value / 1e9  # type: ignore[operator]
+    return _wide(value) / 1e9

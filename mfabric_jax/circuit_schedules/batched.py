@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.checks import InputError, not_negative, of_type
 from mfabric_jax.circuit_schedules.placing import problem_of
 from mfabric_jax.circuit_schedules.quick import several
 from mfabric_jax.circuit_schedules.registry import facts_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 
 def schedules(
@@ -28,11 +29,12 @@ def schedules(
     `demands` [B S S]: bytes from server i to server j, known, not traced. Circuits are directed. K is the most that one
     of them shows; shorter ones are filled up as by `stacked`.
     """
-    demands = np.array(not_negative("demands", demands), float)
-    if demands.ndim != 3 or demands.shape[1:] != (region.servers, region.servers):
-        wanted = f"[B S S] with S = {region.servers} servers"
+    demands, servers = host_floats("demands", demands), of_type("region", region, Region).servers
+    if demands.ndim != 3 or demands.shape[1:] != (servers, servers):
+        wanted = f"[B S S] with S = {servers} servers"
         raise InputError(f"demands must be {wanted}, got {list(demands.shape)}.")
-    demands[:, np.arange(region.servers), np.arange(region.servers)] = 0
+    demands[:, np.arange(servers), np.arange(servers)] = 0
+    refuse("demands", demands, NOT_NEGATIVE)
     facts = facts_of(region, switches)
     how = {"switches": switches, "all_stop": all_stop, "directed": True, "first_free": first_free}
     delay = float(region.delay_s) if delay_s is None else float(not_negative("delay_s", delay_s))
@@ -52,6 +54,8 @@ def stacked(many: Sequence[Schedule]) -> Schedule:
     """
     if not many:
         raise InputError("stacked needs one schedule at least, got none.")
+    for number, one in enumerate(many):
+        of_type(f"[{number}] of the schedules", one, Schedule)
     names = ("switches", "all_stop", "directed", "first_free")
     rules = {name: getattr(many[0], name) for name in names}
     own = many[0].delay_s is not None

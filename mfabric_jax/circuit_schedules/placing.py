@@ -17,6 +17,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 Placed = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], seconds [K], switch [K]
 
@@ -130,10 +131,11 @@ def problem_of(
     first_free: bool,
 ) -> Problem:
     """`InputError` for a demand that is not square, or values outside of their ranges."""
-    demand = np.array(not_negative("demand", demand), float)
+    demand = host_floats("demand", demand)
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise InputError(f"demand must be square, [servers servers], got the shape {list(demand.shape)}.")
     np.fill_diagonal(demand, 0)
+    refuse("demand", demand, NOT_NEGATIVE)
     need = demand / positive("circuit_Bps", circuit_Bps)
     return Problem(
         need,

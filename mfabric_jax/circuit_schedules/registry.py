@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.case.policies import SCHEDULERS as NAMES
-from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, one_of, whole
+from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, of_type, one_of, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 Scheduler = Callable[[Any, Region], Schedule]
 TRACED = "schedulers run on the host: demand and region must be numbers, got traced ones."
@@ -73,11 +74,11 @@ def used_of(demand: Any, region: Region) -> np.ndarray:
     """The demand without its diagonal in float64."""
     if not concrete(demand):
         raise InputError(TRACED)
-    used, servers = np.array(demand, float), region.servers
+    used, servers = host_floats("demand", demand), of_type("region", region, Region).servers
     if used.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(used.shape)}.")
     np.fill_diagonal(used, 0)
-    not_negative("demand", used)
+    refuse("demand", used, NOT_NEGATIVE)
     return used
 
 

@@ -19,7 +19,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from mfabric_jax.circuit_schedules.registry import get
+from mfabric_jax.checks import of_type
+from mfabric_jax.circuit_schedules.registry import get, used_of
 from mfabric_jax.circuit_schedules.rotor import ROUNDING
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
@@ -42,8 +43,7 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 
     The threshold is the entry of the demand (or 0) that makes the slots of both stages shortest. Packet NICs rest.
     """
-    bytes_ = np.array(demand, float)
-    np.fill_diagonal(bytes_, 0)
+    bytes_ = used_of(demand, region)
     given = {"switches": switches, **how}
     stages = _spread(bytes_, _threshold(bytes_, region, slot_s, given))
     scheduler = [get("rotor", slot_s=slot_s, **given), get("rotor", slot_s=slot_s, **{**given, "first_free": False})]
@@ -53,7 +53,9 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
     """Completion time of stages that wait for each other [s]: the sum of their `schedule_time`. A stage turns to its
     first configuration unless that is free to it."""
-    times = [schedule_time(region, stage.schedule, jax.numpy.asarray(stage.demand)) for stage in stages]
+    for number, stage in enumerate(stages):
+        of_type(f"stages[{number}]", stage, Stage)
+    times = [schedule_time(region, stage.schedule, stage.demand) for stage in stages]
     return jax.numpy.stack(times).sum() if times else jax.numpy.zeros(())
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
+from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
 from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.host_arrays import host_indices
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -280,7 +281,7 @@ class Cluster:
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
     def with_circuits(self, regions: np.ndarray, *, directed: bool = False) -> Cluster:
-        return replace(self, regions=np.asarray(regions), directed=directed)
+        return replace(self, regions=host_indices("regions", regions, 0, MOST_WHOLE), directed=directed)
 
 
 def _between_switches(kind: str) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,13 @@ class Network:
 
     def __post_init__(self):
         counted = sum(count for _, count in self.links)
+        for field in ("tail", "head"):
+            object.__setattr__(self, field, host_indices(field, getattr(self, field), 0, self.size - 1))
+        for field in ("capacity", "delay_s"):
+            object.__setattr__(self, field, floats_alike(field, getattr(self, field), FROM_0_TO_INFINITY))
         for field in ("tail", "head", "capacity", "delay_s"):
             if getattr(self, field).shape != (counted,):
                 raise InputError(f"{field} must have the shape [{counted}], got {list(getattr(self, field).shape)}.")
-        ends = np.stack([self.tail, self.head])
-        if ends.size and (ends.min() < 0 or ends.max() >= self.size):
-            raise InputError(f"links must join nodes 0..{self.size - 1}, got {ends.min()}..{ends.max()}.")
-        for field in ("capacity", "delay_s"):
-            if not np.all(getattr(self, field) >= 0):
-                raise InputError(f"{field} must be 0 or more, got {np.min(getattr(self, field))}.")
 
     @property
     def size(self) -> int:
@@ -71,7 +70,9 @@ class Network:
 
     def without(self, failed: np.ndarray) -> "Network":
         """The network with capacity 0 on failed links (indices, or a mask)."""
-        capacity = self.capacity.copy()
+        capacity, failed = self.capacity.copy(), np.asarray(failed)
+        if failed.dtype != bool or failed.shape != capacity.shape:
+            failed = host_indices("failed", failed, 0, len(capacity) - 1)
         capacity[failed] = 0
         return replace(self, capacity=capacity)
 

@@ -78,7 +78,7 @@ class Region(eqx.Module):
     @property
     def eps_Bps(self):
         """What each server can send over the electrical fabric [bytes/s], () or [S]; the same to receive."""
-        return self.electrical_nics * self.nic_Bps
+        return units._wide(self.electrical_nics) * self.nic_Bps
 
     @property
     def handover(self) -> tuple[Handover, Handover]:

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.array_module import array_module
-from mfabric_jax.arrays import NAN_OR_NOT_NEGATIVE, Rule, floats, indices, known_values
+from mfabric_jax.arrays import floats, indices, known_values
 from mfabric_jax.checks import InputError, concrete
+from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, Rule
 from mfabric_jax.platforms import platform
 
 COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering

@@ -10,7 +10,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-from mfabric_jax.arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE, floats
+from mfabric_jax.arrays import floats
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.device_events import Release, in_known_order
@@ -18,6 +18,7 @@ from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
+from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
 
 
 def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:

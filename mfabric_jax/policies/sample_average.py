@@ -15,9 +15,10 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.arrays import NOT_NEGATIVE, floats, floats_or_nan
+from mfabric_jax.arrays import floats, floats_or_nan
 from mfabric_jax.checks import InputError, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.platforms import in_step, mapped
 from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_of, unless_nan
 from mfabric_jax.policies.circuit_search import (

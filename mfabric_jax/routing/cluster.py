@@ -8,10 +8,11 @@ spread over the pair's delegates by their parts. Source: arXiv 2501.03905, topol
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.tree import UP, Tree
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, host_indices
 from mfabric_jax.routing.mesh import mesh_routes
 from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stacked
 
@@ -35,11 +36,13 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     A flow from a GPU to itself crosses no link. Raises `InputError` if two servers have no path to each other.
     """
     one_of("routing", routing, PATHS)
+    of_type("cluster", cluster, Cluster)
     src, dst = _gpus("src", src, cluster), _gpus("dst", dst, cluster)
     if src.shape != dst.shape:
         raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
-    if size is not None and np.shape(size) != src.shape:
-        raise InputError(f"size must have the shape [{len(src)}], got {list(np.shape(size))}.")
+    size = None if size is None else host_floats("size", size, NOT_NEGATIVE)
+    if size is not None and size.shape != src.shape:
+        raise InputError(f"size must have the shape [{len(src)}], got {list(size.shape)}.")
     here, there = src // cluster.gpus_per_server, dst // cluster.gpus_per_server
     row = cluster.circuits.find(here, there) if cluster.mesh is None else np.full(len(src), -1)
     away = here != there
@@ -69,9 +72,9 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
 
 
 def _gpus(name: str, gpu, cluster: Cluster) -> np.ndarray:
-    gpu = np.asarray(gpu, np.int64)
-    if gpu.ndim != 1 or (gpu.size and (gpu.min() < 0 or gpu.max() >= cluster.gpus)):
-        raise InputError(f"{name} must be GPUs [F] from 0 to {cluster.gpus - 1}, got {gpu.tolist()[:8]}.")
+    gpu = host_indices(name, gpu, 0, cluster.gpus - 1)
+    if gpu.ndim != 1:
+        raise InputError(f"{name} must be GPUs [F], got {list(gpu.shape)}.")
     return gpu
 
 

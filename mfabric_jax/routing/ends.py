@@ -18,7 +18,7 @@ from mfabric_jax.flows.host.star import flow_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
 from mfabric_jax.routing.graph_ways import GraphWays
-from mfabric_jax.traffic.dispatch import server_bytes
+from mfabric_jax.traffic.dispatch import summed_by_server
 
 WAYS = "out", "in"
 KEPT = 1 + 1e-6  # of circuits' time: pairs that best paths keep on their circuits
@@ -80,7 +80,7 @@ def _(group: Electrical, demand, ranks_per_server) -> Ends:
 @ends.register
 def _(group: DirectLinks, demand, ranks_per_server) -> Ends:
     assert group.mesh is not None
-    size = server_bytes(away_from_server(demand, ranks_per_server), ranks_per_server)
+    size = summed_by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     capacity = np.asarray(group.mesh.nics, float) * np.asarray(group.nic_Bps, float)
     ways = np.asarray(group.hops), np.asarray(group.share, float)
     return _on_paths(capacity, *ways, np.tile(size.ravel(), group.groups), group.mesh.network.link_name)

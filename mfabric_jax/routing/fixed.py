@@ -31,7 +31,7 @@ from mfabric_jax.routing.gradients import gradient_nics
 from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
 from mfabric_jax.routing.shortest import Routes, shortest_routes
-from mfabric_jax.traffic.dispatch import by_server, server_bytes
+from mfabric_jax.traffic.dispatch import by_server, summed_by_server
 
 MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
@@ -94,12 +94,12 @@ def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
 
 @fixed_time.register
 def _(group: DirectLinks, demand, ranks_per_server: int):
-    return forward_time(group, server_bytes(demand, ranks_per_server))
+    return forward_time(group, summed_by_server(demand, ranks_per_server))
 
 
 @fixed_times_now.register
 def _(group: DirectLinks, demand, ranks_per_server: int):
-    return forward_times_now(group, server_bytes(demand, ranks_per_server))
+    return forward_times_now(group, summed_by_server(demand, ranks_per_server))
 
 
 @fixed_time.register
@@ -220,7 +220,7 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
     between = away_from_server(demand, ranks_per_server)
     edge = xp.broadcast_to(xp.asarray(fabric.eps_Bps, demand.dtype), (ranks // ranks_per_server,))
     if fabric.nic_use == "pooled":
-        return Ports(server_bytes(between, ranks_per_server), edge, None)
+        return Ports(summed_by_server(between, ranks_per_server), edge, None)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
     port = xp.broadcast_to(xp.asarray(own, demand.dtype), (ranks,))
     if fabric.own_plane:

@@ -14,13 +14,14 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.arrays import NOT_NEGATIVE, floats, known_values, marked, refuse
+from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.host_arrays import NOT_NEGATIVE, refuse
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.arrays import floats
+from mfabric_jax.checks import InputError, Misfit, of_type
 from mfabric_jax.fabric import Cluster, Network, Transport
 from mfabric_jax.fabric.graph import ENDPOINTS, endpoints
 from mfabric_jax.fabric.relays import relays_of
@@ -18,6 +19,7 @@ from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.max_min import SMALL
+from mfabric_jax.host_arrays import FINITE, NOT_NEGATIVE, host_floats, host_indices
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.shortest import Routes, compact, shortest_routes
 
@@ -85,17 +87,16 @@ class Routed(NamedTuple):
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
         """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows."""
-        flows, dtype = self.flows, problem.capacity.dtype
+        flows = self.flows
         given = (size, flows.size), (start, flows.start), (lag, flows.lag)
-        size, start, lag = (jnp.asarray(own if x is None else x, dtype) for x, own in given)
+        size, start, lag = (own if x is None else x for x, own in given)
         return completion_times(problem, size, start, after=flows.after, lag=lag)
 
 
 def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = None, **terms: Any) -> FlowProblem:
     """The max-min problem of flows on their routes; `terms`: `weight`, `cap` [F]."""
     share = np.where(routes.hops >= 0, routes.share, 1)
-    terms = {name: jnp.asarray(value, dtype) for name, value in terms.items()}
-    return FlowProblem(jnp.asarray(capacity, dtype), jnp.asarray(routes.hops), jnp.asarray(share, dtype), **terms)
+    return FlowProblem(floats("capacity", capacity, dtype=dtype), routes.hops, share, **terms)
 
 
 def latency(network: Network, routes: Routes) -> np.ndarray:
@@ -110,7 +111,14 @@ def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype:
     Links that can never limit a flow are left out (`binding`), which changes no result. Raises `InputError` if a flow
     cannot end because a link carries nothing.
     """
-    size, start = (np.broadcast_to(np.asarray(x, float), len(routes.hops)) for x in (size, start))
+    of_type("network", network, Network)
+    hops = host_indices("hops of routes", of_type("routes", routes, Routes).hops, -1, len(network.capacity) - 1)
+    flows = hops.shape[:1]
+    size, start = host_floats("size", size, NOT_NEGATIVE), host_floats("start", start, FINITE)
+    for field, value in (("size", size), ("start", start)):
+        if value.shape not in ((), flows):
+            raise InputError(f"{field} must be a number or have the shape {list(flows)}, got {list(value.shape)}.")
+    size, start = np.broadcast_to(size, flows), np.broadcast_to(start, flows)
     kept = binding(network, routes)
     problem = flow_problem(network.capacity, kept, dtype)
     first = jax.block_until_ready(_rates(flow_problem(network.capacity, kept, dtype, weight=size > 0)))

@@ -47,8 +47,8 @@ from mfabric_jax.timing.exchange import exchanges_between, moving
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.scheduled import Pace, region_at
 from mfabric_jax.timing.switching import LONG, Span, TradeOff, in_region, trade_off_of
-from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
-from mfabric_jax.traffic.dispatch import PER_SERVER, sent_as
+from mfabric_jax.traffic import Tokens
+from mfabric_jax.traffic.dispatch import PER_SERVER, dispatch_of, sent_as, summed_by_server
 from mfabric_jax.traffic.placement import copied_experts, in_slots
 from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.scenarios import error_of
@@ -421,7 +421,7 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
 
 
 def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
-    work = jax.jit(jax.vmap(lambda one: server_bytes(dispatched_bytes(workload, one), workload.ranks_per_server)))
+    work = jax.jit(jax.vmap(lambda one: summed_by_server(dispatch_of(workload, one), workload.ranks_per_server)))
     flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
     return flat.reshape(*count.shape[:3], *flat.shape[1:])
 

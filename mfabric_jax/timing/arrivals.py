@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import InputError, not_negative, positive
+from mfabric_jax.arrays import floats, floats_or_nan
+from mfabric_jax.checks import InputError, of_type, positive
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
 from mfabric_jax.routing.arrived import Arrivals
 
 
@@ -29,13 +31,22 @@ def experts_end(arrival: Float[Array, "P S"], tokens: Float[Array, "P S"], batch
     A part begins when it is there and the one before is computed; one without tokens is skipped. So end = max(end
     before, arrival) + batch_s + tokens * token_s: exact, differentiable, under `vmap` a batch. O(P S).
     """
+    arrival = floats_or_nan("arrival", arrival, FROM_0_TO_INFINITY)
+    if arrival.ndim != 2:
+        raise InputError(f"arrival must be [P S], seconds of each part at each server, got {list(arrival.shape)}.")
+    tokens = floats_or_nan("tokens", tokens, NOT_NEGATIVE, arrival.dtype)
     if arrival.shape != tokens.shape:
         raise InputError(f"tokens must have the shape of arrival, {list(arrival.shape)}, got {list(tokens.shape)}.")
-    batch_s, token_s = not_negative("batch_s", batch_s), not_negative("token_s", token_s)
-    batch, token = (
-        jnp.broadcast_to(jnp.asarray(x, arrival.dtype), arrival.shape[1:])[None] for x in (batch_s, token_s)
-    )
-    return _chained(arrival, batch + tokens * token, jnp.zeros_like(arrival), tokens > 0, jnp.zeros_like(token[0]))
+    batch, token = (_of_servers(*named, arrival) for named in (("batch_s", batch_s), ("token_s", token_s)))
+    return _chained(arrival, batch + tokens * token, jnp.zeros_like(arrival), tokens != 0, jnp.zeros_like(token[0]))
+
+
+def _of_servers(field: str, seconds, arrival: Float[Array, "P S"]) -> Float[Array, "1 S"]:
+    seconds = floats_or_nan(field, seconds, NOT_NEGATIVE, arrival.dtype)
+    if seconds.shape not in ((), arrival.shape[1:]):
+        wanted = f"a number or have the shape [S] = {list(arrival.shape[1:])}"
+        raise InputError(f"{field} must be {wanted}, got {list(seconds.shape)}.")
+    return jnp.broadcast_to(seconds, arrival.shape[1:])[None]
 
 
 def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
@@ -48,11 +59,14 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
     to the next part while they wait for it; neither they nor packet NICs begin before the dispatch has ended. Equal
     parts without `batch_s` are the rule `Rules.parts` (`timing.blocks.overlapped`).
     """
-    tokens = parts.bytes / jnp.asarray(positive("bytes_per_token", bytes_per_token), parts.bytes.dtype)
+    of_type("parts", parts, Arrivals, hint="equal_parts and arrivals make them")
+    parts = Arrivals(*(floats_or_nan(f"{name} of parts", x, FROM_0_TO_INFINITY) for name, x in parts._asdict().items()))
+    per_token = floats("bytes_per_token", positive("bytes_per_token", bytes_per_token), dtype=parts.bytes.dtype)
+    tokens = parts.bytes / jnp.where(per_token > 0, per_token, jnp.nan)
     computed = experts_end(parts.time, tokens, batch_s, token_s)
-    ready = jnp.where(tokens > 0, computed, 0).max(1)
-    sent = jnp.where(parts.bytes > 0, parts.time, 0).max()
-    some = (tokens > 0).any(1)
+    ready = jnp.where(tokens != 0, computed, 0).max(1)
+    sent = jnp.where(parts.bytes != 0, parts.time, 0).max()
+    some = (tokens != 0).any(1)
     circuits = _chained(ready, parts.circuit_s, parts.turn_s, some & (parts.circuit_s > 0), sent)
     packets = _chained(ready, parts.packet_s, jnp.zeros_like(ready), some & (parts.packet_s > 0), sent)
     experts = ready.max()

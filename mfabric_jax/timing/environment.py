@@ -22,10 +22,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.arrays import counts, floats, floats_or_nan, known_values
+from mfabric_jax.checks import InputError, not_negative, of_type, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.host_arrays import NO_NAN, NOT_NEGATIVE, real_numbers
 from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.routing.region import demands_between_servers
 
 
 # -------------------------------------------------------------------------------------------------------------- spaces
@@ -302,6 +305,7 @@ class RegionEnv:
         scores, shape = _array(action["scores"]), 2 * (params.region.servers,)
         if scores is None or scores.shape != shape:
             raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
+        scores = floats("scores of an action", scores, NO_NAN)
         return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
 
     def _served(self, key, state: State, action, region: Region, cost: "ReconfigurationCost"):
@@ -320,6 +324,7 @@ class RegionEnv:
     def _timed(self, plan: Plan, state: State, region: Region, cost: "ReconfigurationCost"):
         count = plan.circuits.count.astype(state.count.dtype)
         exchange = fluid_lower_bound(region, plan, state.demand, routing=self.routing).astype(self.dtype)
+        exchange = jnp.where((count < 0).any(), jnp.nan, exchange)  # scores that are NaN
         if plan.schedule is None:
             return count, exchange, cost.exposed_s(state.count, count, cost.hidden_s)
         waits = jnp.maximum(cost.delay_s - cost.hidden_s, 0) if plan.schedule.first_free else jnp.zeros_like(exchange)
@@ -328,10 +333,9 @@ class RegionEnv:
 
 def _array(value: Any) -> Array | None:
     try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError, OverflowError):
+        return real_numbers("value", value)
+    except InputError:
         return None
-    return array if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.number) else None
 
 
 def _form(value: Any) -> str:
@@ -384,10 +388,10 @@ class ReconfigurationCost(NamedTuple):
     @staticmethod
     def of(region: Region, hidden_s: Any, each_s: Any, demands: Float[Array, "T S S"]) -> "ReconfigurationCost":
         steps, dtype = len(demands), demands.dtype
-        hidden = jnp.asarray(not_negative("hidden_s", hidden_s), dtype)
+        hidden = floats_or_nan("hidden_s", hidden_s, NOT_NEGATIVE, dtype)
         if hidden.shape not in ((), (steps,)):
             raise InputError(f"hidden_s must be a number or have the shape [T] = [{steps}], got {list(hidden.shape)}.")
-        each = jnp.asarray(not_negative("each_s", each_s), dtype)
+        each = floats_or_nan("each_s", each_s, NOT_NEGATIVE, dtype)
         return ReconfigurationCost(jnp.asarray(region.delay_s, dtype), each, jnp.broadcast_to(hidden, (steps,)))
 
     def full_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"]) -> Float[Array, ""]:
@@ -411,16 +415,14 @@ def timed(routing: Routing) -> Callable:
 
 
 def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
-    return (uniform(None, region) if start is None else start).circuits.count
+    if start is None:
+        return uniform(None, region).circuits.count
+    return of_type("start", start, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count
 
 
 def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
     """Demands [T S S] as floats, with a zero diagonal."""
-    demands, servers = floats(field, demands), of_type("region", region, Region).servers
-    if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
-        wanted = f"[T S S] with S = {servers} servers and at least one step"
-        raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
-    return jnp.where(jnp.eye(servers, dtype=bool)[None], 0, demands)
+    return demands_between_servers(of_type("region", region, Region), demands, field)
 
 
 def best_trajectory(
@@ -444,9 +446,11 @@ def best_trajectory(
     - `start`: circuits before the first step; None: `uniform`.
     """
     demands, before = checked_demands("demands", demands, region), started(region, start)
-    candidates = jnp.asarray(candidates)
+    candidates = counts("candidates", candidates)
     if candidates.ndim != 3 or candidates.shape[1:] != before.shape:
         raise InputError(f"candidates must be [N S S] with S = {region.servers}, got {list(candidates.shape)}.")
+    for each in () if known_values(candidates) is None else candidates:
+        Circuits(each).checked(region.optical_degree)
     every = jnp.concatenate([before[None], candidates.astype(before.dtype)])
     return _best(demands, region, every, ReconfigurationCost.of(region, hidden_s, each_s, demands), timed(routing))
 

@@ -1,5 +1,6 @@
 """The all-to-alls of one iteration on a fabric: times and circuits."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import EpGroup, as_data
+from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.fixed import SinglePaths, delegated, fixed_time, inside_time
@@ -21,8 +24,8 @@ from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
 from mfabric_jax.timing.switching import ALL_TO_ALL, BLOCK, First, Span, routed, routed_in_parts, switched
-from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
-from mfabric_jax.traffic.dispatch import even_bytes, inside_bytes
+from mfabric_jax.traffic import likely_demands
+from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
 Carry = SinglePaths | GraphWays | Callable | None
@@ -55,11 +58,22 @@ def exchanges(
     Links have equal capacity in both directions, so one solve serves dispatch, combine and their gradients, scaled by
     element size. Compiled once; other bandwidths, delays or traffic of the same shape reuse the program.
     """
-    real = jnp.issubdtype(jnp.asarray(tokens).dtype, jnp.floating)
-    group = as_data(group, jnp.asarray(tokens).dtype if real else jnp.result_type(float))
+    tokens = _selections("tokens", tokens)
+    if first.predicted is not None:
+        first = dataclasses.replace(first, predicted=_selections("predicted", first.predicted))
+    if span.seen is not None:
+        span = dataclasses.replace(span, seen=_selections("seen", span.seen, "I layer M R E"))
+    group = as_data(group, tokens.dtype)
     rest = {"routing": routing, "first": first, "span": span, "partial": partial, "carry": carry, "key": key}
     between = exchanges_between(workload, group, tokens, policy, **rest)
     return between._replace(inside=exchanges_inside(workload, group, tokens))
+
+
+def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "... layer M R E"]:
+    tokens = floats_or_nan(field, tokens, NOT_NEGATIVE)
+    if tokens.ndim != len(axes.split()):
+        raise InputError(f"{field} must be [{axes}], selections of experts, got {list(tokens.shape)}.")
+    return tokens
 
 
 @eqx.filter_jit
@@ -77,7 +91,7 @@ def placed_inside(workload: Workload, inside: Float[Array, "layer M"]) -> Float[
 
 def crossing(workload: Workload, group: EpGroup, tokens: Float[Array, "... R E"]) -> Float[Array, "... S g g"]:
     """Bytes of one dispatch that cross the NVSwitch of each server, from rank to rank."""
-    return _crossing(workload, group, dispatched_bytes(workload, tokens))
+    return _crossing(workload, group, dispatch_of(workload, tokens))
 
 
 def _crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
@@ -106,7 +120,7 @@ def exchanges_between(
     key: Array | None = None,
 ) -> Exchanges:
     """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
-    demand = dispatched_bytes(workload, tokens)
+    demand = dispatch_of(workload, tokens)
     per_server = workload.ranks_per_server
     if not group.reconfigures:
         unit = at_unit_bandwidth(group, demand.dtype)
@@ -116,21 +130,21 @@ def exchanges_between(
         return in_phases(workload, found) if unit.phases else found
     guess = None
     if first.predicted is not None:
-        guess = _likely(first, server_bytes(dispatched_bytes(workload, first.predicted), per_server), key)
+        guess = _likely(first, summed_by_server(dispatch_of(workload, first.predicted), per_server), key)
     if span.long and first.rule != "block":
         raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
-    seen = server_bytes(dispatched_bytes(workload, span.seen), per_server) if span.long else None
+    seen = summed_by_server(dispatch_of(workload, span.seen), per_server) if span.long else None
     if partial and carry is not None:
         raise InputError("partial needs flows that spread; carry must be None.")
     parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
     parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
-    servers = server_bytes(demand, per_server)
-    even = jnp.asarray(server_bytes(even_bytes(workload, demand.dtype), per_server))
+    servers = summed_by_server(demand, per_server)
+    even = jnp.asarray(summed_by_server(even_bytes(workload, demand.dtype), per_server))
     pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
     there = region_at(group, pace)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
-        limit = jax.vmap(lambda one: degree_bound(unit, acknowledged(server_bytes(one, per_server), acks)))
+        limit = jax.vmap(lambda one: degree_bound(unit, acknowledged(summed_by_server(one, per_server), acks)))
         return steady(workload, places(workload), demand, limit)
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
@@ -179,7 +193,7 @@ def exchanges_left(
 
     `region`: servers and links that are left; `share` [R S]: part of each rank on each server.
     """
-    demand = dispatched_bytes(workload, tokens)
+    demand = dispatch_of(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
     where = places(workload)
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
@@ -189,7 +203,7 @@ def exchanges_left(
         return servers * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
 
     every = every_all_to_all(between)
-    guess = None if first.predicted is None else every(dispatched_bytes(workload, first.predicted))
+    guess = None if first.predicted is None else every(dispatch_of(workload, first.predicted))
     even = between(jnp.asarray(even_bytes(workload, demand.dtype)))
     return switched(where, unit, every(demand), even, policy, key, parts, first, guess)
 
@@ -228,7 +242,7 @@ def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], rou
     def between(demand):
         if not unit.reconfigures:
             return fixed_time(unit, demand, per_server)
-        servers = server_bytes(demand, per_server)
+        servers = summed_by_server(demand, per_server)
         return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
 
     def inside(demand):

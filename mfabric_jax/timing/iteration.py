@@ -14,13 +14,15 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.array_module import Array, aligned, array_module
-from mfabric_jax.checks import one_of, whole
-from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
+from mfabric_jax.arrays import floats_or_nan
+from mfabric_jax.checks import of_type, one_of, whole
+from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.fixed import away_from_server
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run, run_now
-from mfabric_jax.traffic import rank_bytes
+from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import Back, BlockSeconds, backward_of, completed
 from mfabric_jax.workload.memory import step_bytes
@@ -119,7 +121,14 @@ def iterate(
     Sends between stages and gradients use the electrical fabric. The busiest stage has most work of its own; the rest
     of the iteration is its bubble. Compiled once; other rates and seconds reuse the program.
     """
-    rates, seconds = as_data((rates, seconds), exchanges.load.dtype)
+    of_type("rates", rates, FabricRates, hint="rates_of(group) makes them")
+    dtype = of_type("exchanges", exchanges, Exchanges, hint="timing.exchanges makes them").load.dtype
+
+    def checked(field: str, value: Any) -> Any:
+        return None if value is None else floats_or_nan(field, value, FROM_0_TO_INFINITY, dtype)
+
+    rates = FabricRates(**{field: checked(field, value) for field, value in rates._asdict().items()})
+    seconds, tp_Bps = jax.tree.map(lambda value: checked("seconds", value), seconds), checked("tp_Bps", tp_Bps)
     return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
@@ -501,7 +510,7 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
     """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
     xp, per_server, others = array_module(tokens), workload.ranks_per_server, 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
-    load, demand = _rank_load(workload, tokens, tile), rank_bytes(tokens, 1.0)
+    load, demand = _rank_load(workload, tokens, tile), between_ranks(tokens, 1.0)
     order = xp.argsort(-load, axis=-1, stable=True)
     away = away_from_server(demand, per_server)
     between = (_left_of_pair if ports == "pair" else _left)(away, order, together)

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.checks import InputError, whole
+from mfabric_jax.checks import InputError, of_type, whole
+from mfabric_jax.host_arrays import NOT_NEGATIVE, floats_alike
 from mfabric_jax.loops import kept, made_once
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
@@ -36,6 +37,12 @@ def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Float
     `tokens` [... R E] are selections in one all-to-all; expert e lives on rank e // (E / R). `InputError` unless R
     divides E. NumPy arrays in, NumPy arrays out.
     """
+    bytes_per_selection = floats_alike("bytes_per_selection", bytes_per_selection, NOT_NEGATIVE)
+    return between_ranks(floats_alike("tokens", tokens, NOT_NEGATIVE), bytes_per_selection)
+
+
+def between_ranks(tokens: Num[Array, "... R E"], bytes_per_selection: Any) -> Float[Array, "... R R"]:
+    """`rank_bytes` of tokens that are checked."""
     xp = array_module(tokens, bytes_per_selection)
     tokens = xp.asarray(tokens)
     if tokens.ndim < 2 or tokens.shape[-1] % tokens.shape[-2]:
@@ -49,6 +56,11 @@ def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Float
 
 def server_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S S"]:
     """Bytes from each server to each server; the diagonal stays inside."""
+    return summed_by_server(floats_alike("demand", demand, NOT_NEGATIVE), ranks_per_server)
+
+
+def summed_by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S S"]:
+    """`server_bytes` of demand that is checked."""
     return by_server(demand, ranks_per_server).sum(axis=(-3, -1))
 
 
@@ -75,12 +87,17 @@ def dispatched_bytes(workload: Workload, sent: Num[Array, "... R C"]) -> Float[A
 
     `sent` [... R C] is `sent_tokens` of one all-to-all. Raises `InputError` if "per-server" copies are missing.
     """
+    return dispatch_of(of_type("workload", workload, Workload), floats_alike("sent", sent, NOT_NEGATIVE))
+
+
+def dispatch_of(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
+    """`dispatched_bytes` of tokens that are checked."""
     size = workload.dispatch_bytes_per_selection
     if workload.dispatch != PER_SERVER:
-        return rank_bytes(sent, size)
+        return between_ranks(sent, size)
     if sent.shape[-1] != workload.expert_slots + _servers(workload):
         raise InputError("tokens of dispatch 'per-server' must have copies for every server: see traffic.sent_tokens.")
-    selected = rank_bytes(selections_of(workload, sent), size)
+    selected = between_ranks(selections_of(workload, sent), size)
     return forwarded(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
 
 

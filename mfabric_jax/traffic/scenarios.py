@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.host_arrays import NOT_NEGATIVE
 
 TURNS = 8  # between rows and columns until both means are those of what the others leave
 
@@ -36,7 +38,6 @@ class Belief(NamedTuple):
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
 
 
-@functools.partial(jax.jit, static_argnames="count")
 def likely_demands(
     key: Key[Array, ""],
     forecast: Float[Array, "S S"],
@@ -48,7 +49,16 @@ def likely_demands(
     `sigma` is the standard deviation of the logarithm of an error. Uncertain means and variances are drawn too.
     Scenarios come in pairs of opposite noise. Takes one forecast; `vmap` over keys and forecasts.
     """
-    whole("count", count)
+    forecast = floats_or_nan("forecast", forecast, NOT_NEGATIVE)
+    if forecast.ndim != 2:
+        raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; a batch is one forecast under vmap.")
+    return _drawn(key, forecast, floats_or_nan("sigma", sigma, NOT_NEGATIVE, forecast.dtype), whole("count", count))
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _drawn(
+    key: Key[Array, ""], forecast: Float[Array, "S S"], sigma: Float[Array, ""], count: int
+) -> Float[Array, "K S S"]:
     log, some = _logarithm(forecast)
     belief = _belief(forecast, sigma)
     dtype = log.dtype
@@ -65,7 +75,7 @@ def likely_demands(
 
     middle, apart = jax.vmap(noise)(jax.random.split(key, -(-count // 2)))
     drawn = jnp.stack([middle + apart, middle - apart], axis=1).reshape(-1, *forecast.shape)[:count]
-    return jnp.where(some[None], jnp.exp(drawn), 0)
+    return jnp.where(some[None], jnp.exp(drawn), 0 * forecast[None])  # NaN stays
 
 
 def expected(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks
+from mfabric_jax.host_arrays import host_indices
 from mfabric_jax.workload.layout import EVEN, places_of
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.recompute import again_of
@@ -100,7 +101,7 @@ class RankLayout:
         return ", ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
 
     def index(self, rank: np.ndarray) -> dict[str, np.ndarray]:
-        index = {}
+        rank, index = host_indices("rank", rank, 0, self.ranks - 1), {}
         for name in self._names:
             rank, index[name] = np.divmod(rank, getattr(self, name))
         return index
