@@ -94,7 +94,7 @@ def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
 def _refuse_cut(field: str, array: jax.Array) -> None:
     """`InputError` for traced integers of 32 bits that may have been integers of 64 bits outside."""
     cut = array.dtype in (jnp.int32, jnp.uint32) and jax.dtypes.canonicalize_dtype(np.int64) == np.int32
-    if cut and isinstance(array, Tracer) and not array.aval.weak_type:
+    if cut and isinstance(array, Tracer) and not getattr(array.aval, "weak_type", False):
         raise InputError(
             f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
             "at the entrance, so convert with astype(float) outside."

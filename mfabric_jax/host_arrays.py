@@ -17,17 +17,17 @@ Array = Any  # of NumPy or of JAX
 
 
 class Rule(NamedTuple):
-    """Which numbers are allowed, in words and for every entry; NumPy's arrays or JAX's."""
+    """Which numbers are allowed: what they must do, in words, and whether entries of NumPy's or JAX's arrays do."""
 
     words: str
     holds: Callable[[Any], Any]
 
 
-FINITE = Rule("finite", lambda x: (x > -math.inf) & (x < math.inf))
-NOT_NEGATIVE = Rule("finite and not negative", lambda x: (x >= 0) & (x < math.inf))
-FROM_0_TO_INFINITY = Rule("0 or more", lambda x: x >= 0)
-NO_NAN = Rule("no NaN", lambda x: x == x)
-NAN_OR_NOT_NEGATIVE = Rule("not negative", lambda x: ~(x < 0))
+FINITE = Rule("be finite", lambda x: (x > -math.inf) & (x < math.inf))
+NOT_NEGATIVE = Rule("be finite and not negative", lambda x: (x >= 0) & (x < math.inf))
+FROM_0_TO_INFINITY = Rule("be 0 or more", lambda x: x >= 0)
+NO_NAN = Rule("not be NaN", lambda x: x == x)
+NAN_OR_NOT_NEGATIVE = Rule("not be negative", lambda x: ~(x < 0))
 
 
 def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
@@ -63,7 +63,7 @@ def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
     """`InputError` that names the first value that the rule forbids."""
     wrong = ~np.asarray(rule.holds(array))
     if wrong.any():
-        raise InputError(f"{field} must be {rule.words}, got {first_of(array, wrong)}.")
+        raise InputError(f"{field} must {rule.words}, got {first_of(array, wrong)}.")
 
 
 def refuse_outside(field: str, array: np.ndarray, least: int, most: int) -> None:
@@ -113,7 +113,7 @@ def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
 def whole_numbers(field: str, value: Any) -> Array:
     array = real_numbers(field, value)
     if kind_of(array.dtype) != "int":
-        raise InputError(f"{field} must be whole numbers of an integer type, got {array.dtype}.")
+        raise InputError(f"{field} must be integers, got {array.dtype}.")
     return array
 
 

@@ -13,6 +13,7 @@ from mfabric_jax.arrays import counts
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
+from mfabric_jax.host_arrays import NOT_NEGATIVE, real_numbers, refuse
 from mfabric_jax.platforms import soundness
 
 NO_CIRCUITS = -1  # a count that is not known: its demand was NaN or negative
@@ -68,7 +69,7 @@ class Region(eqx.Module):
     @property
     def nic_Bps(self):
         """Bytes per second of one NIC, and of one circuit in each direction."""
-        return units.gbps(self.nic_gbps)
+        return units.gbps(_or_nan(self.nic_gbps, lambda x: x > 0))
 
     @property
     def degrees(self) -> Int[Array, "S"]:
@@ -78,7 +79,7 @@ class Region(eqx.Module):
     @property
     def eps_Bps(self):
         """What each server can send over the electrical fabric [bytes/s], () or [S]; the same to receive."""
-        return units._wide(self.electrical_nics) * self.nic_Bps
+        return units._wide(_or_nan(self.electrical_nics, lambda x: x >= 0)) * self.nic_Bps
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
@@ -136,6 +137,11 @@ class Region(eqx.Module):
         return dataclasses.replace(self, servers=len(optical), **nics)
 
 
+def _or_nan(value, holds):
+    """A number; traced ones that do not hold are NaN, since `__check_init__` does not see them."""
+    return value if concrete(value) else jnp.where(holds(value), value, jnp.nan)
+
+
 def _per_server(field: str, value, servers: int) -> None:
     if not isinstance(value, Tracer) and np.shape(value) not in ((), (servers,)):
         shape = list(np.shape(value))
@@ -186,7 +192,8 @@ class Circuits(eqx.Module):
         """Self, if legal for `degree` () or [S], optical NICs per server: `InputError` names a broken rule and a
         server. Of traced values it is a runtime error that names the rule, on CPUs; elsewhere see `is_legal`."""
         if concrete(self.count) and concrete(degree):
-            count, most = np.asarray(self.count), np.asarray(degree)
+            count, most = np.asarray(self.count), np.asarray(real_numbers("degree", degree))
+            refuse("degree", most, NOT_NEGATIVE)
             for rule, wrong in _broken(count, most).items():
                 if wrong.any():
                     server = int(np.argmax(wrong))

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.array_module import array_module
-from mfabric_jax.arrays import counts, floats
-from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, whole
+from mfabric_jax.arrays import counts, floats, indices
+from mfabric_jax.checks import MOST_WHOLE, InputError, Misfit, concrete, not_negative, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.platforms import soundness
 
@@ -66,13 +66,13 @@ class Schedule(eqx.Module):
         if len(shape) != 3 or shape[1] != shape[2]:
             raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
         self.seconds = floats("seconds", seconds)
-        self.switch = jnp.zeros(shape[0], jnp.int32) if switch is None else counts("switch", switch)
+        self.switch = (
+            jnp.zeros(shape[0], jnp.int32) if switch is None else indices("switch", switch, -MOST_WHOLE, MOST_WHOLE)
+        )
         for field, value in (("seconds", self.seconds), ("switch", self.switch)):
             if value.shape != shape[:1]:
                 wanted = f"[K] = [{shape[0]}], one for each configuration"
                 raise InputError(f"{field} must have the shape {wanted}, got {list(value.shape)}.")
-        if not jnp.issubdtype(self.switch.dtype, jnp.integer):
-            raise InputError(f"switch must hold whole numbers, got {self.switch.dtype}.")
         self.delay_s = delay_s if delay_s is None else not_negative("delay_s", delay_s)
         self.switches = whole("switches", switches)
         self.all_stop, self.directed, self.first_free = bool(all_stop), bool(directed), bool(first_free)

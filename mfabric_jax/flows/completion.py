@@ -84,7 +84,7 @@ def completion_times(
 def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
     if isinstance(after, Tracer):
         raise InputError("after must be known before tracing: pass a NumPy array that the traced function closes over.")
-    pairs = checked_after(None if after is None else np.asarray(after), flows)
+    pairs = checked_after(after, flows)
     if len(pairs):
         run_order(pairs, flows)
     return pairs
@@ -93,7 +93,8 @@ def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
 def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     """Solve outside any JAX program: nothing to trace or compile."""
     known = jax.tree.map(np.asarray, (problem, size, start, lag))
-    nonfinite = bool(is_ill_posed(*known))
+    problem, size, start, lag = known
+    nonfinite = bool(is_ill_posed(problem, size, start, lag))
     given = _nothing_to_do(True, *known) if nonfinite else known
     begin, finish, holder, events = host_times.times_now(*given, order)
     if nonfinite:

@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.array_module import array_module
 from mfabric_jax.arrays import floats, indices, known_values
-from mfabric_jax.checks import InputError, concrete
-from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, Rule
+from mfabric_jax.checks import InputError
+from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, Rule, whole_numbers
 from mfabric_jax.platforms import platform
 
 COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering
@@ -52,8 +52,8 @@ class FlowProblem(eqx.Module):
         self.capacity = floats("capacity", capacity, NAN_OR_NOT_NEGATIVE, wait=True)
         if self.capacity.ndim != 1:
             raise InputError(f"capacity must have the shape [L], got {list(self.capacity.shape)}.")
-        shape = np.shape(hops) if concrete(hops) else hops.shape
-        if len(shape) != 2:
+        hops = whole_numbers("hops", hops)
+        if len(shape := hops.shape) != 2:
             raise InputError(f"hops must be integers [F H], got the shape {list(shape)}.")
         self.hops = indices("hops", hops, -1, self.capacity.size - 1, wait=True)
         dtype, flows = self.capacity.dtype, shape[:1]

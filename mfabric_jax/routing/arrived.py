@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax.arrays import floats, floats_or_nan
+from mfabric_jax.arrays import floats, floats_or_nan, known_values
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
@@ -77,7 +77,11 @@ def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) ->
     of_type("schedule", schedule, Schedule)
     between = between_servers(of_type("region", region, Region), demand)
     own = floats_or_nan("demand of a server to itself", floats("demand", demand).diagonal(), NOT_NEGATIVE)
-    return _arrivals(region, schedule.checked(region), between, own)
+    parts = _arrivals(region, schedule.checked(region), between, own)
+    if known_values(between) is not None:
+        return parts
+    unknown = jnp.isnan(between).any() | jnp.isnan(own).any()
+    return jax.tree.map(lambda part: jnp.where(unknown, jnp.nan, part), parts)
 
 
 @jax.jit

@@ -21,7 +21,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
-from mfabric_jax.host_arrays import NOT_NEGATIVE, refuse
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE, refuse
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -144,8 +144,8 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
 
 
 def over(load, capacity):
-    xp, alive = array_module(load, capacity), capacity > 0
-    return xp.where(load != 0, xp.where(alive, load / xp.where(alive, capacity, 1), xp.inf), 0)
+    xp, dead = array_module(load, capacity), capacity <= 0  # NaN is not dead: it stays
+    return xp.where(load != 0, xp.where(dead, xp.inf, load / xp.where(dead, 1, capacity)), 0)
 
 
 def fluid_lower_bound(
@@ -185,7 +185,10 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
     Infinity where a server without NICs has bytes.
     """
     demand = between_servers(of_type("region", region, Region), demand)
-    nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
+    nics = sum(
+        marked(jnp.asarray(x, demand.dtype), FROM_0_TO_INFINITY)
+        for x in (region.optical_degree, region.electrical_nics)
+    )
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
 
@@ -212,7 +215,7 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 # ------------------------------------------------------------------------------------------ what a region is made of
 def between_servers(region: Region | DirectLinks, demand, field: str = "demand") -> Float[Array, "S S"]:
     """The demand as floats with zero diagonal. `InputError` where bytes between servers are negative or not finite;
-    where they are not known, they are NaN."""
+    where they are not known, negative ones are NaN."""
     demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"{field} must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
@@ -233,7 +236,7 @@ def _without_own(field: str, demand: Float[Array, "... S S"]) -> Float[Array, ".
     if (known := known_values(demand)) is not None:
         refuse(field, np.where(own, 0, known), NOT_NEGATIVE)
     else:
-        demand = marked(demand, NOT_NEGATIVE)
+        demand = marked(demand, FROM_0_TO_INFINITY)
     own = jnp.eye(demand.shape[-1], dtype=bool)
     return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
 

@@ -8,13 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import FlowProblem, completion_times
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 
 TOLERANCE = 1e-4  # on the sum of a pair's shares
 
@@ -59,7 +60,7 @@ def relay_finish(
     shares = on_paths(shares.astype(demand.dtype))
     problem = relay_problem(circuit, port, shares, efficiency)
     finish = completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
-    lost = (jnp.abs(jnp.maximum(shares, 0).sum(2) - 1) > TOLERANCE) & (demand > 0)
+    lost = ~(jnp.abs(jnp.maximum(shares, 0).sum(2) - 1) <= TOLERANCE) & (demand > 0)
     return jnp.where(lost.any(), jnp.nan, finish)
 
 
@@ -109,12 +110,12 @@ def is_path(servers: int) -> np.ndarray:
 
 def checked_shares(shares, servers: int):
     """The shares; raises `InputError` for a wrong shape, or for wrong values if they are known before tracing."""
-    shape = (servers, servers, servers + 2)
-    if np.shape(shares) != shape:
-        raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(np.shape(shares))}.")
-    if isinstance(shares, Tracer):
-        return shares
-    values, path, pair = np.asarray(shares), is_path(servers), ~np.eye(servers, dtype=bool)
+    shares, shape = floats("shares", shares), (servers, servers, servers + 2)
+    if shares.shape != shape:
+        raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(shares.shape)}.")
+    values, path, pair = known_values(shares, wait=True), is_path(servers), ~np.eye(servers, dtype=bool)
+    if values is None:
+        return marked(shares, FROM_0_TO_INFINITY)
     for broken, rule in (
         (pair[..., None] & ~(values >= 0), "must be numbers of 0 or more"),
         (pair[..., None] & ~path & (values > 0), "must not relay through an end of the pair"),

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from mfabric_jax.arrays import known_values
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.potentials import Links, descended, level
@@ -39,7 +40,10 @@ def relay_shares(
     whole("steps", steps, at_least=0)
     of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
     demand = between_servers(of_type("region", region, Region), demand)
-    return _descended(*lax.stop_gradient((region, circuits, demand)), steps)
+    shares = _descended(*lax.stop_gradient((region, circuits, demand)), steps)
+    if known_values(demand) is not None:
+        return shares
+    return jnp.where(jnp.isnan(lax.stop_gradient(demand))[..., None], jnp.nan, shares)
 
 
 class _Sent(NamedTuple):

@@ -25,6 +25,7 @@ from mfabric_jax import units
 from mfabric_jax.arrays import counts, floats, floats_or_nan, known_values
 from mfabric_jax.checks import InputError, not_negative, of_type, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.region import legality
 from mfabric_jax.host_arrays import NO_NAN, NOT_NEGATIVE, real_numbers
 from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
@@ -203,7 +204,7 @@ class RegionEnv:
     "step" as a part of the episode}, all in 0..1.
 
     Reward: minus the step's time (all-to-all and exposed reconfiguration) over the degree bound of its demand, so -1 is
-    optimal; 0 without bytes, minus infinity where a demand has no path. `info`: `exchange_s`, `paid_s`, `bound_s`,
+    optimal; 0 without bytes, minus infinity where a demand has no path, NaN where a traced score is NaN. `info`: `exchange_s`, `paid_s`, `bound_s`,
     `changed`, `discount`.
 
     Example: `env = RegionEnv(); obs, state = env.reset(jax.random.key(0), env.default_params)`.
@@ -312,7 +313,8 @@ class RegionEnv:
         """Circuits in place after the step, seconds of its all-to-all and of waiting for the switch."""
         if self.policies is None:
             count = jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
-            return self._timed(Plan(Circuits(count.astype(state.count.dtype))), state, region, cost)
+            count, exchange, paid = self._timed(Plan(Circuits(count.astype(state.count.dtype))), state, region, cost)
+            return count, jnp.where(jnp.isnan(action["scores"]).any(), jnp.nan, exchange), paid
         before = Plan(Circuits(state.count))
         plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
         if all(plan.schedule is None for plan in plans):  # one all-to-all to time, whichever was chosen
@@ -324,7 +326,6 @@ class RegionEnv:
     def _timed(self, plan: Plan, state: State, region: Region, cost: "ReconfigurationCost"):
         count = plan.circuits.count.astype(state.count.dtype)
         exchange = fluid_lower_bound(region, plan, state.demand, routing=self.routing).astype(self.dtype)
-        exchange = jnp.where((count < 0).any(), jnp.nan, exchange)  # scores that are NaN
         if plan.schedule is None:
             return count, exchange, cost.exposed_s(state.count, count, cost.hidden_s)
         waits = jnp.maximum(cost.delay_s - cost.hidden_s, 0) if plan.schedule.first_free else jnp.zeros_like(exchange)
@@ -354,8 +355,8 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Circuits of an action: `policies.rounded` for scores clipped to 0..1."""
-    return rounded(jnp.clip(floats("scores", scores, NO_NAN), 0, 1), region)
+    """Circuits of an action: `policies.rounded` for scores clipped to 0..1; traced NaN is 0."""
+    return rounded(jnp.nan_to_num(jnp.clip(floats("scores", scores, NO_NAN), 0, 1)), region)
 
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
@@ -449,10 +450,14 @@ def best_trajectory(
     candidates = counts("candidates", candidates)
     if candidates.ndim != 3 or candidates.shape[1:] != before.shape:
         raise InputError(f"candidates must be [N S S] with S = {region.servers}, got {list(candidates.shape)}.")
-    for each in () if known_values(candidates) is None else candidates:
-        Circuits(each).checked(region.optical_degree)
+    legal = [legality(Circuits(each), region.optical_degree) for each in candidates]
     every = jnp.concatenate([before[None], candidates.astype(before.dtype)])
-    return _best(demands, region, every, ReconfigurationCost.of(region, hidden_s, each_s, demands), timed(routing))
+    cost = ReconfigurationCost.of(region, hidden_s, each_s, demands)
+    best = _best(demands, region, every, cost, timed(routing))
+    if all(known_values(x) is not None for x in (candidates, *cost)):
+        return best
+    sound = sum(legal, jnp.zeros((), jnp.float32)) + cost.each_s.astype(jnp.float32)  # NaN where one is
+    return best._replace(exchange_s=jnp.where(jnp.isnan(sound), jnp.nan, best.exchange_s))
 
 
 @functools.partial(jax.jit, static_argnames="seconds")

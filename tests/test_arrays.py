@@ -1,0 +1,327 @@
+"""Every public function refuses arrays that it does not take, or is right: for each kind of number, on and off jit."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import FlowProblem, InputError, all_to_all_time, completion_times, max_min_rates, policies, workload
+from mfabric_jax.circuit_schedules import Schedule, lower_bound, schedule_time, schedules, valiant
+from mfabric_jax.circuit_schedules import get as scheduler
+from mfabric_jax.fabric import Circuits, Network, Region, cluster
+from mfabric_jax.flows import star_completion, star_rates
+from mfabric_jax.routing import (
+    arrivals,
+    cluster_routes,
+    degree_bound,
+    equal_parts,
+    fluid_lower_bound,
+    links_of,
+    relay_shares,
+    transfer,
+)
+from mfabric_jax.timing import RegionEnv, best_trajectory, block_ends, experts_end
+from mfabric_jax.timing.environment import Params, Recorded
+from mfabric_jax.traffic import dispatched_bytes, likely_demands, rank_bytes, server_bytes
+
+SURFACE = pathlib.Path(__file__).with_name("surface.txt")
+PACKAGES = "flows|policies|routing|fabric|circuit_schedules|traffic|workload|learning|timing|simulation"
+SERVERS = 4
+OTHERS = 1 - np.eye(SERVERS, dtype=int)
+RING = np.roll(np.eye(SERVERS, dtype=int), 1, 0) + np.roll(np.eye(SERVERS, dtype=int), -1, 0)
+REGION = Region(SERVERS, 400.0)
+DEMAND = 10 * OTHERS + 50 * RING  # bytes, small enough for 8 bits
+SCHEDULE = Schedule(np.stack([RING, OTHERS - RING]), [0.001, 0.001])
+TREE = cluster("fat-tree", 2, 100.0)
+ROUTES = cluster_routes(TREE, [0, 1], [8, 9])
+JOB = workload.get("mixtral-8x7b")
+TOKENS = np.full((JOB.ep, JOB.architecture.experts), 20)
+
+
+class Row(NamedTuple):
+    """One array of a public function: values that are right, and what comes out for them.
+
+    `kind`: amount (0 or more), real, index, or count. `traced`: whether it may be traced.
+    """
+
+    names: str
+    good: Any
+    call: Callable[[Any], Any]
+    kind: str = "amount"
+    traced: bool = True
+
+
+def rates(**terms):
+    usual = {"capacity": [100.0, 50.0], "hops": [[0, -1], [0, 1]]}
+    return max_min_rates(FlowProblem(**usual | terms)).rate
+
+
+def ends(**terms):
+    problem = FlowProblem([100.0, 50.0], [[0, -1], [0, 1]])
+    return completion_times(problem, **{"size": [100.0, 30.0]} | terms).finish
+
+
+def star(function=star_completion, **terms):
+    usual = {function.__code__.co_varnames[0]: DEMAND + 1.0, "up": np.full(4, 2.0), "down": np.full(4, 2.0)}
+    return function(**usual | terms)
+
+
+def count_of(name, demand, **settings):
+    return policies.get(name, **settings)(demand, REGION).circuits.count
+
+
+def parts(**terms):
+    return block_ends(
+        equal_parts(1.0, 1.0, np.full(4, 8.0), 2), **{"bytes_per_token": 2, "batch_s": 1, "token_s": 1} | terms
+    )
+
+
+def chained(**terms):
+    usual = {"arrival": np.ones((2, 3)), "tokens": np.full((2, 3), 5.0), "batch_s": 1.0, "token_s": 2.0}
+    return experts_end(**usual | terms)
+
+
+def reward(scores):
+    env, params = RegionEnv(), Params(REGION, Recorded(np.stack([DEMAND + 1.0] * 2)))
+    _, state = env.reset(jax.random.key(0), params)
+    return env.step(jax.random.key(1), state, {"scores": scores, "change": 1}, params)[2]
+
+
+def best(**terms):
+    usual = {"demands": np.stack([DEMAND] * 2), "region": REGION, "candidates": np.stack([RING, OTHERS])}
+    return best_trajectory(**usual | terms).total_s
+
+
+def network(**terms):
+    usual = {"tail": [0, 1], "head": [1, 0], "capacity": [5, 5], "delay_s": [0, 0]}
+    made = Network(**usual | terms, nodes=(("gpu", 2),), links=(("link", 2),))
+    return np.concatenate([made.tail, made.head, made.capacity, made.delay_s])
+
+
+ROWS = (
+    Row("FlowProblem.capacity", [100, 50], lambda x: rates(capacity=x)),
+    Row("FlowProblem.hops", [[0, -1], [0, 1]], lambda x: rates(hops=x), "index"),
+    Row("FlowProblem.share", [[1, 1], [1, 2]], lambda x: rates(share=x)),
+    Row("FlowProblem.weight", [1, 3], lambda x: rates(weight=x)),
+    Row("FlowProblem.cap", [20, 90], lambda x: rates(cap=x)),
+    Row("completion_times.size", [100, 30], lambda x: ends(size=x)),
+    Row("completion_times.start", [1, 3], lambda x: ends(start=x), "real"),
+    Row("completion_times.after", [[0, 1]], lambda x: ends(after=x), "index", traced=False),
+    Row("completion_times.lag", [1, 3], lambda x: ends(lag=x)),
+    Row("star_completion.size", DEMAND, lambda x: star(size=x)),
+    Row("star_completion.up", [1, 2, 3, 4], lambda x: star(up=x)),
+    Row("star_completion.down", [1, 2, 3, 4], lambda x: star(down=x)),
+    Row("star_completion.group_up", [1, 3], lambda x: star(group_up=x, group_down=[9.0, 9.0])),
+    Row("star_completion.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
+    Row("star_rates.flows", DEMAND, lambda x: star(star_rates, flows=x)),
+    Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x)),
+    Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x, routing="split")),
+    Row("Circuits.count", RING, lambda x: all_to_all_time(REGION, Circuits(x), DEMAND), "count"),
+    Row("Circuits.checked.degree", 6, lambda x: Circuits(RING).checked(x).count, "count"),
+    Row("degree_bound.demand", DEMAND, lambda x: degree_bound(REGION, x)),
+    Row("fluid_lower_bound.demand", DEMAND, lambda x: fluid_lower_bound(REGION, Circuits(RING), x)),
+    Row("relay_shares.demand", DEMAND, lambda x: relay_shares(REGION, Circuits(RING), x, steps=0)),
+    Row("arrivals.demand", DEMAND, lambda x: arrivals(REGION, SCHEDULE, x).time),
+    Row("equal_parts.first_s", 3, lambda x: equal_parts(x, 1.0, np.ones(4), 2).time),
+    Row("equal_parts.second_s", 3, lambda x: equal_parts(1.0, x, np.ones(4), 2).circuit_s),
+    Row("equal_parts.received", [1, 2, 3, 4], lambda x: equal_parts(1.0, 1.0, x, 2).bytes),
+    Row("cluster_routes.src", [0, 1], lambda x: cluster_routes(TREE, x, [8, 9]).hops, "index", traced=False),
+    Row("cluster_routes.dst", [8, 9], lambda x: cluster_routes(TREE, [0, 1], x).hops, "index", traced=False),
+    Row(
+        "cluster_routes.size",
+        [3, 5],
+        lambda x: cluster_routes(TREE, [0, 1], [8, 9], routing="least-loaded", size=x).hops,
+        traced=False,
+    ),
+    Row("transfer.size", [3, 5], lambda x: transfer(links_of(TREE), ROUTES, x).finish, traced=False),
+    Row("transfer.start", [3, 5], lambda x: transfer(links_of(TREE), ROUTES, 1e9, x).finish, "real", traced=False),
+    Row("Region.nic_gbps", 100, lambda x: degree_bound(Region(SERVERS, x), DEMAND)),
+    Row("Region.optical_degree", 6, lambda x: degree_bound(Region(SERVERS, 100.0, x), DEMAND)),
+    Row("Region.electrical_nics", 2, lambda x: degree_bound(Region(SERVERS, 100.0, 6, x), DEMAND)),
+    Row("Region.electrical_nics", 2, lambda x: Region(SERVERS, 100.0, 6, x).eps_Bps, traced=False),
+    Row("Network.tail", [0, 1], lambda x: network(tail=x), "index", traced=False),
+    Row("Network.head", [1, 0], lambda x: network(head=x), "index", traced=False),
+    Row("Network.capacity", [7, 5], lambda x: network(capacity=x), traced=False),
+    Row("Network.delay_s", [7, 5], lambda x: network(delay_s=x), traced=False),
+    Row(
+        "Schedule.configurations",
+        np.stack([RING]),
+        lambda x: schedule_time(REGION, Schedule(x, [1e-3]), DEMAND),
+        "count",
+    ),
+    Row("Schedule.seconds", [1, 2], lambda x: schedule_time(REGION, Schedule(SCHEDULE.configurations, x), DEMAND)),
+    Row(
+        "Schedule.switch",
+        [0, 0],
+        lambda x: Schedule(SCHEDULE.configurations, [1, 1], x).checked(REGION).seconds,
+        "index",
+    ),
+    Row("schedule_time.demand", DEMAND, lambda x: schedule_time(REGION, SCHEDULE, x)),
+    Row("lower_bound.demand", DEMAND, lambda x: lower_bound(x, REGION)),
+    Row("get().demand", DEMAND, lambda x: scheduler("rotor")(x, REGION).seconds, traced=False),
+    Row("schedules.demands", DEMAND[None], lambda x: schedules(x, REGION).seconds, traced=False),
+    Row("valiant.demand", DEMAND, lambda x: [stage.demand for stage in valiant(x, REGION)], traced=False),
+    Row("rank_bytes.tokens", TOKENS, lambda x: rank_bytes(x, 2.0)),
+    Row("rank_bytes.bytes_per_selection", 3, lambda x: rank_bytes(TOKENS, x)),
+    Row("dispatched_bytes.sent", TOKENS, lambda x: dispatched_bytes(JOB, x)),
+    Row("server_bytes.demand", DEMAND, lambda x: server_bytes(x, 2)),
+    Row("likely_demands.forecast", DEMAND, lambda x: likely_demands(jax.random.key(0), x, 0.1, 2)),
+    Row("likely_demands.sigma", 1, lambda x: likely_demands(jax.random.key(0), DEMAND, x, 2)),
+    Row("best_trajectory.demands", np.stack([DEMAND] * 2), lambda x: best(demands=x)),
+    Row("best_trajectory.candidates", np.stack([RING, OTHERS]), lambda x: best(candidates=x), "count"),
+    Row("best_trajectory.hidden_s", 1, lambda x: best(hidden_s=x)),
+    Row("best_trajectory.each_s", 1, lambda x: best(each_s=x)),
+    Row("Recorded.demands", np.stack([DEMAND] * 2), lambda x: Recorded(x).demands),
+    Row("RegionEnv.step.action", OTHERS, reward, "real"),
+    Row("experts_end.arrival", np.ones((2, 3)), lambda x: chained(arrival=x)),
+    Row("experts_end.tokens", np.ones((2, 3)), lambda x: chained(tokens=x)),
+    Row("experts_end.batch_s", [1, 2, 3], lambda x: chained(batch_s=x)),
+    Row("experts_end.token_s", 2, lambda x: chained(token_s=x)),
+    Row("block_ends.bytes_per_token", 2, lambda x: parts(bytes_per_token=x).combine_s),
+    Row("block_ends.batch_s", 2, lambda x: parts(batch_s=x).combine_s),
+    Row("block_ends.token_s", 2, lambda x: parts(token_s=x).combine_s),
+    Row("rounded.scores", DEMAND, lambda x: policies.rounded(x, REGION), "real"),
+    Row("rounded.demand", DEMAND, lambda x: policies.rounded(OTHERS, REGION, demand=x)),
+    Row("exact_circuits.demand", DEMAND, lambda x: policies.exact_circuits(REGION, x)[1], traced=False),
+    Row("greedy.demand", DEMAND, lambda x: count_of("greedy", x)),
+    Row("static.mean", DEMAND, lambda x: policies.get("static", mean=x)(None, REGION).circuits.count),
+    Row("topoopt.demand", DEMAND, lambda x: count_of("topoopt", x)),
+    Row("matching.demand", DEMAND, lambda x: count_of("matching", x)),
+    Row("index.demand", DEMAND, lambda x: count_of("index", x)),
+    Row("topologies.demand", DEMAND, lambda x: count_of("topologies", x)),
+)
+SLOW = (
+    *(
+        Row(f"{name}.demand", DEMAND, lambda x, name=name: count_of(name, x))
+        for name in ("exact", "learned", "untrained")
+    ),
+    Row("threshold.demand", DEMAND, lambda x: count_of("threshold", x, starts=1)),
+    Row("local-search.demand", DEMAND, lambda x: count_of("local-search", x, rounds=1)),
+    Row("relaxed.demand", DEMAND, lambda x: count_of("relaxed", x, steps=1, samples=1, rounds=1)),
+    Row("joint.demand", DEMAND, lambda x: count_of("joint", x, steps=1, samples=1, rounds=1)),
+    Row("sample-average.demand", DEMAND[None], lambda x: count_of("sample-average", x, steps=1, starts=1, rounds=1)),
+    Row(
+        "sample-average.weights",
+        [1],
+        lambda x: (
+            policies.get("sample-average", steps=1, starts=1, rounds=1)(DEMAND[None], REGION, weights=x).circuits.count
+        ),
+    ),
+)
+KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+LARGE = 40_000_000  # times 60 bytes: beyond 32 bits
+REFUSED = "refused"
+
+
+def result(call, value):
+    """The leaves that come out, or `REFUSED` after a sentence; XLA wraps one that a program raises."""
+    try:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(call(value))]
+    except InputError as error:
+        assert "\n" not in str(error)
+        return REFUSED
+    except Exception as error:
+        last = str(error).strip().splitlines()[-1]
+        assert last.startswith("InputError: "), error
+        return REFUSED
+
+
+def right(got, want):
+    return got is REFUSED or (
+        want is not REFUSED
+        and all(np.allclose(a, b, rtol=1e-5, equal_nan=True) for a, b in zip(got, want, strict=True))
+    )
+
+
+def no_number(got):
+    """Refused, or NaN, or circuits that are no plan."""
+    if got is REFUSED:
+        return True
+    return any(np.isnan(leaf).any() if leaf.dtype.kind == "f" else (leaf == -1).any() for leaf in got)
+
+
+def ways(good):
+    """The same numbers in every type that holds them, and as lists."""
+    yield from (good.astype(kind) for kind in KINDS)
+    half = good.astype(np.float16)
+    yield from (half, jnp.asarray(half), jnp.asarray(good, jnp.bfloat16), jnp.asarray(good), good.tolist())
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """32 bits and standard promotion: what the rest of the tests do not have."""
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def check(row):
+    good = np.asarray(row.good)
+    want = result(row.call, good if row.kind == "index" else good.astype(float))
+    assert want is not REFUSED
+    assert not no_number(want) or row.kind == "index"
+    off_jit(row, good, want)
+    if row.traced:
+        on_jit(row, good, want)
+
+
+def off_jit(row, good, want):
+    for value in ways(good):
+        assert right(result(row.call, value), want), value
+    some = good > 0
+    assert right(result(row.call, some), result(row.call, some.astype(float)))
+    assert right(result(row.call, good.astype(object)), want)
+    for wrong in (good * 1j, good.astype(str), [object()], [[1, 2], [3]]):
+        assert result(row.call, wrong) is REFUSED, wrong
+    if row.kind == "amount":
+        large = good.astype(np.int64) * LARGE
+        expected = result(row.call, large.astype(float))
+        for value in (large, large.astype(np.uint64), large.tolist()):
+            assert expected is REFUSED or right(result(row.call, value), expected), value
+        assert no_number(result(row.call, -good.astype(float)))
+    if row.kind != "index":
+        assert no_number(result(row.call, np.where(some, np.nan, good)))
+    else:
+        assert result(row.call, good + 1000) is REFUSED
+    if row.kind in ("index", "count"):
+        assert result(row.call, good.astype(np.int64) + 2**32) is REFUSED
+
+
+def on_jit(row, good, want):
+    call = jax.jit(row.call)
+    for kind in ("int32",) if row.kind == "index" else ("int16", "int32", "float32"):
+        assert right(result(call, good.astype(kind)), want), kind
+    if row.kind == "index":
+        assert no_number(result(call, good.astype(np.int32) + 1000))
+        return
+    assert no_number(result(call, np.where(good > 0, np.nan, good).astype(np.float32)))
+    assert result(call, good.astype(np.complex64)) is REFUSED
+    if row.kind == "amount":
+        large = good.astype(np.int64) * LARGE
+        assert right(result(call, large), result(row.call, large.astype(float)))
+        assert no_number(result(call, -good.astype(np.float32)))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.names)
+def test_an_array_is_refused_or_right(row):
+    check(row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SLOW, ids=lambda row: row.names)
+def test_an_array_of_a_search_is_refused_or_right(row):
+    check(row)
+
+
+def test_large_demands_take_their_seconds():
+    times = [
+        all_to_all_time(REGION, Circuits(OTHERS), np.full((4, 4), size))
+        for size in (2_200_000_000, 3 * 10**9, 5 * 10**9)
+    ]
+    np.testing.assert_allclose(times, [0.044, 0.060, 0.100], rtol=1e-6)
+    slow = FlowProblem(np.array([10**9]), [[0]])
+    assert completion_times(slow, np.array([3 * 10**9])).finish[0] == 3
+    assert completion_times(FlowProblem(np.array([5 * 10**9]), [[0]]), [10**10]).finish[0] == 2
