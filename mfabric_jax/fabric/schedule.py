@@ -66,9 +66,8 @@ class Schedule(eqx.Module):
         if len(shape) != 3 or shape[1] != shape[2]:
             raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
         self.seconds = floats("seconds", seconds)
-        self.switch = (
-            jnp.zeros(shape[0], jnp.int32) if switch is None else indices("switch", switch, -MOST_WHOLE, MOST_WHOLE)
-        )
+        switch = np.zeros(shape[0], np.int32) if switch is None else switch
+        self.switch = indices("switch", switch, -MOST_WHOLE, MOST_WHOLE)  # `checked` has the range
         for field, value in (("seconds", self.seconds), ("switch", self.switch)):
             if value.shape != shape[:1]:
                 wanted = f"[K] = [{shape[0]}], one for each configuration"

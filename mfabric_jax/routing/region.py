@@ -185,10 +185,8 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
     Infinity where a server without NICs has bytes.
     """
     demand = between_servers(of_type("region", region, Region), demand)
-    nics = sum(
-        marked(jnp.asarray(x, demand.dtype), FROM_0_TO_INFINITY)
-        for x in (region.optical_degree, region.electrical_nics)
-    )
+    every = (jnp.asarray(nics, demand.dtype) for nics in (region.optical_degree, region.electrical_nics))
+    nics = sum(marked(nics, FROM_0_TO_INFINITY) for nics in every)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
 

@@ -204,8 +204,8 @@ class RegionEnv:
     "step" as a part of the episode}, all in 0..1.
 
     Reward: minus the step's time (all-to-all and exposed reconfiguration) over the degree bound of its demand, so -1 is
-    optimal; 0 without bytes, minus infinity where a demand has no path, NaN where a traced score is NaN. `info`: `exchange_s`, `paid_s`, `bound_s`,
-    `changed`, `discount`.
+    optimal; 0 without bytes, minus infinity where a demand has no path, NaN where a traced score is NaN. `info`:
+    `exchange_s`, `paid_s`, `bound_s`, `changed`, `discount`.
 
     Example: `env = RegionEnv(); obs, state = env.reset(jax.random.key(0), env.default_params)`.
     """
@@ -456,8 +456,8 @@ def best_trajectory(
     best = _best(demands, region, every, cost, timed(routing))
     if all(known_values(x) is not None for x in (candidates, *cost)):
         return best
-    sound = sum(legal, jnp.zeros((), jnp.float32)) + cost.each_s.astype(jnp.float32)  # NaN where one is
-    return best._replace(exchange_s=jnp.where(jnp.isnan(sound), jnp.nan, best.exchange_s))
+    unknown = jnp.isnan(jnp.stack(legal)).any() | jnp.isnan(cost.each_s) | jnp.isnan(cost.hidden_s).any()
+    return best._replace(exchange_s=jnp.where(unknown, jnp.nan, best.exchange_s))
 
 
 @functools.partial(jax.jit, static_argnames="seconds")
