@@ -1,6 +1,7 @@
 """Every public function refuses arrays that it does not take, or is right: for each kind of number, on and off jit."""
 
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from mfabric_jax.circuit_schedules import Schedule, lower_bound, schedule_time, 
 from mfabric_jax.circuit_schedules import get as scheduler
 from mfabric_jax.fabric import Circuits, Network, Region, cluster
 from mfabric_jax.flows import star_completion, star_rates
+from mfabric_jax.policies import Plan
 from mfabric_jax.routing import (
     arrivals,
     cluster_routes,
@@ -26,7 +28,7 @@ from mfabric_jax.routing import (
 )
 from mfabric_jax.timing import RegionEnv, best_trajectory, block_ends, experts_end
 from mfabric_jax.timing.environment import Params, Recorded
-from mfabric_jax.traffic import dispatched_bytes, likely_demands, rank_bytes, server_bytes
+from mfabric_jax.traffic import Flows, Tokens, dispatched_bytes, likely_demands, rank_bytes, server_bytes
 
 SURFACE = pathlib.Path(__file__).with_name("surface.txt")
 PACKAGES = "flows|policies|routing|fabric|circuit_schedules|traffic|workload|learning|timing|simulation"
@@ -42,10 +44,18 @@ JOB = workload.get("mixtral-8x7b")
 TOKENS = np.full((JOB.ep, JOB.architecture.experts), 20)
 
 
+SHARES = np.concatenate([np.zeros((4, 4, 4)), np.stack([RING, OTHERS - RING], axis=2)], axis=2)
+ARC = Network(np.arange(2), np.arange(2)[::-1], np.ones(2), np.ones(2), (("gpu", 2),), (("link", 2),))
+OPTICS = cluster("mfabric", 4, 100.0, regions=RING[None])
+SELECTED = np.ones((1, 2, 1, JOB.ep, JOB.architecture.experts), int)
+LABELS = ("src", "dst", "message", "task")
+FLOATS_OF_FLOWS = ("size", "lag", "latency", "weight", "cap")
+
+
 class Row(NamedTuple):
     """One array of a public function: values that are right, and what comes out for them.
 
-    `kind`: amount (0 or more), real, index, or count. `traced`: whether it may be traced.
+    `kind`: amount (0 or more), real, index, label (an integer), or count. `traced`: whether it may be traced.
     """
 
     names: str
@@ -102,6 +112,22 @@ def network(**terms):
     return np.concatenate([made.tail, made.head, made.capacity, made.delay_s])
 
 
+def pooled(pool, node):
+    return ARC.pooled(pool, node, ARC.nodes, ARC.links).tail
+
+
+def relayed(shares):
+    return all_to_all_time(REGION, Plan(Circuits(RING), shares), DEMAND, routing="relay")
+
+
+def flows(**terms):
+    usual = {"size": np.ones(2), "weight": np.ones(2), "cap": np.ones(2)} | {"after": np.zeros((0, 2), int)}
+    usual |= dict.fromkeys(("src", "dst", "message", "task"), np.arange(2))
+    usual |= dict.fromkeys(("start", "lag", "latency"), np.zeros(2))
+    made = Flows(**usual | terms)
+    return [np.asarray(getattr(made, name), float) for name in terms]
+
+
 ROWS = (
     Row("FlowProblem.capacity", [100, 50], lambda x: rates(capacity=x)),
     Row("FlowProblem.hops", [[0, -1], [0, 1]], lambda x: rates(hops=x), "index"),
@@ -113,15 +139,16 @@ ROWS = (
     Row("completion_times.after", [[0, 1]], lambda x: ends(after=x), "index", traced=False),
     Row("completion_times.lag", [1, 3], lambda x: ends(lag=x)),
     Row("star_completion.size", DEMAND, lambda x: star(size=x)),
-    Row("star_completion.up", [1, 2, 3, 4], lambda x: star(up=x)),
-    Row("star_completion.down", [1, 2, 3, 4], lambda x: star(down=x)),
-    Row("star_completion.group_up", [1, 3], lambda x: star(group_up=x, group_down=[9.0, 9.0])),
-    Row("star_completion.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
+    Row("star_completion.up star_rates.up", [1, 2, 3, 4], lambda x: star(up=x)),
+    Row("star_completion.down star_rates.down", [1, 2, 3, 4], lambda x: star(down=x)),
+    Row("star_completion.group_up star_rates.group_up", [1, 3], lambda x: star(group_up=x, group_down=[9.0, 9.0])),
+    Row("star_completion.group_down star_rates.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
     Row("star_rates.flows", DEMAND, lambda x: star(star_rates, flows=x)),
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x)),
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x, routing="split")),
     Row("Circuits.count", RING, lambda x: all_to_all_time(REGION, Circuits(x), DEMAND), "count"),
     Row("Circuits.checked.degree", 6, lambda x: Circuits(RING).checked(x).count, "count"),
+    Row("Circuits.is_legal.degree", 6, lambda x: jnp.where(Circuits(RING).is_legal(x), 1.0, jnp.nan), "count"),
     Row("degree_bound.demand", DEMAND, lambda x: degree_bound(REGION, x)),
     Row("fluid_lower_bound.demand", DEMAND, lambda x: fluid_lower_bound(REGION, Circuits(RING), x)),
     Row("relay_shares.demand", DEMAND, lambda x: relay_shares(REGION, Circuits(RING), x, steps=0)),
@@ -176,7 +203,7 @@ ROWS = (
     Row("best_trajectory.hidden_s", 1, lambda x: best(hidden_s=x)),
     Row("best_trajectory.each_s", 1, lambda x: best(each_s=x)),
     Row("Recorded.demands", np.stack([DEMAND] * 2), lambda x: Recorded(x).demands),
-    Row("RegionEnv.step.action", OTHERS, reward, "real"),
+    Row("RegionEnv.step.action RegionEnv.step_env.action", OTHERS, reward, "real"),
     Row("experts_end.arrival", np.ones((2, 3)), lambda x: chained(arrival=x)),
     Row("experts_end.tokens", np.ones((2, 3)), lambda x: chained(tokens=x)),
     Row("experts_end.batch_s", [1, 2, 3], lambda x: chained(batch_s=x)),
@@ -193,6 +220,33 @@ ROWS = (
     Row("matching.demand", DEMAND, lambda x: count_of("matching", x)),
     Row("index.demand", DEMAND, lambda x: count_of("index", x)),
     Row("topologies.demand", DEMAND, lambda x: count_of("topologies", x)),
+    Row("check_legal.count", RING, lambda x: policies.check_legal("mine", x, 6) or 0.0, "count", traced=False),
+    Row("check_legal.degree", 6, lambda x: policies.check_legal("mine", RING, x) or 0.0, traced=False),
+    Row(
+        "Plan.shares",
+        SHARES,
+        lambda x: all_to_all_time(REGION, Plan(Circuits(RING), x), DEMAND, routing="relay"),
+        "real",
+    ),
+    Row("Network.without.failed", [0], lambda x: ARC.without(x).capacity, "index", traced=False),
+    Row("Network.pooled.pool", [0, 1], lambda x: pooled(x, [0, 1]), "index", traced=False),
+    Row("Network.pooled.node", [0, 1], lambda x: pooled([0, 1], x), "index", traced=False),
+    Row("Cluster.host.server", [0, 1], lambda x: TREE.host(x, 3), "index", traced=False),
+    Row("Cluster.host.nic", [0, 1], lambda x: TREE.host(1, x), "index", traced=False),
+    Row(
+        "Cluster.with_circuits.regions Cluster.regions",
+        OPTICS.regions,
+        lambda x: OPTICS.with_circuits(x).gpus,
+        "index",
+        traced=False,
+    ),
+    Row("RankLayout.index.rank", [0, 1], lambda x: JOB.layout.index(x), "index", traced=False),
+    Row("Tokens.count", SELECTED, lambda x: Tokens(x, "drawn").scaled_to(JOB).count, traced=False),
+    Row("Tokens.before", SELECTED[0], lambda x: Tokens(SELECTED, "drawn", before=x).before, traced=False),
+    Row("Flows.after", [[0, 1]], lambda x: flows(after=x), "index", traced=False),
+    *(Row(f"Flows.{name}", [0, 1], lambda x, name=name: flows(**{name: x}), "label", traced=False) for name in LABELS),
+    Row("Flows.start", [1, 2], lambda x: flows(start=x), "real", traced=False),
+    *(Row(f"Flows.{name}", [1, 2], lambda x, name=name: flows(**{name: x}), traced=False) for name in FLOATS_OF_FLOWS),
 )
 SLOW = (
     *(
@@ -259,7 +313,7 @@ def as_users_have_it():
 
 def check(row):
     good = np.asarray(row.good)
-    want = result(row.call, good if row.kind == "index" else good.astype(float))
+    want = result(row.call, good if row.kind in ("index", "label") else good.astype(float))
     assert want is not REFUSED
     assert not no_number(want) or row.kind == "index"
     off_jit(row, good, want)
@@ -281,11 +335,11 @@ def off_jit(row, good, want):
         for value in (large, large.astype(np.uint64), large.tolist()):
             assert expected is REFUSED or right(result(row.call, value), expected), value
         assert no_number(result(row.call, -good.astype(float)))
-    if row.kind != "index":
+    if row.kind not in ("index", "label"):
         assert no_number(result(row.call, np.where(some, np.nan, good)))
-    else:
-        assert result(row.call, good + 1000) is REFUSED
-    if row.kind in ("index", "count"):
+    if row.kind == "index":
+        assert result(row.call, good + 10**6) is REFUSED
+    if row.kind in ("index", "label", "count"):
         assert result(row.call, good.astype(np.int64) + 2**32) is REFUSED
 
 
@@ -294,7 +348,7 @@ def on_jit(row, good, want):
     for kind in ("int32",) if row.kind == "index" else ("int16", "int32", "float32"):
         assert right(result(call, good.astype(kind)), want), kind
     if row.kind == "index":
-        assert no_number(result(call, good.astype(np.int32) + 1000))
+        assert no_number(result(call, good.astype(np.int32) + 10**6))
         return
     assert no_number(result(call, np.where(good > 0, np.nan, good).astype(np.float32)))
     assert result(call, good.astype(np.complex64)) is REFUSED
@@ -324,3 +378,40 @@ def test_large_demands_take_their_seconds():
     slow = FlowProblem(np.array([10**9]), [[0]])
     assert completion_times(slow, np.array([3 * 10**9])).finish[0] == 3
     assert completion_times(FlowProblem(np.array([5 * 10**9]), [[0]]), [10**10]).finish[0] == 2
+
+
+# What takes no arrays of numbers: settings of one number, files, results that the package makes. `evaluate` checks its
+# cases itself (tests/simulation/test_batch.py); `exchanges` and `iterate` take what others of this table make.
+WITHOUT = """
+Architecture Arrivals Case Completion Drift Ends Evaluation Fabric First Gpu GroupedQuery InputError Iteration Knobs
+Latent Outcome Prices Rates Recording Resolved Results Room Rules Scenario Scoreboard Span Training Transport
+Workload authors block_seconds calibrate cases cluster cluster_cost cost_table degraded evaluate evaluate_policies
+example_timeline exchanges from_knobs fullest_stage generated get get_gpu get_transport grid iterate iteration_bytes
+iteration_of joint links_of load max_min_rates measured memory_of micro_batches_for open_trace place placed
+placement_policy pp_bytes predicted rates_of read_graph recorded region_bytes relayed resolve rows_of sampler save
+save_tokens scoreboard sent_tokens share_table simulate stacked staged_time train training_flows valiant
+workload_knobs
+"""
+# arguments of the others that are no arrays of numbers
+PLAIN = """
+acks ahead all_stop by_expert change chunks circuits cluster count delay_s directed dp dtype engine ep experts first
+first_free goodput gpus gpus_per_server history hit how kernel key kind label labels latency link link_delay_s links
+mesh name names network nic nic_gbps nic_use node nodes nvswitch_gigabytes_per_s of order other own_ports params
+parts phases plan policies pp previous problem pxn rails ranks_per_server reached region relay_efficiency rounds
+routes routing rule schedule seconds seed servers slots source stages start state steps switches tp tree which
+workload
+"""
+
+
+def test_every_public_array_has_a_row():
+    covered, lacking = {name for row in (*ROWS, *SLOW) for name in row.names.split()}, []
+    line = re.compile(rf"name mfabric_jax\.(?:{PACKAGES})\.([A-Za-z_.]+): (?:class)?\((.*)\)")
+    names = [found.groups() for found in map(line.fullmatch, SURFACE.read_text().splitlines()) if found]
+    assert len(names) > 200
+    for name, arguments in names:
+        if name.partition(".")[0] in WITHOUT.split():
+            continue
+        for argument in re.findall(r"(?:^|, )\*{0,2}([a-z][A-Za-z_0-9]*)", re.sub(r"=\([^)]*\)", "", arguments)):
+            if f"{name}.{argument}" not in covered and argument not in PLAIN.split():
+                lacking.append(f"{name}.{argument}")
+    assert not lacking, f"no row for {', '.join(sorted(set(lacking)))}"

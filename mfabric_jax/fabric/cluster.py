@@ -129,7 +129,7 @@ class Cluster:
 
     def at_gpu(self, nic: np.ndarray, first: int) -> np.ndarray:
         """GPU (within its server) of NIC `nic`, whose kind starts at GPU `first`."""
-        return (first + nic) % self.gpus_per_server
+        return (first + host_indices("nic", nic, 0, MOST_WHOLE)) % self.gpus_per_server
 
     @property
     def first_electrical_gpu(self) -> int:
@@ -138,6 +138,7 @@ class Cluster:
 
     def host(self, server: np.ndarray, nic: np.ndarray) -> np.ndarray:
         """Tree port of NIC `nic` of a server."""
+        server, nic = host_indices("server", server, 0, self.servers - 1), host_indices("nic", nic, 0, self.nics - 1)
         if not self.rails:
             return server * self.nics + nic
         if self.nic_tree.parts > 1:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices, real_numbers
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Network:
 
     def without(self, failed: np.ndarray) -> "Network":
         """The network with capacity 0 on failed links (indices, or a mask)."""
-        capacity, failed = self.capacity.copy(), np.asarray(failed)
+        capacity, failed = self.capacity.copy(), np.asarray(real_numbers("failed", failed))
         if failed.dtype != bool or failed.shape != capacity.shape:
             failed = host_indices("failed", failed, 0, len(capacity) - 1)
         capacity[failed] = 0
@@ -79,6 +79,8 @@ class Network:
     def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
         """Merge parallel links; `pool` [L] and `node` [N]: index of the merged link and node."""
         count = sum(n for _, n in links)
+        pool = host_indices("pool", pool, 0, count - 1)
+        node = host_indices("node", node, 0, sum(n for _, n in nodes) - 1)
         ends = np.zeros((2, count), self.tail.dtype)
         ends[:, pool] = node[np.stack([self.tail, self.head])]
         capacity = np.bincount(pool, self.capacity, minlength=count)

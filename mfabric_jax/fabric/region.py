@@ -207,7 +207,8 @@ class Circuits(eqx.Module):
         return ~self._broken_rules(degree)[1].any()
 
     def _broken_rules(self, degree: ArrayLike) -> tuple[list[str], Bool[Array, "N"]]:
-        rules = _broken(self.count, jnp.asarray(degree, self.count.dtype))
+        degree = counts("degree", degree)
+        rules = _broken(self.count, jnp.where(degree >= 0, degree, -1).astype(self.count.dtype))
         return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
 
 

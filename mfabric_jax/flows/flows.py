@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import MOST_WHOLE, InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse
 
 USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # defaults
 COLUMNS = ("src", "dst", "size", *USUAL, "cap")
@@ -43,9 +44,16 @@ class Flows:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):
+        for name in COLUMNS:
+            object.__setattr__(self, name, np.asarray(real_numbers(name, getattr(self, name))))
         for name, shape in {one.name: np.shape(getattr(self, one.name)) for one in fields(self)[:-2]}.items():
             if shape != (self.flows,):
                 raise InputError(f"{name} must have the shape [{self.flows}], got {shape}.")
+        for name in ("src", "dst", "message", "task"):
+            host_indices(name, getattr(self, name), -1, MOST_WHOLE)
+        for name in ("size", "start", "lag", "latency", "weight", "cap"):
+            rule = NO_NAN if name == "start" else FROM_0_TO_INFINITY
+            refuse(name, getattr(self, name), rule)
         checked_after(self.after, self.flows)
 
     @property

@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.routing import Plan
 
 TRIES = 2  # demands; the second call gets the plan of the first as `previous`
@@ -78,16 +80,19 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
         previous = plan
 
 
-def check_legal(name: str, count: np.ndarray, degree: int | np.ndarray) -> None:
+def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
     """`InputError` that names the rule which circuits [... S S] break. `degree`: one number for all servers, or [S]."""
+    count, degree = host_floats("count", count), host_floats("degree", degree, NOT_NEGATIVE)
+    if count.ndim < 2 or count.shape[-1] != count.shape[-2]:
+        raise InputError(f"count must be [... S S], circuits from server to server, got {list(count.shape)}.")
     used = count.sum(axis=-1)
-    most = degree if np.ndim(degree) == 0 else " ".join(str(nics) for nics in np.asarray(degree))
+    most = " ".join(f"{nics:g}" for nics in np.atleast_1d(degree))
     rules = {
         "whole numbers": np.isfinite(count).all() and (count == np.round(count)).all(),
         "not negative": (count >= 0).all(),
         "symmetric (a circuit joins two servers both ways)": (count == np.swapaxes(count, -1, -2)).all(),
         "zero on the diagonal": (np.diagonal(count, axis1=-2, axis2=-1) == 0).all(),
-        f"at most {most} at a server (region.optical_degree), got {used.max()}": (used <= degree).all(),
+        f"at most {most} at a server (region.optical_degree), got {used.max():g}": (used <= degree).all(),
     }
     for rule, kept in rules.items():
         if not kept:

@@ -81,7 +81,7 @@ def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array,
     if routing == "relay":
         rate, port = circuit_rates(region, circuits, demand), _port(region, demand)
         finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
-        active, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
+        active, on_eps = ~(shares[..., :-1] <= 0).all(2), ~(shares[..., -1] <= 0)  # NaN counts
         optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (active, on_eps))
         return optical, electrical
     pairs, electrical = _without_relay(region, circuits, demand, routing)

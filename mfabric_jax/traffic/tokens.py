@@ -61,7 +61,8 @@ class Tokens:
         if not float(count.max()) * count.size <= MOST:
             raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
         if self.before is not None:
-            refuse("before", np.asarray(real_numbers("before", self.before)), NOT_NEGATIVE)
+            object.__setattr__(self, "before", np.asarray(real_numbers("before", self.before)))
+            refuse("before", self.before, NOT_NEGATIVE)
         if self.slots is not None:
             host_indices("slots", self.slots, 0, MOST_WHOLE)
 
