@@ -1,6 +1,7 @@
 """Checks of user input. Each returns its value or raises an `InputError` that names field, value and what is allowed.
 
-Tracers pass unchecked. The field's name selects its range: beyond it memory is too small, or results are 0 or infinite.
+Of traced values the kind alone is checked. The field's name selects its range: beyond it memory is too small, or
+results are 0 or infinite.
 """
 
 import difflib
@@ -140,6 +141,8 @@ def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str
         if not rule(array).all():
             raise InputError(f"{field} must be {words}, got {_plain(value)}.")
         _check_sizes(field, value, array)
+    elif getattr(value, "dtype", None) is not None and value.dtype.kind == "c":  # type: ignore[attr-defined]
+        raise InputError(f"{field} must be a number, got {value.dtype}.")  # type: ignore[attr-defined]
     return value
 
 

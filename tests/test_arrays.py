@@ -135,14 +135,10 @@ ROWS = (
     Row("FlowProblem.weight", [1, 3], lambda x: rates(weight=x)),
     Row("FlowProblem.cap", [20, 90], lambda x: rates(cap=x)),
     Row("completion_times.size", [100, 30], lambda x: ends(size=x)),
-    Row("completion_times.start", [1, 3], lambda x: ends(start=x), "real"),
     Row("completion_times.after", [[0, 1]], lambda x: ends(after=x), "index", traced=False),
-    Row("completion_times.lag", [1, 3], lambda x: ends(lag=x)),
     Row("star_completion.size", DEMAND, lambda x: star(size=x)),
     Row("star_completion.up star_rates.up", [1, 2, 3, 4], lambda x: star(up=x)),
-    Row("star_completion.down star_rates.down", [1, 2, 3, 4], lambda x: star(down=x)),
     Row("star_completion.group_up star_rates.group_up", [1, 3], lambda x: star(group_up=x, group_down=[9.0, 9.0])),
-    Row("star_completion.group_down star_rates.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
     Row("star_rates.flows", DEMAND, lambda x: star(star_rates, flows=x)),
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x)),
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x, routing="split")),
@@ -150,11 +146,9 @@ ROWS = (
     Row("Circuits.checked.degree", 6, lambda x: Circuits(RING).checked(x).count, "count"),
     Row("Circuits.is_legal.degree", 6, lambda x: jnp.where(Circuits(RING).is_legal(x), 1.0, jnp.nan), "count"),
     Row("degree_bound.demand", DEMAND, lambda x: degree_bound(REGION, x)),
-    Row("fluid_lower_bound.demand", DEMAND, lambda x: fluid_lower_bound(REGION, Circuits(RING), x)),
     Row("relay_shares.demand", DEMAND, lambda x: relay_shares(REGION, Circuits(RING), x, steps=0)),
     Row("arrivals.demand", DEMAND, lambda x: arrivals(REGION, SCHEDULE, x).time),
     Row("equal_parts.first_s", 3, lambda x: equal_parts(x, 1.0, np.ones(4), 2).time),
-    Row("equal_parts.second_s", 3, lambda x: equal_parts(1.0, x, np.ones(4), 2).circuit_s),
     Row("equal_parts.received", [1, 2, 3, 4], lambda x: equal_parts(1.0, 1.0, x, 2).bytes),
     Row("cluster_routes.src", [0, 1], lambda x: cluster_routes(TREE, x, [8, 9]).hops, "index", traced=False),
     Row("cluster_routes.dst", [8, 9], lambda x: cluster_routes(TREE, [0, 1], x).hops, "index", traced=False),
@@ -180,7 +174,6 @@ ROWS = (
         lambda x: schedule_time(REGION, Schedule(x, [1e-3]), DEMAND),
         "count",
     ),
-    Row("Schedule.seconds", [1, 2], lambda x: schedule_time(REGION, Schedule(SCHEDULE.configurations, x), DEMAND)),
     Row(
         "Schedule.switch",
         [0, 0],
@@ -190,36 +183,25 @@ ROWS = (
     Row("schedule_time.demand", DEMAND, lambda x: schedule_time(REGION, SCHEDULE, x)),
     Row("lower_bound.demand", DEMAND, lambda x: lower_bound(x, REGION)),
     Row("get().demand", DEMAND, lambda x: scheduler("rotor")(x, REGION).seconds, traced=False),
-    Row("schedules.demands", DEMAND[None], lambda x: schedules(x, REGION).seconds, traced=False),
     Row("valiant.demand", DEMAND, lambda x: [stage.demand for stage in valiant(x, REGION)], traced=False),
     Row("rank_bytes.tokens", TOKENS, lambda x: rank_bytes(x, 2.0)),
     Row("rank_bytes.bytes_per_selection", 3, lambda x: rank_bytes(TOKENS, x)),
     Row("dispatched_bytes.sent", TOKENS, lambda x: dispatched_bytes(JOB, x)),
     Row("server_bytes.demand", DEMAND, lambda x: server_bytes(x, 2)),
     Row("likely_demands.forecast", DEMAND, lambda x: likely_demands(jax.random.key(0), x, 0.1, 2)),
-    Row("likely_demands.sigma", 1, lambda x: likely_demands(jax.random.key(0), DEMAND, x, 2)),
-    Row("best_trajectory.demands", np.stack([DEMAND] * 2), lambda x: best(demands=x)),
     Row("best_trajectory.candidates", np.stack([RING, OTHERS]), lambda x: best(candidates=x), "count"),
-    Row("best_trajectory.hidden_s", 1, lambda x: best(hidden_s=x)),
     Row("best_trajectory.each_s", 1, lambda x: best(each_s=x)),
     Row("Recorded.demands", np.stack([DEMAND] * 2), lambda x: Recorded(x).demands),
     Row("RegionEnv.step.action RegionEnv.step_env.action", OTHERS, reward, "real"),
     Row("experts_end.arrival", np.ones((2, 3)), lambda x: chained(arrival=x)),
     Row("experts_end.tokens", np.ones((2, 3)), lambda x: chained(tokens=x)),
-    Row("experts_end.batch_s", [1, 2, 3], lambda x: chained(batch_s=x)),
     Row("experts_end.token_s", 2, lambda x: chained(token_s=x)),
     Row("block_ends.bytes_per_token", 2, lambda x: parts(bytes_per_token=x).combine_s),
-    Row("block_ends.batch_s", 2, lambda x: parts(batch_s=x).combine_s),
-    Row("block_ends.token_s", 2, lambda x: parts(token_s=x).combine_s),
     Row("rounded.scores", DEMAND, lambda x: policies.rounded(x, REGION), "real"),
-    Row("rounded.demand", DEMAND, lambda x: policies.rounded(OTHERS, REGION, demand=x)),
     Row("exact_circuits.demand", DEMAND, lambda x: policies.exact_circuits(REGION, x)[1], traced=False),
     Row("greedy.demand", DEMAND, lambda x: count_of("greedy", x)),
-    Row("static.mean", DEMAND, lambda x: policies.get("static", mean=x)(None, REGION).circuits.count),
     Row("topoopt.demand", DEMAND, lambda x: count_of("topoopt", x)),
-    Row("matching.demand", DEMAND, lambda x: count_of("matching", x)),
     Row("index.demand", DEMAND, lambda x: count_of("index", x)),
-    Row("topologies.demand", DEMAND, lambda x: count_of("topologies", x)),
     Row("check_legal.count", RING, lambda x: policies.check_legal("mine", x, 6) or 0.0, "count", traced=False),
     Row("check_legal.degree", 6, lambda x: policies.check_legal("mine", RING, x) or 0.0, traced=False),
     Row(
@@ -249,6 +231,24 @@ ROWS = (
     *(Row(f"Flows.{name}", [1, 2], lambda x, name=name: flows(**{name: x}), traced=False) for name in FLOATS_OF_FLOWS),
 )
 SLOW = (
+    Row("completion_times.start", [1, 3], lambda x: ends(start=x), "real"),
+    Row("completion_times.lag", [1, 3], lambda x: ends(lag=x)),
+    Row("star_completion.down star_rates.down", [1, 2, 3, 4], lambda x: star(down=x)),
+    Row("star_completion.group_down star_rates.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
+    Row("fluid_lower_bound.demand", DEMAND, lambda x: fluid_lower_bound(REGION, Circuits(RING), x)),
+    Row("equal_parts.second_s", 3, lambda x: equal_parts(1.0, x, np.ones(4), 2).circuit_s),
+    Row("Schedule.seconds", [1, 2], lambda x: schedule_time(REGION, Schedule(SCHEDULE.configurations, x), DEMAND)),
+    Row("schedules.demands", DEMAND[None], lambda x: schedules(x, REGION).seconds, traced=False),
+    Row("likely_demands.sigma", 1, lambda x: likely_demands(jax.random.key(0), DEMAND, x, 2)),
+    Row("best_trajectory.demands", np.stack([DEMAND] * 2), lambda x: best(demands=x)),
+    Row("best_trajectory.hidden_s", 1, lambda x: best(hidden_s=x)),
+    Row("experts_end.batch_s", [1, 2, 3], lambda x: chained(batch_s=x)),
+    Row("block_ends.batch_s", 2, lambda x: parts(batch_s=x).combine_s),
+    Row("block_ends.token_s", 2, lambda x: parts(token_s=x).combine_s),
+    Row("rounded.demand", DEMAND, lambda x: policies.rounded(OTHERS, REGION, demand=x)),
+    Row("static.mean", DEMAND, lambda x: policies.get("static", mean=x)(None, REGION).circuits.count),
+    Row("matching.demand", DEMAND, lambda x: count_of("matching", x)),
+    Row("topologies.demand", DEMAND, lambda x: count_of("topologies", x)),
     *(
         Row(f"{name}.demand", DEMAND, lambda x, name=name: count_of(name, x))
         for name in ("exact", "learned", "untrained")
@@ -340,12 +340,14 @@ def off_jit(row, good, want):
     if row.kind == "index":
         assert result(row.call, good + 10**6) is REFUSED
     if row.kind in ("index", "label", "count"):
-        assert result(row.call, good.astype(np.int64) + 2**32) is REFUSED
+        beyond = good.astype(np.int64) + 2**32  # 32 bits would hold what is good
+        got = result(row.call, beyond)
+        assert got is REFUSED or (row.kind == "count" and right(got, result(row.call, beyond.astype(float))))
 
 
 def on_jit(row, good, want):
     call = jax.jit(row.call)
-    for kind in ("int32",) if row.kind == "index" else ("int16", "int32", "float32"):
+    for kind in ("int32",) if row.kind == "index" else ("int32", "float32"):
         assert right(result(call, good.astype(kind)), want), kind
     if row.kind == "index":
         assert no_number(result(call, good.astype(np.int32) + 10**6))
@@ -354,7 +356,8 @@ def on_jit(row, good, want):
     assert result(call, good.astype(np.complex64)) is REFUSED
     if row.kind == "amount":
         large = good.astype(np.int64) * LARGE
-        assert right(result(call, large), result(row.call, large.astype(float)))
+        expected = result(row.call, large.astype(float))
+        assert expected is REFUSED or right(result(call, large), expected)
         assert no_number(result(call, -good.astype(np.float32)))
 
 
