@@ -92,11 +92,10 @@ def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
 
 def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     """Solve outside any JAX program: nothing to trace or compile."""
-    known = jax.tree.map(np.asarray, (problem, size, start, lag))
-    problem, size, start, lag = known
+    problem, size, start, lag = jax.tree.map(np.asarray, (problem, size, start, lag))
     nonfinite = bool(is_ill_posed(problem, size, start, lag))
-    given = _nothing_to_do(True, *known) if nonfinite else known
-    begin, finish, holder, events = host_times.times_now(*given, order)
+    problem, size = _nothing_to_do(problem, size) if nonfinite else (problem, size)
+    begin, finish, holder, events = host_times.times_now(problem, size, start, lag, order)
     if nonfinite:
         begin, finish = np.full_like(begin, np.nan), np.full_like(finish, np.nan)
     outcome = Outcome.starved if np.isinf(finish).any() else Outcome.solved
@@ -107,15 +106,17 @@ def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completio
 @jax.jit
 def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
     nonfinite = is_ill_posed(problem, size, start, lag)
-    begin, finish, holder, events = host_times.times(*_nothing_to_do(nonfinite, problem, size, start, lag), order)
+    problem, size = jax.tree.map(
+        lambda nothing, own: jnp.where(nonfinite, nothing, own), _nothing_to_do(problem, size), (problem, size)
+    )
+    begin, finish, holder, events = host_times.times(problem, size, start, lag, order)
     return _completion((begin, finish), holder, events, nonfinite, jnp.asarray(False))
 
 
-def _nothing_to_do(where, problem: FlowProblem, size, start, lag):
-    """Flows without bytes or links where the problem is ill posed, so that the host indexes nothing by wrong hops."""
-    xp = array_module(problem)
-    calm = eqx.tree_at(lambda one: one.hops, problem, xp.where(where, -1, problem.hops))
-    return calm, xp.where(where, 0, size), start, lag
+def _nothing_to_do(problem: FlowProblem, size):
+    """Flows without bytes or links, in the place of an ill-posed problem: the host indexes nothing by wrong hops."""
+    xp = array_module(problem, size)
+    return eqx.tree_at(lambda one: one.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
 
 
 @jax.jit

@@ -52,15 +52,15 @@ class FlowProblem(eqx.Module):
         self.capacity = floats("capacity", capacity, NAN_OR_NOT_NEGATIVE, wait=True)
         if self.capacity.ndim != 1:
             raise InputError(f"capacity must have the shape [L], got {list(self.capacity.shape)}.")
-        hops = whole_numbers("hops", hops)
-        if len(shape := hops.shape) != 2:
+        table = whole_numbers("hops", hops)
+        if len(shape := table.shape) != 2:
             raise InputError(f"hops must be integers [F H], got the shape {list(shape)}.")
-        self.hops = indices("hops", hops, -1, self.capacity.size - 1, wait=True)
+        self.hops = indices("hops", table, -1, self.capacity.size - 1, wait=True)
         dtype, flows = self.capacity.dtype, shape[:1]
         self.share = of_shape("share", share, dtype, shape)
         self.weight = of_shape("weight", weight, dtype, flows, NAN_OR_NOT_NEGATIVE)
         self.cap = of_shape("cap", cap, dtype, flows, NAN_OR_NOT_NEGATIVE)
-        _check_rows(hops, share)
+        _check_rows(table, share)
 
 
 def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: Rule | None = None) -> Array:
