@@ -262,7 +262,10 @@ USELESS = [
         "--set serving.split.micro_batches=2",
         "split.micro_batches is read only with serving.split.attention_gpus",
     ),
-    ("--set serving.eplb=false", "serving.eplb is read only where serving.experts is not balanced, got False."),
+    (
+        "--set serving.eplb=false --set serving.redundant_experts=0",
+        "serving.eplb is read only where serving.experts is not balanced or experts have copies, got False.",
+    ),
     ("--trace t.npy", "traffic.trace.path is read only with --set serving.experts=trace, got 't.npy'."),
     ("--set traffic.source=generated", "traffic.source is read only where serving.experts says so, got "),
     ("--set traffic.drawn=2", "traffic.drawn is not read by serve; leave it out."),
