@@ -1,9 +1,9 @@
 """Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each rule of sending.
 
 An expert in c slots gets 1/c of its selections in each, so GPUs are uneven where some experts have more copies than
-others, however even experts are. How many different GPUs or servers a token's experts lie on follows from how often each
+others, even if all experts are taken equally often. How many GPUs or servers a token reaches follows from how often each
 expert is taken (`traffic.dispatch`: a token's experts are drawn without replacement from as few groups as its gate
-allows), and from the slots that hold it. Letters: L layers, N GPUs of the group, E experts, P slots.
+allows) and from the slots that hold it. Letters: L layers, N GPUs of the group, E experts, P slots.
 """
 
 import dataclasses
@@ -22,8 +22,10 @@ from mfabric_jax.workload.models import Architecture
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Load:
-    """By layer: `selected` [L E] probability that a token goes to each expert, `expert` [L P] in each slot; `slots` of a
-    GPU; a token takes `top_k` experts within `limit`."""
+    """By layer: `selected` [L E] probability that a token goes to each expert, `expert` [L P] in each slot.
+
+    - `slots` of a GPU; a token takes `top_k` experts within `limit`.
+    """
 
     selected: Float[np.ndarray, "L E"]
     expert: Int[np.ndarray, "L P"]

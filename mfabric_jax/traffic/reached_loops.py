@@ -1,4 +1,5 @@
-"""The loops of `dispatch.chances` and `dispatch.reached`: compiled by numba; rows run side by side in the lanes of vector registers.
+"""The loops of `dispatch.chances` and `dispatch.reached`: compiled by numba; rows run side by side in the lanes of
+vector registers.
 
 The chance of a set of experts is a polynomial in the chances of each alone. Products from the first expert (group) on,
 and derivatives of all that follows, give how often every expert is taken without a division.

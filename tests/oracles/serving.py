@@ -16,7 +16,7 @@ def allowed(experts, k, groups=1, most=1):
 
 
 def taken_by(weight, sets):
-    """[probability of each set], as likely as the product of its experts' weights, and [how often an expert is taken]"""
+    """[probability of each set], in proportion to the product of its experts' weights; [how often an expert is taken]"""
     product = [math.prod(weight[i] for i in s) for s in sets]
     whole, taken = sum(product), [0.0] * len(weight)
     for s, p in zip(sets, product, strict=True):

@@ -147,8 +147,8 @@ def test_slots_are_as_few_as_fill_gpus_or_as_many_as_are_asked():
 
 
 def test_copies_stay_in_the_groups_of_their_gate_where_servers_divide_them():
-    """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts. A token's 8 experts lie in 4 of 8 groups at most, of
-    which each server holds 2 with all their copies: as many servers are reached as without copies."""
+    """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts. A token's 8 experts lie in 4 of 8 groups at most;
+    each server holds 2 groups with all their copies: as many servers are reached as without copies."""
     alone = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=4), 4).sum()
     assert alone == pytest.approx(reached_groups(loaded(DEEPSEEK_V3, 32, 8, None, domains=4), 4).sum(), rel=1e-12)
     assert alone == pytest.approx(sum(evenly_reached(256, 8, 4, GroupLimit(8, 4))), rel=1e-12)
