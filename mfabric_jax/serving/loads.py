@@ -1,8 +1,8 @@
 """Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each rule of sending.
 
 An expert in c slots gets 1/c of its selections in each, so GPUs are uneven where some experts have more copies than
-others, even if all experts are taken equally often. How many GPUs or servers a token reaches follows from how often each
-expert is taken (`traffic.dispatch`: a token's experts are drawn without replacement from as few groups as its gate
+others, even if all experts are taken equally often. How many GPUs or servers a token reaches follows from how often
+each expert is taken (`traffic.dispatch`: a token's experts are drawn without replacement from as few groups as its gate
 allows) and from the slots that hold it. Letters: L layers, N GPUs of the group, E experts, P slots.
 """
 

@@ -16,7 +16,7 @@ def allowed(experts, k, groups=1, most=1):
 
 
 def taken_by(weight, sets):
-    """[probability of each set], in proportion to the product of its experts' weights; [how often an expert is taken]"""
+    """[probability of each set], proportional to the product of its experts' weights; [how often an expert is taken]"""
     product = [math.prod(weight[i] for i in s) for s in sets]
     whole, taken = sum(product), [0.0] * len(weight)
     for s, p in zip(sets, product, strict=True):
@@ -289,7 +289,8 @@ def decode(model, gpu, load, network, batch, context, drafts=(0, 0.0), overlap=T
     hidden = moe * max(2 * c, 2 * x, c + x) + 2 * dense * half[5] + 2 * half[6] + host_s
     serial = moe * sum(whole[:5]) + dense * whole[5] + whole[6] + host_s
     one = layer(requests, requests)
-    extra = drafts[0] * (sum(one[:5]) + one[6])
+    joined = product_s(gpu, gpu["products"], requests, 2 * model["hidden"], model["hidden"], model["weight_bytes"])
+    extra = drafts[0] * (sum(one[:5]) + one[6] + joined)
     names = "attention_s", "experts_s", "beside_s", "dispatch_s", "combine_s"
     found = dict(zip(names, half if overlap else whole, strict=False))
     step = hidden if overlap else serial

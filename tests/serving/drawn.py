@@ -116,7 +116,7 @@ def drawn(seed):
     architecture = get_model(name, facts).architecture
     group = group_of(case, gpus)
     load = loaded(architecture, gpus, slots, shares, domains=group.domains)
-    model = Model(architecture, load, 1, weights, cache)
+    model = Model(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
     pool = Pool(model, group, family, crossing_of(group, family, load), sent, combined)
     deployed = dataclasses.replace(deployment(case), decode=pool)
     return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, (groups, most))
