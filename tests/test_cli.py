@@ -153,8 +153,14 @@ def test_traffic(capsys):
     for kind in ("TP", "EP", "PP", "DP"):
         assert f"\n{kind} " in output.out
     assert "arXiv 2501.03905" in output.out
+    assert status("traffic", "--model", "deepseek-v3") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "B parameters" in line)
+    assert line.startswith("671.03 B parameters, 37.55 B of them active, 35.7 B without embedding and head; ")
+    assert line.endswith("blocks that predict further tokens (job.mtp) have 11.61 B more, trained here")
     assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
-    assert "\nA region is two servers, one pair: every policy " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "further tokens" not in said
+    assert "\nA region is two servers, one pair: every policy " in said
 
 
 def test_traffic_writes_what_ranks_send_and_what_a_byte_costs(tmp_path, capsys):

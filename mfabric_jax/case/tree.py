@@ -170,7 +170,7 @@ class OneFOneB(Alternative, frozen=True, tag="1f1b"):
 class Interleaved(Alternative, frozen=True, tag="interleaved"):
     """1F1B over several chunks of blocks on a stage."""
 
-    chunks: Annotated[Count, doc("Chunks of blocks on a stage.")] = 2
+    chunks: Annotated[Count | None, doc("Chunks of blocks on a stage (open: the recipe's, else 2).")] = None
 
 
 class GPipe(Alternative, frozen=True, tag="gpipe"):

@@ -60,6 +60,23 @@ def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}); failures.gpu_remedy chooses."
 
 
+def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterator[str]:
+    """Warnings of switches whose reconfigurations take most of an iteration, of the worst row of each model and fabric;
+    `changes`: when circuits change, by fabric."""
+    from mfabric_jax.report.noticed import slow_switch_words
+
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    for row in rows:
+        for state, before, time in (("", "healthy_", "healthy_s"), (f" with {row['failure']} broken", "", "failed_s")):
+            turning, bubble = (row[f"{before}{name}"] for name in ("reconfig_s", "bubble_s"))
+            what, seconds = f"{row['model']}{state}", (turning, row[time], bubble)
+            words = slow_switch_words(row["fabric"], what, *seconds, changes[row["fabric"]])
+            place = row["model"], row["fabric"]
+            if words is not None and turning > worst.get(place, (0.0, ""))[0]:
+                worst[place] = turning, words
+    yield from (words for _, words in worst.values())
+
+
 def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]) -> str:
     """Columns that hold something."""
     from mfabric_jax import report
@@ -102,6 +119,8 @@ def run(cases: Cases, options: Options) -> None:
         print("\n" + _table(rows, ["model", "fabric", *uses, "failure"], LOST))
     shared.print_lines(lost_months(rows, HOURS_A_MONTH))
     shared.print_lines(remedies(rows))
+    changes = {one.case.network.fabric: shared.changes_of(one.case) for one in every}
+    shared.print_lines(slow_switches(rows, changes))
     for row in rows:
         if row.get("faster_by"):
             print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")

@@ -83,7 +83,13 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return row | each | calls | {"band": f"{low:.3g} to {high:.3g}", "overlap": "yes" if row["overlap"] else "no"}
 
 
+def _uneven(row: dict[str, Any]) -> bool:
+    """Whether GPUs may take unequally much: by how often experts are taken, or as some have more copies than others."""
+    return row["expert_load"] != "balanced" or max(row[name] for name in UNEVEN) > 1 + ROUNDING
+
+
 UNEVEN = {"rank_load_over_mean": "busiest/mean", "rank_load_over_mean_in_order": "in order"}
+ROUNDING = 1e-9
 SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
 LOAD = {  # titles of what requests see, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]"},
@@ -121,7 +127,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     titles = {"tpot": "tpot [ms]", "band": "band [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU"}
     titles |= {"usd_per_million_tokens": "$/M, pools full" if arriving else "$/M tokens"}
     titles |= {"kj_per_million_tokens": "kJ/M tokens", "ttft": "ttft [ms]"}
-    titles |= UNEVEN if any(row["expert_load"] != "balanced" for row in rows) else {}
+    titles |= UNEVEN if any(_uneven(row) for row in rows) else {}
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
     columns = [report.Column(name, title, digits=3) for name, title in titles.items()]

@@ -32,6 +32,10 @@ def _limited(case: Case) -> bool:
     return case.serving.tpot_ms is not None or case.serving.load.ttft_ms is not None
 
 
+def _placed(case: Case) -> bool:
+    return case.serving.experts != "balanced" or case.serving.redundant_experts != 0
+
+
 OF_LOAD = "requests", "repeat", "warmup", "prefill_groups", "decode_groups", "keep", "tpot_ms"
 ARRIVE = "where requests arrive (--rate or --arrivals)"
 USES = [  # how settings begin, the cases that read them, and when that is
@@ -40,7 +44,7 @@ USES = [  # how settings begin, the cases that read them, and when that is
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
     ("serving.by", lambda case: _limited(case) or _arrives(case), "with times to keep (--tpot-ms)"),
     ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
-    ("serving.eplb", lambda case: case.serving.experts != "balanced", "where serving.experts is not balanced"),
+    ("serving.eplb", _placed, "where serving.experts is not balanced or experts have copies"),
     ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),
     ("traffic.source", lambda case: case.serving.experts in ("trace", "generated"), "where serving.experts says so"),
     ("traffic.generated", lambda case: case.serving.experts == "generated", "with --set serving.experts=generated"),

@@ -232,6 +232,16 @@ def write_tables(
             write(table(), files[name], {**config, "table": name})
 
 
+def changes_of(case: Case) -> str:
+    """When the circuits of a case change, as `report.noticed.slow_switch_words` has it."""
+    from mfabric_jax import fabric
+    from mfabric_jax.case.policies import NO_SCHEDULE
+
+    if fabric.get(case.network.fabric).phases:
+        return "phases"
+    return "traffic" if case.circuits.schedule == NO_SCHEDULE else "schedule"
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print each of some sentences on a line."""
     for line in lines:

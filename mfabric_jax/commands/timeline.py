@@ -22,6 +22,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
     from mfabric_jax.report import figures
+    from mfabric_jax.report.noticed import slow_switch_words
     from mfabric_jax.simulation import example_timeline
     from mfabric_jax.simulation.results import effective
     from mfabric_jax.simulation.rows import job_columns
@@ -36,7 +37,11 @@ def run(cases: Cases, options: Options) -> None:
     model, columns = resolved.job.model, job_columns(resolved.settings, resolved.job)
     shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
-    shared.print_lines(shared.case_notes(cases))
+    busiest = max(rows, key=lambda row: row["reconfig_s"])
+    seconds = (busiest[name] for name in ("reconfig_s", "iteration_s", "bubble_s"))
+    what = f"{model}, stage {busiest['stage']},"
+    words = slow_switch_words(case.network.fabric, what, *seconds, shared.changes_of(case))
+    shared.print_lines([*([] if words is None else [words]), *shared.case_notes(cases)])
     if options.out is not None:
         shared.tell(report.write_perfetto(segments, options.out, effective(cases)))
     if options.picture is not None:

@@ -25,12 +25,16 @@ class Options:
 
 
 def _size(job: Workload) -> str:
-    """Parameters of the model, in words."""
-    model = job.architecture
+    """Parameters of the model in words, then those of blocks that predict further tokens."""
+    model = dataclasses.replace(job.architecture, blocks=job.architecture.blocks - job.predicted)
     sizes = model.params(), model.params(active=True), model.params(active=True, embedding=False, head=False)
     whole, active, inner = (float(units.to_gigabytes(size)) for size in sizes)
     words = "" if model.vocab else " (vocab is not known: without embeddings)"
-    return f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
+    said = f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
+    if not model.next_tokens:
+        return said
+    more, trained = float(units.to_gigabytes(model.prediction_params)), "" if job.predicted else "not "
+    return f"{said}; blocks that predict further tokens (job.mtp) have {more:.4g} B more, {trained}trained here"
 
 
 def run(cases: Cases, options: Options) -> None:

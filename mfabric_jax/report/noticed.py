@@ -149,6 +149,41 @@ def _small(rows: Rows) -> Iterator[str]:
             yield remark
 
 
+KEPT = "--set circuits.turn=span --set circuits.span.length=run"
+ADVICE = {  # on a switch that is too slow, by when its circuits change
+    "traffic": f"it is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one.",
+    "schedule": (
+        "it is too slow for circuits that change during an all-to-all; choose them once "
+        f"(--set circuits.schedule=none {KEPT}) or take a faster one."
+    ),
+    "phases": (
+        "it reconfigures between phases of communication, whatever is set; take a faster one, or a fabric whose links "
+        "stay."
+    ),
+}
+
+
+def slow_switch_words(where: str, what: str, turning: float, whole: float, bubble: float, changes: str) -> str | None:
+    """A warning where reconfigurations take most of an iteration [s] beside its bubble, in which other stages wait for
+    them; None where they do not. `changes`: when circuits change, of `ADVICE`."""
+    rest = whole - bubble
+    if not turning > _MOSTLY * rest:
+        return None
+    share = f"{turning / rest:.0%} of an iteration{' beside its bubble' if bubble else ''}"
+    seconds = f"({_seconds(turning)} of {_seconds(rest)} s)"
+    return f"Warning: on {where}, {what} waits for the optical switch for {share} {seconds}: {ADVICE[changes]}"
+
+
+def _changes(row: Row) -> str:
+    if row.get("schedule") not in (None, _LACKING):
+        return "schedule"
+    return "phases" if row.get(SPAN) == _LACKING else "traffic"
+
+
+def _bubble(row: Row) -> float:
+    return usable(row.get("bubble_s")) or 0.0
+
+
 def _where(fabric: Any, ocs: Any) -> str:
     return f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
 
@@ -156,19 +191,17 @@ def _where(fabric: Any, ocs: Any) -> str:
 def _switches(rows: Rows) -> Iterator[str]:
     """Switching that dominates an iteration or is too frequent, and circuits that never change."""
     wanted: list[Row] = [
-        {name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER, SPAN)} for row in rows
+        {name: row.get(name) for name in (*_PLACE, TIME, TURNING, "bubble_s", CHANGES, OVER, SPAN, "schedule")}
+        for row in rows
     ]
     places = grouped(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():
-        worst, where = max(same, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME]), _where(fabric, ocs)
-        turning = usable(worst[TURNING]) or 0
-        if turning > _MOSTLY * worst[TIME]:
-            share = f"{turning / worst[TIME]:.0%} of an iteration ({_seconds(turning)} of {_seconds(worst[TIME])} s)"
-            yield (
-                f"Warning: on {where}, {model} waits for the optical switch for {share}: it is too slow for circuits "
-                "that follow the traffic; keep them (--set circuits.span.length=run) or take a faster one."
-            )
+        where = _where(fabric, ocs)
+        worst = max(same, key=lambda row: (usable(row[TURNING]) or 0) / (row[TIME] - _bubble(row)))
+        seconds = usable(worst[TURNING]) or 0, worst[TIME], _bubble(worst)
+        if words := slow_switch_words(where, model, *seconds, _changes(worst)):
+            yield words
         times = max((usable(row[OVER]) or 0 for row in same), default=0)
         if times > 1:
             yield f"Warning: {where} turns {significant(times, 3)} times as often as it may ({model})."

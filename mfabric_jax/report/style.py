@@ -71,6 +71,7 @@ MOVED = {"placement_s": Look("Experts that move", "#117733")}  # of rows where e
 KINDS = {
     "attention": Look("Attention", "#88CCEE"),
     "experts": Look("Experts", "#44AA99"),
+    "counts": Look("Counts before a dispatch", "#EE99AA"),
     "all-to-all": Look("All-to-all", PARTS["ep_comm_s"].colour),
     "tp": Look("TP communication", PARTS["tp_comm_s"].colour),
     "reconfigure": Look("Reconfiguration", PARTS["reconfig_s"].colour),

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
-from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
+from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, is_chosen, layered, settings, stated
 from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
@@ -37,6 +37,7 @@ GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
 BATCH, SPREAD = EITHER
+FIT = "job.recompute", "fit"  # open: a recipe may state it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,20 +87,14 @@ class _Open:
             self.why[path] = why
 
     def take(self, statement: Statement, why: str) -> None:
-        """Fills open values from a recipe; of alternative settings only where all are open."""
-        before = dict(self.values)
-        for path, value in statement.items():
+        """Fill open values from a recipe: its choices first, then settings of the alternatives that are chosen now. Of
+        settings that exclude each other, fill only where all are open."""
+        before, known = dict(self.values), settings()
+        for path in sorted(statement, key=lambda path: bool(getattr(known[path], "choice", ""))):
             group = next((group for group in EITHER if path in group), (path,))
-            if (path == "job.recompute" and before[path] == "fit") or (
-                all(before.get(one) is None for one in group) and self._chosen(path, statement)
-            ):
-                self.values[path], self.why[path] = value, why
-
-    def _chosen(self, path: str, statement: Statement) -> bool:
-        """Whether the recipe itself chose the alternative of this leaf."""
-        parts = path.split(".")
-        choice = next((c for c in statement if c in self.why and statement[c] == parts[1]), None)
-        return len(parts) < 3 or parts[1] in ("parallel", "batch", "precision") or choice is not None
+            is_open = all(before.get(each) is None for each in group) or (path, before.get(path)) == FIT
+            if is_open and is_chosen(path, self.values):
+                self.values[path], self.why[path] = statement[path], why
 
     @property
     def case(self) -> Case:
@@ -240,7 +235,7 @@ def _recipe(found: _Open, model: Model) -> None:
     if model.set_up:
         word = {name: value for name, value in model.set_up.items() if name == "precision"}
         rest = {name: value for name, value in model.set_up.items() if name != "precision"}
-        found.take(stated({"job": word}) | stated({"job": rest}), f"file of {model.label}")
+        found.take(layered(stated({"job": word}), stated({"job": rest})), f"file of {model.label}")
     name = found["model.recipe"]
     recipe = recipe_of(name, model)
     if recipe is None:

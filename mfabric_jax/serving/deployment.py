@@ -155,7 +155,8 @@ class Deployment:
         halves = of(both / 2, requests / 2), of(both, requests)
         step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
         one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
-        drafted = serving.drafts.tokens * (one.computed_s + one.sent_s + one.head_s)
+        joined = parts.joined_s(pool.model, rate, requests)
+        drafted = serving.drafts.tokens * (joined + one.computed_s + one.sent_s + one.head_s)
         set_s, overlapped_s, serial_s = (
             (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
         )
@@ -240,14 +241,15 @@ class Deployment:
 
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: Pool) -> float:
-        """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head."""
+        """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head. A block
+        that drafts is one more with experts, after a product of its own."""
         facts, model = pool.model.of, pool.model
-        size, moe = model.weight_bytes, len(facts.moe_blocks)
-        inner = facts.blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
+        blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
+        inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
         inner += moe * (facts.shared_params + model.load.slots * facts.expert_params)
+        inner += model.drafting * facts.joining_params
         plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
-        drafts = facts.attention_params / model.tp + facts.shared_params + model.load.slots * facts.expert_params
-        return size * (inner + bool(self.case.serving.drafts.tokens) * drafts) + parts.ACTIVATION * plain
+        return model.weight_bytes * inner + parts.ACTIVATION * plain
 
     @property
     def prefill_bytes(self) -> float:
@@ -353,8 +355,10 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
 
 def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Family, crossing: Crossing) -> Pool:
     """A pool in the formats of a case."""
-    formats = case.serving.formats
-    served = dataclasses.replace(model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache)
+    formats, drafting = case.serving.formats, case.serving.drafts.tokens > 0
+    served = dataclasses.replace(
+        model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache, drafting=drafting
+    )
     return Pool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
 
 

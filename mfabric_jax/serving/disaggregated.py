@@ -143,7 +143,8 @@ class Split(Deployment):
         drafted = 0.0
         if drafts:
             one = tokens / (1 + drafts)
-            drafted = drafts * (self.stages(numbers, one, how).layer_s(count) + count * parts.head_s(model, rate, one))
+            beside = parts.joined_s(model, rate, one) + parts.head_s(model, rate, one)
+            drafted = drafts * (self.stages(numbers, one, how).layer_s(count) + count * beside)
         step_s = moe * layer + rest
         beside = _beside_s(model, rate, tokens)
         step = Step(
@@ -178,7 +179,7 @@ class Split(Deployment):
     def expert_bytes(self) -> float:
         """Weights of an expert GPU: its routed experts, and a copy of the shared one."""
         model = self.decode.model
-        layers = len(model.of.moe_blocks) + bool(self.case.serving.drafts.tokens)
+        layers = len(model.of.moe_blocks) + model.drafting
         each = model.of.shared_params + model.load.slots * model.of.expert_params
         return model.weight_bytes * layers * each
 

@@ -1,34 +1,51 @@
 """Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each rule of sending.
 
-An expert in c slots gets 1/c of its selections in each. How many different GPUs or servers a token's experts lie on
-follows from how often each slot is taken (`traffic.dispatch`, a token's experts drawn without replacement). Letters: L
-layers, N GPUs of the group, E experts, P slots.
+An expert in c slots gets 1/c of its selections in each, so GPUs are uneven where some experts have more copies than
+others, even if all experts are taken equally often. How many GPUs or servers a token reaches follows from how often
+each expert is taken (`traffic.dispatch`: a token's experts are drawn without replacement from as few groups as its gate
+allows) and from the slots that hold it. Letters: L layers, N GPUs of the group, E experts, P slots.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.dispatch import SURE, GroupLimit, evenly_reached, reached
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.traffic.dispatch import SURE, GroupLimit, chances
 from mfabric_jax.traffic.generator import capped
-from mfabric_jax.traffic.placement import Room, contiguous, hierarchical, longest_processing_time
+from mfabric_jax.traffic.placement import Room, contiguous, hierarchical
 from mfabric_jax.workload.models import Architecture
 
 
-class Load(NamedTuple):
-    """Of a token, by layer: `taken` [L P] probability that it goes to each slot, `slots` of a GPU, `top_k` choices."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Load:
+    """By layer: `selected` [L E] probability that a token goes to each expert, `expert` [L P] in each slot.
 
-    taken: Float[np.ndarray, "L P"]
+    - `slots` of a GPU; a token takes `top_k` experts within `limit`.
+    """
+
+    selected: Float[np.ndarray, "L E"]
+    expert: Int[np.ndarray, "L P"]
     slots: int
     top_k: int
     limit: GroupLimit
 
     @property
     def gpus(self) -> int:
-        return self.taken.shape[1] // self.slots
+        return self.expert.shape[1] // self.slots
+
+    @functools.cached_property
+    def copies(self) -> Int[np.ndarray, "L E"]:
+        """Slots of each expert."""
+        return np.stack([np.bincount(row, minlength=self.selected.shape[1]) for row in self.expert])
+
+    @functools.cached_property
+    def taken(self) -> Float[np.ndarray, "L P"]:
+        """Probability that a token goes to each slot."""
+        return np.take_along_axis(self.selected / self.copies, self.expert, axis=1)
 
     def per_gpu(self) -> Float[np.ndarray, "L N"]:
         """Selections of a token that are for each GPU."""
@@ -57,24 +74,30 @@ def loaded(
     domains: int = 1,
     placed: bool = True,
 ) -> Load:
-    """Experts in slots; `shares` [L E] of all selections in every layer, placed as EPLB does or in order; None: all
-    experts are taken equally often, one layer stands for all.
+    """Experts in slots. `shares` [L E] of all selections in every layer; None: all experts are taken equally often, one
+    layer stands for all. They are placed as EPLB does (`placed`), where any order could matter, or in order.
 
     Where `domains` (servers) divide the groups from which a gate chooses, copies stay in the domain of their group, as
-    under EPLB's hierarchical policy: a token's experts then lie in as few groups as its gate allows.
+    under EPLB's hierarchical policy.
     """
-    total, groups = gpus * slots, model.expert_groups
-    whole = total == model.experts or (groups % domains == 0 and total % groups == 0)
-    if shares is None:
-        limit = GroupLimit(groups, model.top_groups) if whole else GroupLimit()
-        return Load(np.full((1, total), model.top_k / total), slots, model.top_k, limit)
-    room = Room(gpus, gpus // domains, total, groups)
-    place, taken = (hierarchical if whole and groups > 1 else longest_processing_time) if placed else contiguous, []
-    for share in np.asarray(shares, float):
-        selected = _at_most_once(share / share.sum(), model.top_k)
-        of = place(selected[None], room)
-        taken.append((selected / np.bincount(of, minlength=model.experts))[of])
-    return Load(np.array(taken), slots, model.top_k, GroupLimit())
+    limit = _limit(model)
+    each = np.ones((1, model.experts)) if shares is None else np.asarray(shares, float)
+    selected = np.stack([_at_most_once(share / share.sum(), model.top_k) for share in each])
+    room = Room(gpus, gpus // domains, gpus * slots, model.expert_groups)
+    alike = room.slots == model.experts and np.ptp(selected) < SURE
+    place = hierarchical if placed and not alike else contiguous
+    expert = np.stack([place(row[None], room) for row in selected])
+    return Load(selected, expert, slots, model.top_k, limit)
+
+
+def _limit(model: Architecture) -> GroupLimit:
+    groups, most = model.expert_groups, model.top_groups
+    if model.experts % groups:
+        raise Misfit(f"model.expert_groups must divide the {model.experts} experts, got {groups}.")
+    if most * model.experts // groups < model.top_k:
+        what = f"{model.top_k} of {model.experts} experts in {groups} groups"
+        raise Misfit(f"model.top_groups must leave a token room for {what}, got {most}.")
+    return GroupLimit(groups, most)
 
 
 def _at_most_once(share: Float[np.ndarray, "E"], top_k: int) -> Float[np.ndarray, "E"]:
@@ -90,19 +113,44 @@ def busiest_over_mean(load: Load) -> float:
 
 def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
     """Probability that a token has an expert in each of so many equal groups of neighbouring GPUs."""
-    layers, slots = load.taken.shape
-    if load.top_k >= slots:
-        return np.ones((layers, groups))
-    if np.ptp(load.taken) < SURE:
-        even = evenly_reached(slots, load.top_k, groups, load.limit)
-        return np.broadcast_to(np.array(even), (layers, groups)).copy()
-    return np.stack([_unevenly(tuple(row.tolist()), load.top_k, groups) for row in load.taken])
+    layers, experts = load.selected.shape
+    group = np.arange(load.expert.shape[1]) * groups // load.expert.shape[1]
+    part = np.zeros((layers, groups, experts))  # of an expert's copies, in each group
+    np.add.at(part, (np.arange(layers)[:, None], group, load.expert), 1.0)
+    part /= load.copies[:, None]
+    chance = _chances(load)[:, None]
+    every, missed = (_allowed(1 - chance, taken, load) for taken in (chance, chance * (1 - part)))
+    return 1 - missed / every
 
 
-@functools.lru_cache(maxsize=4096)
-def _unevenly(taken: tuple[float, ...], top_k: int, groups: int) -> Float[np.ndarray, "groups"]:
-    row = np.array([taken])
-    return reached(np.where(row > 1 - SURE, 1, row), top_k, groups, GroupLimit(), np.ones_like(row))[0][0]
+def _chances(load: Load) -> Float[np.ndarray, "L E"]:
+    """Of each expert alone; where all are taken equally often, any chance makes all allowed sets equally likely."""
+    if np.ptp(load.selected) < SURE:
+        return load.selected
+    sure = np.where(load.selected > 1 - SURE, 1, load.selected)
+    return chances(sure, load.top_k, load.limit)[0]
+
+
+def _allowed(
+    left: Float[np.ndarray, "... E"], taken: Float[np.ndarray, "... E"], load: Load
+) -> Float[np.ndarray, "..."]:
+    """Chance of all sets that a gate allows, where each expert alone is `left` or `taken`."""
+    groups, most = load.limit
+    axes, size = taken.shape[:-1], load.top_k + 1
+    ways = np.zeros((most + 1, size, *axes))  # by groups and experts of a set so far
+    ways[0, 0] = 1
+    for some in np.split(np.arange(taken.shape[-1]), groups):
+        own = np.zeros((size, *axes))
+        own[0] = 1
+        for e in some:
+            more = taken[..., e] * own[:-1]
+            own *= left[..., e]
+            own[1:] += more
+        further = ways * own[0]
+        for j in range(1, size):
+            further[1:, j:] += own[j] * ways[:-1, : size - j]
+        ways = further
+    return ways[:, -1].sum(0)
 
 
 class Copies(NamedTuple):

@@ -79,13 +79,17 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model on the GPUs of a group: `tp` of them split attention; formats of weights and of the cache."""
+    """A model on the GPUs of a group: `tp` of them split attention; formats of weights and of the cache.
+
+    - `drafting`: whether a block of its own drafts further tokens (MTP), beside those of `of`.
+    """
 
     of: Architecture
     load: Load
     tp: int = 1
     weights: str = "fp8"
     cache: str = "bf16"
+    drafting: bool = False
 
     @property
     def gpus(self) -> int:
@@ -112,13 +116,14 @@ def cache_elements(kind: Any) -> float:
 def cache_bytes(model: Model) -> float:
     """Bytes of a token in the caches of all layers, on all GPUs that split attention."""
     each = sum(share * cache_elements(kind) for kind, share in model.of.attention.shares)
-    return model.of.blocks * each * WEIGHTS[model.cache]
+    return (model.of.blocks + model.drafting) * each * WEIGHTS[model.cache]
 
 
 def state_bytes(model: Model) -> float:
     """Bytes of a request's states of linear attention, over all layers; 0: there is none."""
     kinds = ((kind, share) for kind, share in model.of.attention.shares if isinstance(kind, Linear))
-    return model.of.blocks * sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
+    each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
+    return (model.of.blocks + model.drafting) * each
 
 
 def _core_s(kind: Any, model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
@@ -218,6 +223,11 @@ def router_s(model: Model, rate: Rates, tokens: Any):
     """Router of an MoE layer [s]; its launches are among those of the layer."""
     product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
     return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
+
+
+def joined_s(model: Model, rate: Rates, tokens: Any):
+    """Product that joins two tokens' vectors before a block that drafts a further token, on every GPU [s]."""
+    return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
 
 
 def head_s(model: Model, rate: Rates, tokens: Any):

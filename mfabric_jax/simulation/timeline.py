@@ -37,7 +37,7 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
     """Segments and a row per stage of the shown iteration, at the first bandwidth."""
     walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
     ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
-    ends["moved_s"] = float(walked.moved_s)
+    ends |= {"moved_s": float(walked.moved_s), "counts_s": float(one.rates(one.bandwidths[0]).counts_s)}
     drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, **ends)
     return drawn, _rows(walked)
 

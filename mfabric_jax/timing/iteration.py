@@ -393,7 +393,7 @@ def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
     xp = array_module(rates, compute)
     rates, compute = jax.tree.map(lambda x: xp.asarray(x, dtype), (rates, compute))
     found = {}
-    if workload.head_counted:
+    if workload.head_counted or workload.predicted:
         found["head"] = _head(workload, compute)
     if workload.tp_reduces == "all" and workload.tp > 1:
         found["tp"] = _each_block(workload, behind=(_column(compute.tp_s),) * 2)

@@ -5,9 +5,11 @@ Tracks of a stage: compute, EPS (packet switches), OCS (carries or turns), NVSwi
 `place` (part of the model), `block`, `direction` (forward, backward, or weights: weight gradients alone), which may be
 None.
 
-Kinds: attention, experts, dense, head, optimizer, tp, cp, all-to-all, dp, placement, reconfigure, waiting.
+Kinds: attention, experts, dense, head, optimizer, tp, cp, counts, all-to-all, dp, placement, reconfigure, waiting.
+"counts" comes before a dispatch: ranks tell each other who sends what, and the first to come wait for the last.
 """
 
+import bisect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ BESIDE = {  # what else a block takes: track and label
     "cp": ("EPS", "keys and values"),
     "dp": ("EPS", "parameters"),
 }
+COUNTS = "counts"  # kind and label
 LABELS = {  # of all-to-alls
     kind: tuple(op.label for _, op in ops.alone(kind, "none") if isinstance(op, ops.Send))
     for kind in ("forward", "backward")
@@ -47,11 +50,13 @@ def segments(
     moved_s: float = 0.0,
     beside: Beside | None = None,
     step_s=None,
+    counts_s: float = 0.0,
 ) -> list[Segment]:
     """Segments of one iteration by stage and start; segments of one track do not overlap.
 
     - `slots`, `blocks` [P Q L ..]: output and input of `run`; `compute`: () or [P].
-    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: moving experts.
+    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: moving experts;
+      `counts_s`: the first part of a forward dispatch, and where two passes run together of what their GPU computes.
 
     Lengths add up to those of `slots`, except where dispatch, experts and combine overlap in parts: all-to-alls are
     then drawn whole, while `slots.exchange_s` is only the exposed time. Waiting is left out where two passes run
@@ -60,7 +65,9 @@ def segments(
     rules = rules or Rules()
     slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
     every = jax.tree.map(lambda part: np.broadcast_to(np.float64(part), workload.pp), compute)
-    iteration = _Drawn(slots, blocks, rows_of(blocks, every), jax.tree.map(np.asarray, dict(beside or {})), rules)
+    iteration = _Drawn(
+        slots, blocks, rows_of(blocks, every), jax.tree.map(np.asarray, dict(beside or {})), rules, counts_s
+    )
     found, order = [], order_of(workload)
     in_pairs = order.in_pairs
     for stage in range(workload.pp):
@@ -69,7 +76,7 @@ def segments(
             together = bool(in_pairs[at[:2]])
             steps = ops.steps_of(ops.kind_of(order, at[:2]), rules, together=together)
             drawn += iteration.block(who, at, steps, together=together)
-        found += _apart(drawn)
+        found += _apart(_held(drawn))
     return found if reduce_s is None else _reduced(found, slots, np.asarray(reduce_s), step_s, moved_s)
 
 
@@ -93,6 +100,7 @@ class _Drawn(NamedTuple):
     rows: dict[str, np.ndarray]
     beside: dict[str, np.ndarray]
     rules: Rules
+    counts_s: float
 
     def block(self, who: _Who, at: tuple[int, int, int], steps, *, together: bool) -> Iterator[Segment]:
         now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
@@ -115,6 +123,9 @@ class _Drawn(NamedTuple):
             elif isinstance(op, ops.Send) and moe:
                 sent = self._all_to_all(who, at, op)
                 yield from (one for one in sent if not together or one["kind"] != "waiting")
+                if together and (length := self._counted(who, op)):
+                    start, onward = self.slots.start[(*at, op.which)], self.slots.runs[at][ops.RUNS.index("inner")]
+                    yield who.draw("compute", COUNTS, COUNTS, start, onward - start) | {"length_s": length}
 
     def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
         if isinstance(op, ops.Beside):
@@ -149,12 +160,22 @@ class _Drawn(NamedTuple):
         yield who.draw("waiting", "waiting", "switch", active - paid, paid)
         begin = active if waits else start
         inside_s = 0.0 if self.blocks.inside_s is None else self.blocks.inside_s[which]
-        yield who.draw("EPS", "all-to-all", op.label, begin, self.blocks.packet_s[which])
-        yield who.draw("NVSwitch", "all-to-all", f"{op.label} inside servers", begin, inside_s)
+        yield from self._sent(who, op, "EPS", op.label, begin, self.blocks.packet_s[which])
+        yield from self._sent(who, op, "NVSwitch", f"{op.label} inside servers", begin, inside_s)
         if optical_s > 0:
             some = waiting_s < optical_s  # carry while others turn
             begin, end = start if some else active, max(start + optical_s, active + waiting_s)
-            yield who.draw("OCS", "all-to-all", op.label, begin, end - begin if some else optical_s)
+            yield from self._sent(who, op, "OCS", op.label, begin, end - begin if some else optical_s)
+
+    def _counted(self, who: _Who, op: ops.Send) -> float:
+        """Seconds of counts before an all-to-all: of the dispatch of a forward pass alone."""
+        return self.counts_s if who.direction == "forward" and op.which == 0 and not op.again else 0.0
+
+    def _sent(self, who: _Who, op: ops.Send, track: str, label: str, begin: Any, length: Any) -> Iterator[Segment]:
+        """An all-to-all on one track, counts first."""
+        counts_s = min(self._counted(who, op), float(length))
+        yield who.draw(track, COUNTS, COUNTS, begin, counts_s)
+        yield who.draw(track, "all-to-all", label, begin + counts_s, length - counts_s)
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
@@ -203,6 +224,20 @@ def _reduced(
         ]
         found = found + [one | nobody for one in _apart(rest)]
     return sorted(found, key=lambda one: (one["stage"], one["start_s"]))
+
+
+def _held(drawn: list[Segment]) -> list[Segment]:
+    """Counts on the compute track, where two passes run together: from when all computation before the pass goes on is
+    through. They are drawn from the start of the dispatch to where the pass goes on."""
+    work = [one for one in drawn if one["track"] == "compute" and one["kind"] != COUNTS]
+    work = sorted((one for one in work if one["end_s"] > one["start_s"]), key=lambda one: one["start_s"])
+    starts = [one["start_s"] for one in work]
+    for one in drawn:
+        if one["track"] == "compute" and one["kind"] == COUNTS:
+            before = bisect.bisect_left(starts, one["end_s"]) - 1
+            begin = max(one["start_s"], work[before]["end_s"] if before >= 0 else 0.0)
+            one |= {"start_s": begin, "end_s": min(begin + one.pop("length_s"), one["end_s"])}
+    return drawn
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:

@@ -248,16 +248,29 @@ def reached(
     many = len(taken)
     alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
     rows = slice(1 if alike else None)
-    taken, kept = (np.ascontiguousarray(x[rows], float) for x in (taken, kept))
-    chance, off = _reached_of_all()(taken, kept, top_k, servers, *limit)
-    return (np.repeat(chance, many, axis=0), np.repeat(off, many)) if alike else (chance, off)
+    chance, off = chances(taken[rows], top_k, limit)
+    part = _loops().reached(chance, np.ascontiguousarray(kept[rows], float), top_k, servers, *limit)
+    return (np.repeat(part, many, axis=0), np.repeat(off, many)) if alike else (part, off)
+
+
+def chances(
+    taken: Float[np.ndarray, "N E"], top_k: int, limit: GroupLimit
+) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
+    """Chances of each expert alone under which experts are `taken` so often by allowed sets, and the largest error of
+    the fit: a set is then as likely as the product of its experts' chances and of the others' chances to be left."""
+    return _loops().chances(np.ascontiguousarray(taken, float), top_k, *limit)
+
+
+class _Loops(NamedTuple):
+    chances: Callable[..., Any]
+    reached: Callable[..., Any]
 
 
 @made_once
-def _reached_of_all() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    from mfabric_jax.traffic.reached_loops import FAST, reached_of_all
+def _loops() -> _Loops:
+    from mfabric_jax.traffic.reached_loops import FAST, chances_of_all, reached_of_all
 
-    return kept(reached_of_all, fastmath=FAST)
+    return _Loops(*(kept(function, fastmath=FAST) for function in (chances_of_all, reached_of_all)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,4 +1,5 @@
-"""The loops of `dispatch.reached`: compiled by numba; rows run side by side in the lanes of vector registers.
+"""The loops of `dispatch.chances` and `dispatch.reached`: compiled by numba; rows run side by side in the lanes of
+vector registers.
 
 The chance of a set of experts is a polynomial in the chances of each alone. Products from the first expert (group) on,
 and derivatives of all that follows, give how often every expert is taken without a division.
@@ -197,12 +198,12 @@ def _moved(target, sure, chance, error, step, groups, move, trial):
                 trial[e, lane] = chance[e, lane] * odds / (1 - chance[e, lane] + chance[e, lane] * odds)
 
 
-def reached_of_all(taken, kept, top_k, servers, groups, most):
-    """Chances [N S] that a token reaches a server, and errors of the fits [N], of `taken` and `kept` [N E]; at most
-    `most` of `groups` groups of experts."""
+def chances_of_all(taken, top_k, groups, most):
+    """Chances of each expert alone [N E] under which experts are `taken` so often [N E] by sets of `top_k` experts from
+    at most `most` of `groups` groups; and errors of the fits [N]."""
     many, experts = taken.shape
-    size, per_group, per_server = top_k + 1, experts // groups, experts // servers
-    reached, off = np.empty((many, servers)), np.empty(many)
+    size, per_group = top_k + 1, experts // groups
+    fitted, off = np.empty((many, experts)), np.empty(many)
     target, sure, chance, left, trial, error, new, move = np.zeros((8, experts, LANES))
     own, slope = np.zeros((groups, size, LANES)), np.zeros((size, LANES))
     through, behind = np.zeros((2, groups + 1, most + 1, size, LANES))
@@ -239,9 +240,29 @@ def reached_of_all(taken, kept, top_k, servers, groups, most):
                 every[lane], wrong[lane] = total[lane], worse[lane]
                 for e in range(experts):
                     chance[e, lane], error[e, lane] = trial[e, lane], new[e, lane]
-        for e in range(experts):
-            for lane in range(LANES):
-                left[e, lane], trial[e, lane] = 1 - chance[e, lane], chance[e, lane]
+        for lane in range(LANES):
+            if start + lane < many:
+                off[start + lane] = wrong[lane]
+                for e in range(experts):
+                    fitted[start + lane, e] = chance[e, lane]
+    return fitted, off
+
+
+def reached_of_all(fitted, kept, top_k, servers, groups, most):
+    """Chances [N S] that a token reaches a server, of `chances_of_all` [N E] and of parts of tokens `kept` [N E]."""
+    many, experts = fitted.shape
+    size, per_server = top_k + 1, experts // servers
+    reached = np.empty((many, servers))
+    chance, left, trial = np.zeros((3, experts, LANES))
+    own, through = np.zeros((groups, size, LANES)), np.zeros((groups + 1, most + 1, size, LANES))
+    every, total = np.zeros((2, LANES))
+    _begin(through)
+    for start in range(0, many, LANES):
+        for lane in range(LANES):
+            row = min(start + lane, many - 1)
+            for e in range(experts):
+                trial[e, lane] = chance[e, lane] = fitted[row, e]
+                left[e, lane] = 1 - chance[e, lane]
         _forward(left, chance, own, through, every)
         for one in range(servers):
             for lane in range(LANES):
@@ -254,7 +275,4 @@ def reached_of_all(taken, kept, top_k, servers, groups, most):
                     trial[e, lane] = chance[e, lane]
                 if start + lane < many:
                     reached[start + lane, one] = 1 - total[lane] / every[lane]
-        for lane in range(LANES):
-            if start + lane < many:
-                off[start + lane] = wrong[lane]
-    return reached, off
+    return reached

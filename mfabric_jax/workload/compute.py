@@ -44,7 +44,8 @@ class BlockSeconds(NamedTuple):
     """Forward seconds of one micro-batch on every GPU of an EP rank. Blocks take `attention_s` plus `moe_s` (`expert_s`
     of it in routed experts) or `dense_s`.
 
-    - `scores_s`: part of `attention_s` in attention scores; `head_s`: the output head; None: by their FLOPs.
+    - `scores_s`: part of `attention_s` in attention scores; `head_s`: output heads, and products that join tokens'
+      vectors before blocks that predict further ones; None: by their FLOPs.
     - `backward`: seconds of backward passes; None: two products (of inputs and of weights) for each forward one.
     """
 
@@ -92,8 +93,7 @@ def iteration_flops(workload: Workload) -> float:
     model, block = workload.architecture, block_flops(workload)
     moe = workload.moe_layers
     forward = model.blocks * block.attention + moe * block.moe + (model.blocks - moe) * block.dense
-    if workload.head_counted:
-        forward += (1 + workload.predicted) * block.attention * head_over_attention(workload)
+    forward += block.attention * ends_over_attention(workload)
     passes = workload.micro_batches * workload.ep * workload.dp
     return (1 + BACKWARD_OVER_FORWARD) * forward * passes
 
@@ -104,9 +104,12 @@ def scores_over_attention(workload: Workload) -> float:
     return workload.tokens * scores / block_flops(workload).attention
 
 
-def head_over_attention(workload: Workload) -> float:
-    """Forward FLOPs of the output head over those of one block's attention."""
-    return workload.tokens * 2 * workload.architecture.head_params / block_flops(workload).attention
+def ends_over_attention(workload: Workload) -> float:
+    """Forward FLOPs beside blocks over those of one block's attention: of output heads that are counted, and of the
+    products before blocks that predict further tokens."""
+    model, predicted = workload.architecture, workload.predicted
+    params = workload.head_counted * (1 + predicted) * model.head_params + predicted * model.joining_params
+    return workload.tokens * 2 * params / block_flops(workload).attention
 
 
 def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
@@ -123,8 +126,7 @@ def completed(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
     if seconds.scores_s is None:
         seconds = seconds._replace(scores_s=scores_over_attention(workload) * seconds.attention_s)
     if seconds.head_s is None:
-        head = (1 + workload.predicted) * head_over_attention(workload) if workload.head_counted else 0.0
-        seconds = seconds._replace(head_s=head * seconds.attention_s)
+        seconds = seconds._replace(head_s=ends_over_attention(workload) * seconds.attention_s)
     if seconds.backward is not None:
         return seconds
     back, again = usual_backward(seconds), again_by_flops(workload)

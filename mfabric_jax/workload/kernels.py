@@ -134,8 +134,7 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
     dense = seconds.dense_s + back.dense.inputs + back.dense.weights
     layers, model = workload.moe_layers, workload.architecture
     total = model.blocks * every + layers * moe + (model.blocks - layers) * dense
-    if workload.head_counted:
-        total += seconds.head_s + back.head
+    total += seconds.head_s + back.head
     passes = workload.micro_batches * workload.ep * workload.dp * workload.tp
     return iteration_flops(workload) / (passes * gpu.peak(precision) * total)
 
@@ -356,15 +355,14 @@ class _Kernels:
         return _Passes(moved, moved)
 
     def _head(self) -> _Passes:
-        """Output head and loss of the last stage."""
-        model, tokens = self.model, self.attention_tokens
-        if not self.job.head_counted:
-            return _Passes()
-        vocab = model.vocab / self.split
-        found = self._in(HEAD, tokens, model.hidden, vocab)
-        loss = _Passes(*(self._kernels(size * tokens * vocab, 2) for size in LOSS_BYTES))
-        found = _Passes(*((1 + self.job.predicted) * part for part in found + loss))
-        if self.job.predicted:  # two tokens' vectors become one
-            one = self._product(tokens, 2 * model.hidden, model.hidden / self.split)
-            found += _Passes(*(self.job.predicted * part for part in one))
+        """Output heads and losses of the last stage, and products that join tokens' vectors."""
+        model, tokens, found = self.model, self.attention_tokens, _Passes()
+        if self.job.head_counted:
+            vocab = model.vocab / self.split
+            head = self._in(HEAD, tokens, model.hidden, vocab)
+            loss = _Passes(*(self._kernels(size * tokens * vocab, 2) for size in LOSS_BYTES))
+            found = _Passes(*((1 + self.job.predicted) * part for part in head + loss))
+        if self.job.predicted:
+            joined = self._product(tokens, 2 * model.hidden, model.hidden / self.split)
+            found += _Passes(*(self.job.predicted * part for part in joined))
         return found

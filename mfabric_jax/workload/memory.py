@@ -15,7 +15,6 @@ from mfabric_jax.workload.schedules import held as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     MASTER_BYTES,
-    held_params,
     kinds_of_block,
     stage_params,
     word_params,
@@ -36,7 +35,7 @@ def usable_bytes(memory_bytes: float | None) -> float:
 
 class Memory(NamedTuple):
     """Peak bytes on one GPU of a pipeline stage; `attention` and `inner` (experts, FFNs) are activations, `logits`
-    belong to the output head on the last stage, `buffers` hold what is computed again and rows that travel."""
+    belong to the output heads on the last stage, `buffers` hold what is computed again and rows that travel."""
 
     weights: float
     gradients: float
@@ -102,12 +101,13 @@ class _OnGpus:
         self.again = max(sum(kept[kind].values()) - sum(stays[kind].values()) for kind in kept)
         rows = model.top_k * model.hidden * (workload.dispatch_bytes + workload.combine_bytes)
         self.buffers = rows if workload.ep > 1 else 0.0
-        head = 2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab
-        self.logits = (model.vocab > 0) * self.tokens * head
+        head = (model.vocab > 0) * (2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab)
+        joined = 2 * model.hidden * (ACTIVATION_BYTES + workload.kept_bytes)  # two vectors and, normed, the product's
+        self.logits = self.tokens * (head + workload.predicted * (head + joined))
 
     def of(self, stage: int) -> Memory:
         workload, held = self.workload, self.workload.holdings[stage]
-        params = held_params(held, *self.kinds)
+        params = stage_params(workload, stage)
         dense, expert = (
             (params.dense + word_params(workload, stage)) / workload.attention_tp,
             params.expert / workload.tp,

@@ -237,7 +237,7 @@ class Architecture:
     - `vocab`: words of embedding and output head, one matrix if `tied`; 0: not counted.
     - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups; affects traffic if
       the workload's `node_limit` is "model".
-    - `next_tokens`: number of multi-token prediction blocks; not simulated.
+    - `next_tokens`: number of multi-token prediction blocks, which `blocks` leaves out.
 
     Raises `InputError` for a dimension that is no whole number, more choices than experts, or blocks that do not exist.
     """
@@ -320,10 +320,16 @@ class Architecture:
         return self.vocab * self.hidden
 
     @property
+    def joining_params(self) -> int:
+        """Parameters of the product that joins two tokens' vectors before a block that predicts a further token."""
+        return 2 * self.hidden**2
+
+    @property
     def prediction_params(self) -> float:
-        """Parameters of the `next_tokens` blocks: an MoE block and a projection each (arXiv 2412.19437)."""
+        """Parameters of the `next_tokens` blocks: an MoE block and a joining product each (arXiv 2412.19437). Embedding
+        and output head are the model's own."""
         block = self.attention_params + self.gate_params + self.experts * self.expert_params + self.shared_params
-        return self.next_tokens * (block + 2 * self.hidden**2)
+        return self.next_tokens * (block + self.joining_params)
 
     def params(self, *, active: bool = False, embedding: bool = True, head: bool = True) -> float:
         """Parameters of the whole model, without the `next_tokens` blocks.

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from mfabric_jax.rings import ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import again_of
-from mfabric_jax.workload.schedules import Holding
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward
@@ -67,13 +66,13 @@ class StageParams(NamedTuple):
 
 
 def stage_params(workload: Workload, stage: int) -> StageParams:
-    """Parameters of one stage, whole TP group, without embedding and output head; `InputError` if it does not exist."""
-    return held_params(workload.holdings[workload.check_stage(stage)], *kinds_of_block(workload))
-
-
-def held_params(held: Holding, moe: StageParams, dense: StageParams) -> StageParams:
-    blocks = sum(held.moe), sum(held.dense)
-    return StageParams(*(blocks[0] * each + blocks[1] * plain for each, plain in zip(moe, dense, strict=True)))
+    """Parameters of one stage, whole TP group, without embedding and output head; `InputError` if it does not exist.
+    Products that join tokens' vectors are beside the head, with the blocks that predict further tokens."""
+    held = workload.holdings[workload.check_stage(stage)]
+    moe, plain = kinds_of_block(workload)
+    dense = sum(held.moe) * moe.dense + sum(held.dense) * plain.dense
+    dense += held.ends * workload.predicted * workload.architecture.joining_params
+    return StageParams(dense, sum(held.moe) * moe.expert)
 
 
 def kinds_of_block(workload: Workload) -> tuple[StageParams, StageParams]:

@@ -9,49 +9,70 @@ KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}
 
 
 # ------------------------------------------------------------------------------------------------------------- copies
+def allowed(experts, k, groups=1, most=1):
+    """Sets of k experts of at most `most` of so many groups of neighbours."""
+    sets = itertools.combinations(range(experts), k)
+    return [s for s in sets if len({i * groups // experts for i in s}) <= most]
+
+
+def taken_by(weight, sets):
+    """[probability of each set], proportional to the product of its experts' weights; [how often an expert is taken]"""
+    product = [math.prod(weight[i] for i in s) for s in sets]
+    whole, taken = sum(product), [0.0] * len(weight)
+    for s, p in zip(sets, product, strict=True):
+        for i in s:
+            taken[i] += p / whole
+    return [p / whole for p in product], taken
+
+
 def chances(taken, k, groups=1, most=1):
-    """[(set of k slots, probability)], where a slot is in the set with its probability `taken`: sets are as likely as
-    the product of their slots' weights. At most `most` of so many groups of neighbours may be in a set."""
-    each, always = len(taken) // groups, {i for i, t in enumerate(taken) if t > 1 - 1e-12}
-    sets = [s for s in itertools.combinations(range(len(taken)), k) if always <= set(s)]
-    sets = [s for s in sets if len({i // each for i in s}) <= most]
+    """[(set of k experts, probability)], where an expert is in the set with its probability `taken`: sets are as likely
+    as the product of their experts' weights. At most `most` of so many groups of neighbours may be in a set."""
+    always = {i for i, t in enumerate(taken) if t > 1 - 1e-12}
+    sets = [s for s in allowed(len(taken), k, groups, most) if always <= set(s)]
     weight = [1.0] * len(taken)
     for _ in range(2000):
-        product = [math.prod(weight[i] for i in s) for s in sets]
-        whole, inside = sum(product), [0.0] * len(taken)
-        for s, p in zip(sets, product, strict=True):
-            for i in s:
-                inside[i] += p / whole
+        likely, inside = taken_by(weight, sets)
         if max(abs(a - b) for a, b in zip(inside, taken, strict=True)) < 1e-13:
             break
         weight = [
-            w if i in always else w * (t * (1 - x) / (x * (1 - t))) ** 0.5
+            w if i in always else w * (t * (1 - x) / (x * (1 - t))) ** (0.5 / k)
             for i, (w, t, x) in enumerate(zip(weight, taken, inside, strict=True))
         ]
     else:
         raise ArithmeticError("weights did not converge")
-    return [(s, p / whole) for s, p in zip(sets, product, strict=True)]
+    return list(zip(sets, likely, strict=True))
 
 
-def reach(likely, places):
-    """Probability that a set has a slot in each place; `places`: the place of every slot."""
+def reach(likely, experts, places):
+    """Probability that a token has an expert in each place; `experts`, `places`: of every slot. A token of an expert
+    goes to one of its slots, to each as often."""
     found = [0.0] * (max(places) + 1)
-    for slots, probability in likely:
-        for place in {places[i] for i in slots}:
-            found[place] += probability
+    slots = {e: [place for own, place in zip(experts, places, strict=True) if own == e] for e in experts}
+    for chosen, probability in likely:
+        for place in range(len(found)):
+            missed = math.prod(1 - slots[e].count(place) / len(slots[e]) for e in chosen)
+            found[place] += probability * (1 - missed)
     return found
 
 
-def flows_of(taken, slots, per_server, rule, k, groups=1, most=1):
-    """(bytes between GPUs of different servers, bytes between GPUs of each server), as {(from, to): copies}."""
-    gpus = len(taken) // slots
-    servers, gpu_of = gpus // per_server, [i // slots for i in range(len(taken))]
+def slots_taken(selected, experts):
+    """Probability that a token goes to each slot."""
+    return [selected[e] / experts.count(e) for e in experts]
+
+
+def flows_of(selected, experts, slots, per_server, rule, k, groups=1, most=1):
+    """(bytes between GPUs of different servers, bytes between GPUs of each server), as {(from, to): copies}; `selected`
+    of every expert, `experts` of every slot."""
+    gpus = len(experts) // slots
+    servers, gpu_of = gpus // per_server, [i // slots for i in range(len(experts))]
     if rule == "expert":
+        taken = slots_taken(selected, experts)
         to_gpu = [sum(taken[i] for i in range(len(taken)) if gpu_of[i] == g) for g in range(gpus)]
     else:
-        likely = chances(taken, k, groups, most)
-        to_gpu = reach(likely, gpu_of)
-        to_server = reach(likely, [g // per_server for g in gpu_of])
+        likely = chances(selected, k, groups, most)
+        to_gpu = reach(likely, experts, gpu_of)
+        to_server = reach(likely, experts, [g // per_server for g in gpu_of])
     between, inside = {}, {}
     for a, b in itertools.permutations(range(gpus), 2):
         same = a // per_server == b // per_server
@@ -268,7 +289,8 @@ def decode(model, gpu, load, network, batch, context, drafts=(0, 0.0), overlap=T
     hidden = moe * max(2 * c, 2 * x, c + x) + 2 * dense * half[5] + 2 * half[6] + host_s
     serial = moe * sum(whole[:5]) + dense * whole[5] + whole[6] + host_s
     one = layer(requests, requests)
-    extra = drafts[0] * (sum(one[:5]) + one[6])
+    joined = product_s(gpu, gpu["products"], requests, 2 * model["hidden"], model["hidden"], model["weight_bytes"])
+    extra = drafts[0] * (sum(one[:5]) + one[6] + joined)
     names = "attention_s", "experts_s", "beside_s", "dispatch_s", "combine_s"
     found = dict(zip(names, half if overlap else whole, strict=False))
     step = hidden if overlap else serial

@@ -20,8 +20,22 @@ OCS = [
 NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
 SLOW = (
     "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 s): "
-    "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a faster "
-    "one."
+    "it is too slow for circuits that follow the traffic; keep them (--set circuits.turn=span --set "
+    "circuits.span.length=run) or take a faster one."
+)
+KEPT = "--set circuits.turn=span --set circuits.span.length=run"
+WAITS = "Warning: on {} with telescent, m waits for the optical switch for {}: it "
+WITHOUT_BUBBLE = (
+    f"{WAITS.format('mfabric', '98% of an iteration beside its bubble (103.8 of 106.3 s)')}is too slow for circuits that "
+    f"follow the traffic; keep them ({KEPT}) or take a faster one."
+)
+SCHEDULED = (
+    f"{WAITS.format('mfabric', '60% of an iteration (6.000 of 10.00 s)')}is too slow for circuits that change during an "
+    f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster one."
+)
+PHASES = (
+    f"{WAITS.format('photonic-rails', '60% of an iteration (6.000 of 10.00 s)')}reconfigures between phases of "
+    "communication, whatever is set; take a faster one, or a fabric whose links stay."
 )
 NEVER = "Circuits of mfabric (greedy) never change here for {}: links wired once do the same, no switch is needed."
 BUSY = (
@@ -35,6 +49,13 @@ BUSY = (
     [
         ([{"reconfig_s": 38_404.0, "iteration_s": 38_416.2}], SLOW),
         ([{"reconfig_s": 4.9}], None),
+        ([{"reconfig_s": 103.79, "iteration_s": 284.25, "bubble_s": 177.98}], WITHOUT_BUBBLE),
+        ([{"reconfig_s": 3.0, "bubble_s": 3.9}], None),
+        ([{"reconfig_s": 6.0, "schedule": "solstice"}], SCHEDULED),
+        (
+            [{"reconfig_s": 6.0, "fabric": "photonic-rails", "circuits_for": "none", "circuit_changes": None}],
+            PHASES,
+        ),
         ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.50 times as often as it may (m)."),
         ([{"turns_over_allowed": 0.9}], None),
         (

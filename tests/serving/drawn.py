@@ -67,6 +67,13 @@ def kernel(draw):
     )
 
 
+def shares_of(draw, experts, *limit):
+    """How often a gate with such a limit takes experts of drawn weights, in one layer or two."""
+    sets = plain.allowed(experts, *limit)
+    weights = [[draw.uniform(0.7, 1.4) for _ in range(experts)] for _ in range(draw.choice((1, 2)))]
+    return np.array([plain.taken_by(weight, sets)[1] for weight in weights])
+
+
 def drawn(seed):
     """(deployment, numbers of a step, what the oracle is asked for)."""
     draw = random.Random(seed)
@@ -75,16 +82,10 @@ def drawn(seed):
     gpus, top_k = per_server * servers, draw.choice((1, 2, 3))
     experts = gpus * draw.choice((1, 2))
     experts = max(experts, -(-top_k // gpus) * gpus)
-    redundant = draw.choice((0, gpus)) if experts + gpus <= 12 else 0
-    slots = (experts + redundant) // gpus
-    even = draw.random() < 0.4
-    shares = (
-        None
-        if even
-        else np.array([[draw.uniform(0.7, 1.4) for _ in range(experts)] for _ in range(draw.choice((1, 2)))])
-    )
+    slots = draw.choice((experts, experts + gpus)) // gpus
     groups = draw.choice([n for n in (1, 2, 4) if experts % n == 0])
     most = groups if groups == 1 else draw.choice([n for n in range(1, groups + 1) if n * (experts // groups) >= top_k])
+    shares = None if draw.random() < 0.4 else shares_of(draw, experts, top_k, groups, most)
     weights, cache = draw.choice(("bf16", "fp8")), draw.choice(("bf16", "fp8"))
     sent, combined = draw.choice(tuple(WIRE)), draw.choice(("bf16", "fp8"))
     drafts = draw.choice(((0, 0.0), (1, 0.6), (2, 1.5)))
@@ -115,12 +116,10 @@ def drawn(seed):
     architecture = get_model(name, facts).architecture
     group = group_of(case, gpus)
     load = loaded(architecture, gpus, slots, shares, domains=group.domains)
-    model = Model(architecture, load, 1, weights, cache)
+    model = Model(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
     pool = Pool(model, group, family, crossing_of(group, family, load), sent, combined)
     deployed = dataclasses.replace(deployment(case), decode=pool)
-    together = groups % (gpus // group.shape.gpus_per_server) == 0 and gpus * slots % groups == 0  # copies and groups
-    limit = (groups, most) if even and (not redundant or together) else (1, 1)
-    return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, limit)
+    return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, (groups, most))
 
 
 def asked(deployed, attention, facts, limit):
@@ -129,10 +128,11 @@ def asked(deployed, attention, facts, limit):
     family, load, per_server = pool.family, pool.model.load, pool.group.shape.gpus_per_server
     gpu = gpu_of(case.gpu.name, pool.model.weights)
     nic = case.network.nic_gbps * 1e9 / 8
-    taken = [row.tolist() for row in load.taken]
+    layers = [(row.tolist(), slots.tolist()) for row, slots in zip(load.selected, load.expert, strict=True)]
+    taken = [plain.slots_taken(*layer) for layer in layers]
     model = facts | {"attention": attention, "weight_bytes": BYTES[pool.model.weights]}
     model["cache_bytes"] = BYTES[pool.model.cache]
-    crossings = [crossing(case.network.fabric, family.copies, row, load, per_server, limit) for row in taken]
+    crossings = [crossing(case.network.fabric, family.copies, layer, load, per_server, limit) for layer in layers]
     network = {
         "crossing": [sum(one) / len(crossings) for one in zip(*crossings, strict=True)],
         "rates": {"nic": nic, "nvlink": gpu["nvlink"]},
@@ -145,10 +145,10 @@ def asked(deployed, attention, facts, limit):
     return model, gpu, placed, network
 
 
-def crossing(fabric, rule, taken, load, per_server, limit):
+def crossing(fabric, rule, layer, load, per_server, limit):
     """Seconds between and inside servers of one layer by the oracle, at 1 byte/s and a byte a copy."""
     servers = load.gpus // per_server
-    between, inside = plain.flows_of(taken, load.slots, per_server, rule, load.top_k, *limit)
+    between, inside = plain.flows_of(*layer, load.slots, per_server, rule, load.top_k, *limit)
     within = plain.inside_servers(inside, per_server)
     if servers == 1:
         return 0.0, within

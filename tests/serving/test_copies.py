@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.serving.loads import copies_of, loaded, reached_groups, slots_of
+from mfabric_jax.serving.loads import busiest_over_mean, copies_of, loaded, reached_groups, slots_of
+from mfabric_jax.traffic.dispatch import GroupLimit, evenly_reached
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.models import DEEPSEEK_V3
 from tests.mistakes import refused
@@ -103,18 +104,39 @@ def test_a_copy_gets_its_part_of_an_experts_selections():
     )  # an expert that all tokens take is not split without copies
 
 
-def test_where_experts_have_copies_slots_stand_for_them():
-    """A token never takes two copies of an expert; here slots are chosen one by one, which reaches few GPUs less."""
-    load = loaded(model(6, 3), 6, 2, None)  # 12 slots: every expert has 2
-    copy_of = list(range(6)) * 2
-    gpu_of, reached = [slot // 2 for slot in range(12)], 0.0
-    sets = list(itertools.combinations(range(6), 3))
-    for chosen in sets:
-        for which in itertools.product((0, 1), repeat=3):
-            slots = [e + 6 * w for e, w in zip(chosen, which, strict=True)]
-            assert [copy_of[slot] for slot in slots] == list(chosen)
-            reached += len({gpu_of[slot] for slot in slots}) / len(sets) / 8
-    assert reached_groups(load, 6).sum() == pytest.approx(reached, rel=0.03)
+UNEVEN_COPIES = [  # experts, of which each token takes, of groups at most, GPUs, slots of each, domains
+    (6, 3, (1, 1), 4, 2, 1),
+    (6, 3, (3, 2), 8, 1, 4),
+    (8, 2, (4, 2), 5, 2, 1),
+    (8, 3, (2, 1), 6, 2, 2),
+    (4, 4, (2, 2), 3, 2, 1),
+]
+
+
+@pytest.mark.parametrize(("experts", "top_k", "groups", "gpus", "slots", "domains"), UNEVEN_COPIES)
+def test_a_token_reaches_gpus_by_one_copy_of_each_of_its_experts(experts, top_k, groups, gpus, slots, domains):
+    load = loaded(model(experts, top_k, groups), gpus, slots, None, domains=domains)
+    every, reached, rows = choices(experts, top_k, groups), np.zeros(gpus), np.zeros(gpus)
+    held = [[slot // slots for slot, own in enumerate(load.expert[0]) if own == e] for e in range(experts)]
+    assert min(map(len, held)) < max(map(len, held))  # some experts have more copies than others
+    for chosen in every:
+        each = list(itertools.product(*(held[e] for e in chosen)))
+        for copies in each:
+            reached[list(set(copies))] += 1 / len(each) / len(every)
+            np.add.at(rows, list(copies), 1 / len(each) / len(every))
+    assert reached_groups(load, gpus)[0] == pytest.approx(reached, rel=1e-12)
+    assert load.per_gpu()[0] == pytest.approx(rows, rel=1e-12)
+
+
+@pytest.mark.parametrize(("gpus", "over"), [(320, 1.25), (72, 1.125), (256, 1), (64, 1), (128, 1), (192, 1.125)])
+def test_even_experts_are_as_even_as_their_copies_allow(gpus, over):
+    """DeepSeek-V3's 256 experts. 320 GPUs of one slot: a lone expert takes 1 / 256 of all, 320 / 256 of the mean. 72 of
+    4: 224 experts alone and 64 halves leave a GPU with 4 whole ones, of 256 / 72 on average. 192 of 2: 128 alone, 256
+    halves, 128 GPUs with one of each, of 4 / 3 on average."""
+    load = loaded(DEEPSEEK_V3, gpus, slots_of(DEEPSEEK_V3, gpus, None), None)
+    assert busiest_over_mean(load) == pytest.approx(over, rel=1e-12)
+    assert copies_of(load, "expert", 1).rows.max() * gpus / 8 == pytest.approx(over, rel=1e-12)
+    assert copies_of(load, "expert", 1).between[0].sum(0).max() / (gpus - 1) * gpus / 8 == pytest.approx(over)
 
 
 def test_slots_are_as_few_as_fill_gpus_or_as_many_as_are_asked():
@@ -125,13 +147,16 @@ def test_slots_are_as_few_as_fill_gpus_or_as_many_as_are_asked():
 
 
 def test_copies_stay_in_the_groups_of_their_gate_where_servers_divide_them():
-    """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts: 8 of 36 slots in each of 4 of 8 groups at most, so
-    that a token reaches fewer servers than it would without groups."""
+    """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts. A token's 8 experts lie in 4 of 8 groups at most;
+    each server holds 2 groups with all their copies: as many servers are reached as without copies."""
     alone = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=4), 4).sum()
-    apart = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=3), 4).sum()  # 3 servers do not divide 8 groups
-    without = 4 * (1 - math.comb(216, 8) / math.comb(288, 8))
-    assert apart == pytest.approx(without, rel=1e-12)
-    every = math.comb(8, 4)
-    reached = 4 - 4 * math.comb(6, 4) / every  # if all four groups were always used
-    assert 2.5 < alone < without
-    assert alone == pytest.approx(reached, rel=0.06)
+    assert alone == pytest.approx(reached_groups(loaded(DEEPSEEK_V3, 32, 8, None, domains=4), 4).sum(), rel=1e-12)
+    assert alone == pytest.approx(sum(evenly_reached(256, 8, 4, GroupLimit(8, 4))), rel=1e-12)
+    apart = reached_groups(loaded(DEEPSEEK_V3, 33, 8, None, domains=3), 3).sum()  # 3 servers do not divide 8 groups
+    assert alone < 4 * (1 - math.comb(192, 8) / math.comb(256, 8))
+    assert apart > 0.9 * 3
+
+
+def test_groups_that_leave_no_room_for_a_token_are_refused():
+    assert "model.expert_groups must divide the 8 experts, got 3" in refused(loaded, model(8, 2, (3, 2)), 4, 2, None)
+    assert "model.top_groups must leave a token room" in refused(loaded, model(8, 3, (4, 1)), 4, 2, None)

@@ -86,3 +86,25 @@ def test_hot_experts_are_generated_without_a_trace():
 def test_measured_shares_say_of_how_many_experts_they_are():
     case = Case().with_(SERVED | {"model.name": "deepseek-v3", "serving.experts": "measured", "serving.ep": 32})
     assert next(serve(case))["expert_load"] == "measured: OLMoE's 64 experts, copied to 256"
+
+
+EVENLY = [
+    {},
+    {"serving.ep": 40, "serving.prefill.ep": 24},
+    {"serving.ep": 24, "serving.redundant_experts": 16, "serving.eplb": False, "serving.kernels": "deepep-normal"},
+    {"serving.ep": 16, "serving.kernels": "hybridep", "serving.drafts.tokens": 1, "serving.tp": 2},
+    {"serving.ep": 24, "network.fabric": "scale-up", "gpu.scale_up_gpus": 24},
+    {"serving.split.attention_gpus": 8, "serving.split.expert_gpus": 24},
+]
+
+
+@pytest.mark.parametrize("said", EVENLY)
+def test_balanced_experts_are_generated_ones_without_skew(said):
+    """However many copies some experts have: the same load of GPUs, bytes, seconds and memory."""
+    case = Case().with_(SERVED | {"model.name": "deepseek-v3", "model.experts": 32} | said)
+    generated = case.with_({"serving.experts": "generated", "traffic.source": "generated"})
+    even, drawn = (next(serve(each)) for each in (case, generated))
+    assert (even.pop("expert_load"), drawn.pop("expert_load")) == ("balanced", "generated, skew 0")
+    assert set(even) == set(drawn)
+    for name, value in even.items():
+        assert drawn[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name

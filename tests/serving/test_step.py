@@ -94,8 +94,8 @@ def test_a_step_of_deepseek_by_hand():
 
 
 def test_drafts_read_every_requests_cache():
-    """Each request drafts one token and checks two: a draft is a layer and a head for 128 tokens of 128 requests, and
-    0.6 of the drafts are kept."""
+    """Each request drafts one token and checks two: a draft is a layer, a head and a product of 14336 x 7168 in FP8 for
+    128 tokens of 128 requests, and 0.6 of the drafts are kept."""
     with_drafts = deployed(serving__drafts__tokens=1, serving__drafts__accepted=0.6)
     found = with_drafts.decoding(with_drafts.numbers)
     assert float(found.requests) == 128  # 2 x 128 tokens, two of each request
@@ -106,7 +106,8 @@ def test_drafts_read_every_requests_cache():
     layer = sum(
         float(getattr(draft, f"{part}_s")) for part in ("attention", "experts", "beside", "dispatch", "combine")
     )
-    extra = layer + float(draft.head_s)
+    joined = (2 * 7168 * 7168 + 2 * 128 * 3 * 7168) / with_drafts.rates().memory_Bps  # its operands take longest
+    extra = layer + float(draft.head_s) + joined
     assert float(found.tpot_s) == pytest.approx((float(found.step.step_s) + extra) / 1.6, rel=1e-12)
     assert float(found.serial_s) == pytest.approx((float(found.step.serial_s) + extra) / 1.6, rel=1e-12)
     assert float(one.requests) == float(found.requests)
@@ -243,6 +244,20 @@ def test_weights_and_caches_of_deepseek():
     few = deployed(serving__ep=16, serving__redundant_experts=32, gpu__name="H100-SXM")
     assert few.weight_bytes(few.decode) == pytest.approx(whole + 14 * 58 * expert, rel=1e-12)
     assert few.most_requests(2000.0) < 256
+
+
+def test_a_block_that_drafts_has_all_that_a_block_has_and_the_product_before_it():
+    """Attention, 5 experts, router and 2 x 7168 x 7168 in FP8 but for the router, and a 62nd layer of caches."""
+    settings = {"serving__ep": 72, "gpu__name": "H100-SXM", "serving__context": 2000.0}
+    plain, drafting = deployed(**settings), deployed(serving__drafts__tokens=1, **settings)
+    attention = 7168 * 1536 + 1536 * 24576 + 7168 * 576 + 512 * 32768 + 16384 * 7168
+    more = attention + (1 + 4) * 3 * 7168 * 2048 + 2 * 7168 * 7168 + 2 * 7168 * 256
+    for pool in ("decode", "prefill"):
+        found, before = (each.weight_bytes(getattr(each, pool)) for each in (drafting, plain))
+        slots = drafting.prefill.model.load.slots if pool == "prefill" else 4
+        assert found - before == pytest.approx(more + (slots - 4) * 3 * 7168 * 2048, rel=1e-12)
+    assert float(drafting.request_bytes(2000.0)) == pytest.approx(2000 * 62 * 576 * 2, rel=1e-12)
+    assert float(drafting.transfer_s(400.0)) == pytest.approx(62 / 61 * float(plain.transfer_s(400.0)), rel=1e-12)
 
 
 def test_gpus_that_split_attention_hold_all_of_a_latent_cache_and_a_part_of_weights():

@@ -222,3 +222,38 @@ def test_what_two_passes_compute_together_is_apart_and_all_that_they_send_is_the
         np.testing.assert_allclose(alone, work, **TOLERANCE)
         sent = blocks.packet_s[stage][blocks.moe[stage]].sum()
         np.testing.assert_allclose(length(found, stage=stage, track="EPS"), sent, **TOLERANCE)
+
+
+def test_counts_stand_apart_from_the_dispatch_that_they_come_before():
+    """The block above, of whose forward dispatch half a second on every track is counts; the gradients of a dispatch
+    and a combine have none."""
+    here, parts = np.ones((1, 2, 1), bool), np.ones((1, 2, 1, 2))
+    blocks = Blocks(here, here, 0.75 * parts, 2.0 * parts, parts * [1, 0] > 0, np.asarray([[[False], [True]]]))
+    whole, found = (told(job(blocks=1, micro_batches=1), blocks, counts_s=counts_s) for counts_s in (0.0, 0.5))
+    for track, begin, end in (("EPS", 3, 5), ("OCS", 10, 10.75)):
+        np.testing.assert_allclose(spans(whole, track=track, label="dispatch"), [(begin, end)], **TOLERANCE)
+        np.testing.assert_allclose(spans(found, track=track, label="counts"), [(begin, begin + 0.5)], **TOLERANCE)
+        np.testing.assert_allclose(spans(found, track=track, label="dispatch"), [(begin + 0.5, end)], **TOLERANCE)
+    rest = [[one for one in some if one["label"] not in ("counts", "dispatch")] for some in (whole, found)]
+    assert rest[0] == rest[1]
+
+
+def test_where_two_passes_run_together_counts_hold_computation():
+    workload, rules, counts_s = job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe"), Rules(comm_cores=0.2), 0.4
+    blocks, compute, send_s, delay_s = draw(0, workload)
+    where = places(workload)
+    held_s = counts_s * (blocks.moe & ~where.backward)
+    more = held_s[..., None] * np.array([1.0, 0.0])
+    blocks = blocks._replace(packet_s=blocks.packet_s + more, optical_s=blocks.optical_s + more, held_s=held_s)
+    slots = jax.tree.map(np.asarray, run(order_of(workload), blocks, compute, send_s, delay_s, rules))
+    found = segments(workload, slots, blocks, compute, rules, counts_s=counts_s)
+    assert_apart(workload, found)
+    together = order_of(workload).in_pairs[..., None] & (held_s > 0)
+    for stage in range(workload.pp):
+        each = spans(found, stage=stage, track="compute", kind="counts")
+        np.testing.assert_allclose([end - begin for begin, end in each], np.full(together[stage].sum(), counts_s))
+        work = (slots.compute_s + slots.tp_s)[stage].sum()
+        computed = [one for one in found if one["stage"] == stage and one["kind"] not in ("counts", "all-to-all")]
+        tracks = {track: length(computed, track=track) for track in ("compute", "NVSwitch")}
+        np.testing.assert_allclose(sum(tracks.values()), work, **TOLERANCE)
+        assert length(found, stage=stage, track="EPS", kind="counts") == pytest.approx(held_s[stage].sum())

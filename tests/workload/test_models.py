@@ -114,6 +114,27 @@ def test_an_iteration_is_six_flops_a_parameter_and_token_and_its_scores():
     assert iteration_flops(head) - iteration_flops(job) == pytest.approx(6 * 4096 * 32000 * tokens, rel=1e-9)
 
 
+def test_deepseek_v3_has_671_billion_parameters_and_685_with_what_predicts_a_further_token():
+    """Its page says 671 B, and 14 B of the MTP module with embedding and head of its own: 685 B. NVIDIA's count of
+    FLOPs (6 a parameter, causal scores) is 250.4 G a token, and 260.6 with MTP."""
+    model = DEEPSEEK_V3
+    assert round(model.params() / 1e9, 2) == 671.03
+    assert round(model.params(active=True) / 1e9, 2) == 37.55
+    module = model.prediction_params + 2 * model.head_params
+    assert module == 7168 * (1536 + 576 + 16384) + 1536 * 24576 + 512 * 32768 + 257 * 3 * 7168 * 2048 + 7168 * (
+        256 + 2 * 7168 + 2 * 129280
+    )
+    assert (round((model.params() + module) / 1e9, 1), round(module / 1e9, 1)) == (684.5, 13.5)
+    more = dataclasses.replace(model, blocks=62)
+    for facts, predicted, published in ((model, 0, 250.4), (more, 1, 260.6)):
+        job = Workload.of("m", facts, 1, 1, 1, 64, 64, micro_batches=1, head="counted", predicted=predicted)
+        assert iteration_flops(job) / job.iteration_tokens / 1e9 == pytest.approx(published, rel=0.002)
+    plain = dataclasses.replace(job, head="left-out")
+    joined = iteration_flops(plain) - iteration_flops(dataclasses.replace(plain, predicted=0))
+    assert joined / job.iteration_tokens == pytest.approx(6 * 2 * 7168**2, rel=1e-6)
+    assert block_seconds(plain, get_gpu()).head_s == pytest.approx(joined / 3 / 64 / (312e12 * 0.5), rel=1e-6)
+
+
 def test_seconds_are_flops_over_the_achieved_rate():
     for name in NAMES:
         workload = get(name)
