@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
-from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
+from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, named_files, stated
 from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
@@ -22,7 +22,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -106,30 +106,20 @@ class _Open:
         return build({path: value for path, value in self.values.items() if value is not None})
 
 
+@cached_by_files(named_files, maxsize=4096)
 def resolve(case: Case) -> Resolved:
     """The case with every value resolved, its job, and what the engine reads.
 
     `InputError` for an unknown name, `Misfit` for values that do not go together.
     """
-    return _checked(case, _files(case))
+    resolved = worked_out(case)
+    _check_groups(resolved)
+    return resolved
 
 
+@cached_by_files(named_files, maxsize=4096)
 def worked_out(case: Case) -> Resolved:
     """`resolve` before what a fabric's group and a policy's code have to say: without JAX."""
-    return _worked_out(case, _files(case))
-
-
-def _files(case: Case) -> tuple:
-    source, payload = case.traffic.source, case.network.payload
-    named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
-    named = (*named, getattr(case.compute.rate, "table", None))
-    files = [name for name in named if isinstance(name, str) and name.endswith((".toml", ".json"))]
-    return tuple(map(stamp, [*files, case.network.graph or "", case.network.on_graph.ranks or ""]))
-
-
-@functools.lru_cache(maxsize=4096)
-def _worked_out(case: Case, files: tuple) -> Resolved:
-    """`worked_out`, cached until a file of the case changes."""
     found = _Open(case)
     gpu = _gpu(found)
     model = model_of(case)
@@ -148,13 +138,6 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
     check_limits(whole, job, on, tree_nics)
     resolved = Resolved(whole, job, _settings(whole, gpu, found.recipe), found.why, case)
     _check_values(resolved)
-    return resolved
-
-
-@functools.lru_cache(maxsize=4096)
-def _checked(case: Case, files: tuple) -> Resolved:
-    resolved = _worked_out(case, files)
-    _check_groups(resolved)
     return resolved
 
 
@@ -601,7 +584,7 @@ def gpu_of(case: Case) -> Gpu:
     return _gpu(_Open(case))
 
 
-@functools.lru_cache(maxsize=256)
+@cached_by_files(lambda case, servers: named_files(case), maxsize=256)
 def hardware_of(case: Case, servers: int) -> Hardware:
     """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.case import Block, Case
-from mfabric_jax.case.paths import build, flat
+from mfabric_jax.case.paths import build, flat, named_files
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
@@ -37,7 +37,6 @@ from mfabric_jax.simulation.rows import (
 )
 from mfabric_jax.simulation.scenario import (
     Scenario,
-    TrafficOf,
     check_dtype,
     rates_at,
     replicas_of,
@@ -52,6 +51,7 @@ from mfabric_jax.simulation.solving import (
     program_of,
     scenario_at,
 )
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Rules, iterate
 from mfabric_jax.timing.exchange import exchanges_inside
 from mfabric_jax.timing.iteration import FabricRates
@@ -237,7 +237,7 @@ class Points:
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-        return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
+        return _program_of(self.resolved, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:
@@ -421,9 +421,9 @@ class Points:
         return found
 
 
-@functools.lru_cache(maxsize=4)
-def _program_of(traffic: TrafficOf, resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-    """A case as a program, cached; `traffic`: part of the key, so another file makes another program."""
+@cached_by_files(lambda resolved, variant: named_files(resolved.case), maxsize=4)
+def _program_of(resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
+    """A case as a program."""
     scenario = scenario_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
     return scenario, *function_of(scenario)
 
