@@ -131,7 +131,7 @@ def worked_out(case: Case) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, on.paid_for(gpu, job), on)
+    tree_nics = _ports(found, gpu, job.servers, round(on.paid_gpus(gpu, job)), on)
     _circuits(found, on)
     _rest(found, tree_nics)
     whole = found.case
@@ -589,7 +589,7 @@ def hardware_of(case: Case, servers: int) -> Hardware:
     """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, servers * on.gpus_of(gpu), on)
+    tree_nics = _ports(found, gpu, servers, servers * on.built_of(gpu), on)
     _circuits(found, on)
     _tiers(found, tree_nics)
     return Hardware(**_hardware(found.case, gpu))

@@ -153,7 +153,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
     }
     memory = _memory_columns(deployed, decoding)
-    dollars, joules = (deployed.per_million(each, decoding, deployed.numbers.nic_gbps) for each in deployed.per_gpu())
+    dollars, joules = deployed.per_million(decoding, deployed.numbers.nic_gbps)
     return {
         **names,
         **_step_columns(deployed, decoding),

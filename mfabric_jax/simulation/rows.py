@@ -24,6 +24,7 @@ from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
 # --------------------------------------------------------------------------------------- what a cluster costs and draws
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
+PLACES = 6  # of a number of GPUs
 
 
 class Bill(NamedTuple):
@@ -36,23 +37,26 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster, idle spares of domains included but for the watts of their GPUs.
+    """The bill of a cluster: of the GPUs that it works on, and of the idle ones that it causes but for their watts.
 
-    `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays.
+    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `nic_gbps` and `ports`
+    (fields of `Form` that override the settings) may be arrays.
     """
     parts, gpu = settings.parts, settings.server
+    built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
+    form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
-    where = {"gpus": job.gpus_per_server} | fields
-    usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
-    watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)
+    where = {"gpus": built} | fields
+    usd = _times(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
+    watts = _times(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
-        switches = parts.ocs.switches(*on.optical_regions(form, job))
+        switches = share * parts.ocs.paid_switches(*on.optical_regions(form, job))
         usd, watts = (
             _sum(usd, _times(switches, parts.ocs.usd or 0)),
             _sum(watts, _times(switches, parts.ocs.watts or 0)),
         )
-    server, paid = parts.server_of(gpu.name), on.paid_for(gpu, job)
+    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
     gpu_usd = _times(paid, usd_of_gpu(settings))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
@@ -127,10 +131,10 @@ def tokens_of_iteration(job: Workload) -> int:
 
 def idle_spares(settings: Settings, on: Fabric, job: Workload) -> str | None:
     """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
-    paid, size = on.paid_for(settings.server, job), on.gpus_of(settings.server)
-    if paid == job.gpus:
+    paid, size = on.paid_gpus(settings.server, job), on.built_of(settings.server)
+    if round(paid, PLACES) == job.gpus:
         return None
-    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,} in {paid // size:,} domains of {size}"
+    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
     return f"{on.name}: {used}; the others are idle and paid for."
 
 
