@@ -451,7 +451,7 @@ class RailOptimized(Group, frozen=True):
 
 
 class MultiPlane(Group, frozen=True):
-    """Every NIC split over several trees of two tiers."""
+    """Every NIC split over several trees of at most two tiers."""
 
     planes: Annotated[Count, doc("Planes of every NIC, each with its part of the bandwidth.")] = 8
     flows: Annotated[
@@ -588,7 +588,12 @@ class Network(Group, frozen=True):
     ] = 400.0
     nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
     nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on tori).")] = None
-    tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
+    tiers: Annotated[
+        Literal["fewest", 1, 2, 3],
+        doc(
+            "Tiers of switch trees; fewest: 1 where all NICs of a tree fit on one switch, 2 where two tiers hold them."
+        ),
+    ] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
         Amount | None,

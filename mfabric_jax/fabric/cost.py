@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive, whole
+from mfabric_jax.fabric.tree import TIERS, check_ratio
 from mfabric_jax.text_files import read_mapping
 
 Table = dict[str, Any]
@@ -255,33 +256,33 @@ def one_number(field: str, value: Any) -> None:
 class Attachment:
     """Parts behind one NIC, besides the NIC itself."""
 
-    switch_ports: float = 0
-    transceivers: float = 1
-    fibres: float = 1
-    ocs_ports: float = 0
-    panel_ports: float = 0
+    switch_ports: Any = 0
+    transceivers: Any = 1
+    fibres: Any = 1
+    ocs_ports: Any = 0
+    panel_ports: Any = 0
 
     @property
-    def counts(self) -> dict[str, float]:
+    def counts(self) -> dict[str, Any]:
         """Number of each of `PARTS`, the NIC included; zeros left out."""
         behind = {part: getattr(self, f"{part}s") for part in PARTS if part != NIC}
-        return {part: count for part, count in ({NIC: 1} | behind).items() if count}
+        return {part: count for part, count in ({NIC: 1} | behind).items() if np.any(count)}
 
 
-def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
+def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "edge") -> Attachment:
     """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
 
     A link has a port and a transceiver at each end; the path up has one link per tier, and links above the
     oversubscribed switch serve k NICs. Switch ports, transceivers, fibres: three tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 +
     4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers 3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 +
-    1/k.
+    1/k; one switch 1, 2, 1. `tiers` may be an array.
     """
     positive("oversubscription", oversubscription)
     one_of("at", at, ("edge", "aggregation"))
-    if tiers not in (2, 3):
-        raise InputError(f"tiers must be 2 or 3, got {tiers!r}.")
-    if tiers == 2 and at != "edge":
-        raise InputError(f"a tree of 2 tiers can only be oversubscribed at the edge, got at {at!r}.")
+    for each in np.unique(tiers).tolist():
+        if each not in TIERS:
+            raise InputError(f"tiers must be 1, 2 or 3, got {each!r}.")
+        check_ratio(each, oversubscription, at)
     below = 1 if at == "edge" else 2
     links = below + (tiers - below) / oversubscription
     return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)

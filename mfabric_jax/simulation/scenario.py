@@ -138,6 +138,12 @@ class Scenario:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
         return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
 
+    @property
+    def path_links_by_degree(self) -> tuple[float, ...]:
+        """`path_links` for each number of a server's optical NICs from 0, where this number may be traced."""
+        each = (dataclasses.replace(self.settings, tiers=tiers) for tiers in self.settings.tiers_by_degree)
+        return tuple(dataclasses.replace(self, settings=settings).path_links for settings in each)
+
     @functools.cached_property
     def own_delay_s(self) -> float | None:
         """Of a link, where the fabric has delays of its own in the place of `network.link_delay_s`."""

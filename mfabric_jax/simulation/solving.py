@@ -389,8 +389,10 @@ def _over_switches(one: Scenario) -> SinglePaths:
     gpus = job.ep * job.tp
     groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
-    radix = roomy_radix(network.radix, servers, group.nics)
+    one_switch = one.settings.tiers == 1  # has room for all NICs
+    radix = servers * group.nics if one_switch else roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
+    form = dataclasses.replace(form, tiers=1) if one_switch else form
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
     return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
 
