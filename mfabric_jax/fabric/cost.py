@@ -92,12 +92,17 @@ class SwitchPrice:
         """NICs or links that a port serves."""
         return self.gbps / self.nic_gbps
 
+    @property
+    def port_usd(self) -> float:
+        """Of the box, for each NIC or link that it serves."""
+        return self.usd / (self.ports * self.served)
+
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> "SwitchPrice":
         """Of an entry `switch.GBPS` of a file; raises `InputError` for what it cannot be."""
         where = f"switch.{name}"
         for field in given:
-            one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd"))
+            one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd", "source"))
         if lacks := [field for field in ("usd", "ports") if field not in given]:
             raise InputError(f"{where} needs {' and '.join(lacks)}, of a whole switch.")
         try:
@@ -147,16 +152,18 @@ class Prices:
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults. A file with
-        its own bandwidths must list the prices at them too."""
+        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
+
+        A file with its own bandwidths must list the prices at them too; whole switches that serve each of them stand
+        for the list of switch ports.
+        """
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())
         if len({one.nic_gbps for one in switches}) < len(switches):
             raise InputError(f"switches in {str(path)!r} must serve NICs of different nic_gbps.")
-        missing = [field for field in BY_BANDWIDTH if field not in given]
-        if "gbps" in given and missing:
-            raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
+        if "gbps" in given:
+            _complete(given, str(path), {one.nic_gbps: one for one in switches})
         return cls(**as_tuples(given), switches=switches)
 
     def switch_for(self, nic_gbps: float) -> SwitchPrice | None:
@@ -165,10 +172,9 @@ class Prices:
 
     def _port(self, switch: SwitchPrice) -> float:
         """Dollars of what serves one NIC or link, and how much its module is above the `transceiver` counted there."""
-        port = switch.usd / (switch.ports * switch.served)
         if switch.optics_usd is None:
-            return port
-        return port + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
+            return switch.port_usd
+        return switch.port_usd + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
 
     def at(self, part: str, nic_gbps: Any) -> Any:
         """Price of one of `PARTS` or `BESIDE_NICS` at one bandwidth or an array of them; a fibre is one link long."""
@@ -185,6 +191,20 @@ class Prices:
         for switch in self.switches if part == "switch_port" else ():
             value = np.where(np.asarray(nic_gbps) == switch.nic_gbps, self._port(switch), value)
         return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _complete(given: Table, file: str, quoted: Mapping[float, SwitchPrice]) -> None:
+    """Add the ports of whole switches to prices at bandwidths of their own; `InputError` for what is missing there."""
+    gbps = given["gbps"] if isinstance(given["gbps"], list) else []
+    unquoted = [each for each in gbps if each not in quoted]
+    if "switch_port" not in given and gbps and not unquoted:
+        given["switch_port"] = [
+            positive(f"usd of switch.{quoted[each].gbps:g}", quoted[each].port_usd) for each in gbps
+        ]
+    if missing := [field for field in BY_BANDWIDTH if field not in given]:
+        serve = f", or [switch.GBPS] for NICs of {', '.join(map(str, unquoted))} Gbps" if quoted and unquoted else ""
+        serve = serve if "switch_port" in missing else ""
+        raise InputError(f"gbps in {file!r} needs prices at its bandwidths; add {', '.join(missing)}{serve}.")
 
 
 @dataclass(frozen=True)

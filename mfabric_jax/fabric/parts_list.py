@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, number, one_of, positive, whole
-from mfabric_jax.fabric.cost import Prices, Watts, as_tuples, one_number, packaged, with_own
+from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
 
 USUAL_SERVER = "hgx"
 HOURS_A_YEAR = 8766
@@ -115,9 +115,9 @@ class Parts:
 
     @classmethod
     def _of(cls, path: str | Path | None, ocs: str | None) -> "Parts":
-        table, _ = with_own(path)
+        table, own = with_own(path)
         prices = Prices() if path is None else Prices.read(path)
-        watts, switch = _watts(table["watts"]), None if ocs is None else get_ocs(ocs, path)
+        watts, switch = _watts(table["watts"], own.get("watts", {})), None if ocs is None else get_ocs(ocs, path)
         if switch is not None:
             prices = dataclasses.replace(prices, ocs_port=switch.port_usd)
             watts = dataclasses.replace(watts, ocs_port=switch.port_watts(watts.ocs_port))
@@ -171,7 +171,10 @@ def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str,
     return cls(**{**given, **rest})
 
 
-def _watts(given: Mapping[str, Any]) -> Watts:
+def _watts(given: Mapping[str, Any], own: Mapping[str, Any]) -> Watts:
+    missing = [field for field in BY_BANDWIDTH if field not in own]
+    if "gbps" in own and missing:
+        raise InputError(f"watts.gbps needs the power at its bandwidths; add {', '.join(missing)} to watts.")
     values = {field: value for field, value in given.items() if field != "source"}
     for field in values:
         one_of("field of watts", field, [*(field.name for field in dataclasses.fields(Watts)), "source"])
