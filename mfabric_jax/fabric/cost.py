@@ -10,7 +10,7 @@ import functools
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from numbers import Real
 from pathlib import Path
@@ -146,6 +146,11 @@ class Prices:
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
     switches: tuple[SwitchPrice, ...] = ()
+
+    def with_port(self, gbps: float, usd: float) -> "Prices":
+        """With another price of switch ports at a bandwidth that is listed."""
+        each = zip(self.gbps, self.switch_port, strict=True)
+        return replace(self, switch_port=tuple(usd if listed == gbps else port for listed, port in each))
 
     def __post_init__(self):
         _check_table(self, "price", unknown=("ocs_port", *UNPUBLISHED))

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -220,6 +220,20 @@ def _delays(field: str, given: Any) -> tuple[float, float] | None:
     if both[0] > both[1]:
         raise InputError(f"{field} must be fastest and slowest, got {given!r}.")
     return both
+
+
+class Quote(NamedTuple):
+    """What a part of one bandwidth was quoted at, from and to, and of what."""
+
+    gbps: float
+    usd: tuple[float, float]
+    of: str
+
+
+def quoted_port() -> Quote:
+    """Of a switch port; no default price."""
+    found = packaged()["quoted"]["switch_port"]
+    return Quote(found["gbps"], tuple(found["usd"]), found["of"])
 
 
 OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}

@@ -9,6 +9,7 @@ import numpy as np
 from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
@@ -36,13 +37,15 @@ class Bill(NamedTuple):
     cluster_watts: Any
 
 
-def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
+def bill_of(
+    settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
+) -> Bill:
     """The bill of a cluster: of the GPUs that it works on, and of the idle ones that it causes but for their watts.
 
     Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `nic_gbps` and `ports`
-    (fields of `Form` that override the settings) may be arrays.
+    (fields of `Form` that override the settings) may be arrays; `parts`: other prices.
     """
-    parts, gpu = settings.parts, settings.server
+    parts, gpu = parts or settings.parts, settings.server
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
     form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
@@ -58,14 +61,14 @@ def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **port
         )
     server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
-    gpu_usd = _times(paid, usd_of_gpu(settings))
+    gpu_usd = _times(paid, usd_of_gpu(settings, parts))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
     return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Settings) -> float | None:
-    """Dollars of a GPU, from its file or the price list."""
-    parts, gpu = settings.parts, settings.server
+def usd_of_gpu(settings: Settings, parts: Parts | None = None) -> float | None:
+    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
+    parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 

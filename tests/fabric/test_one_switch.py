@@ -12,6 +12,7 @@ from mfabric_jax.fabric import get
 from mfabric_jax.failures import failures
 from mfabric_jax.serving.group import group_of
 from mfabric_jax.simulation.points import Points
+from mfabric_jax.simulation.results import at_quoted_ports
 from mfabric_jax.simulation.rows import bill_of
 from tests.mistakes import refused
 
@@ -147,3 +148,23 @@ def test_nothing_leads_up_from_one_switch():
     rails = job("rail-only", 64, **{"failures.kinds": ["switch"]})
     (row,) = failures(cases(rails, {"job.parallel.gpus": (64,)}))
     assert row["devices"] == 8
+
+
+def test_what_quoted_ports_would_change_by_hand(tmp_path):
+    # 128 NICs behind two tiers, with 3 ports each; on mfabric 2 of 8 on one switch, with one port each.
+    asked = cases(job("fat-tree", 128), {"network.fabric": ("fat-tree", "mfabric", "torus")})
+    usd = {"fat-tree": 128 * TWO, "mfabric": 16 * (6 * OPTICAL + 2 * ONE)}
+    ports = {"fat-tree": 128 * 3, "mfabric": 16 * 2}
+    words = []
+    for name, listed in usd.items():
+        low, high = ((listed - ports[name] * (PORT - quoted)) / 1e6 for quoted in (563, 781))
+        words.append(f"{name} {low:.3g} to {high:.3g} (not {listed / 1e6:.3g})")
+    (said,) = at_quoted_ports(asked)
+    assert said == (
+        "A switch port of 400 Gbps is priced at 1,090 dollars (arXiv 2501.03905). At 563 to 781, quoted for 64-port "
+        f"InfiniBand switches of August 2024, networks of 128 GPUs would cost, in M$: {', '.join(words)}."
+    )
+    assert at_quoted_ports(cases(job("torus", 128))) == []
+    assert at_quoted_ports(cases(job("fat-tree", 128, **{"network.nic_gbps": 100}))) == []
+    (tmp_path / "own.toml").write_text("[switch.400]\nusd = 40000\nports = 64\n")
+    assert at_quoted_ports(cases(job("fat-tree", 128, **{"network.prices": str(tmp_path / "own.toml")}))) == []
