@@ -1,18 +1,26 @@
-"""Reads TOML and JSON settings files. Refuses, with one sentence, files that cannot be opened, are not UTF-8, too
-large, too deeply nested, repeat a key, or hold no mapping."""
+"""Reads TOML and JSON settings files, and caches what is read of files until these change.
 
+Refuses, with one sentence, files that cannot be opened, are not UTF-8, too large, too deeply nested, repeat a key, or
+hold no mapping.
+"""
+
+import functools
+import hashlib
 import json
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from mfabric_jax.checks import InputError, one_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
 DEEPEST = 100  # tables inside of each other
 LARGEST = 1 << 26  # bytes of a file of settings
+HASHED = 1 << 16  # bytes up to which a stamp holds the content of a file
 
 
 def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: int = LARGEST) -> dict[str, Any]:
@@ -109,10 +117,51 @@ def _check_depth(value: Any) -> None:
 PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}
 
 
-def stamp(path: str | Path) -> tuple[int, int]:
-    """Modification time and size of a file, to validate caches; (0, 0) if it is missing."""
+def stamp(path: str | Path) -> tuple:
+    """What differs once a file, or a file of a folder, has changed; () where there is none.
+
+    The digest of a small file, as two versions may have one size and one time; size, times and inode of a larger one.
+    """
+    path = os.fspath(path)
     try:
-        seen = os.stat(path)
+        if os.path.isdir(path):
+            return tuple((file, *_times(file)) for file in _files_below(path))
+        seen = _times(path)
+        if seen[0] > HASHED:
+            return seen
+        with open(path, "rb") as opened:
+            return (hashlib.blake2b(opened.read(), digest_size=16).digest(),)
     except (OSError, ValueError):  # a name with a zero byte in it is no OSError
-        return 0, 0
-    return seen.st_mtime_ns, seen.st_size
+        return ()
+
+
+def _times(path: str) -> tuple[int, ...]:
+    seen = os.stat(path)
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
+
+
+def _files_below(folder: str) -> list[str]:
+    return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+
+
+def cached_by_files(
+    files: Callable[..., Iterable[str | Path | None]], maxsize: int
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A cache of a function that reads files: an entry lasts until one of the files changes.
+
+    `files`: of the function's arguments, the files and folders that it reads; None for one that is not stated.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.lru_cache(maxsize=maxsize)
+        def cached(stamps: tuple, *args: P.args, **kwargs: P.kwargs) -> R:
+            return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def current(*args: P.args, **kwargs: P.kwargs) -> R:
+            stamps = tuple(stamp(file) for file in files(*args, **kwargs) if file is not None)
+            return cached(stamps, *args, **kwargs)
+
+        return current
+
+    return decorate

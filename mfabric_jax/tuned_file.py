@@ -18,7 +18,7 @@ import msgspec
 
 from mfabric_jax.atomic import check_folder, locked, replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import mapping_in
+from mfabric_jax.text_files import cached_by_files, mapping_in
 
 ENVIRONMENT = "MFABRIC_TUNED"
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
@@ -65,12 +65,20 @@ def tuned_path() -> pathlib.Path:
     return pathlib.Path(os.environ.get(ENVIRONMENT) or cache_folder() / "tuned.json")
 
 
-@functools.cache
 def entries() -> tuple[Entry, ...]:
     """All entries of the file, for any device; `InputError` for a broken file."""
     try:
-        text = tuned_path().read_text(encoding="utf-8")
-    except (OSError, InputError):  # not there, not for us, or no home
+        path = tuned_path()
+    except InputError:  # no home
+        return ()
+    return _entries(path)
+
+
+@cached_by_files(lambda path: (path,), maxsize=8)
+def _entries(path: pathlib.Path) -> tuple[Entry, ...]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:  # not there, or not for us
         return ()
     except ValueError:
         raise broken("it is not text in UTF-8") from None
@@ -78,11 +86,6 @@ def entries() -> tuple[Entry, ...]:
         return msgspec.convert(mapping_in(text, "what it holds", "tuned kernels"), _File, str_keys=True).entries
     except (InputError, msgspec.ValidationError) as error:
         raise broken(f"{type(error).__name__}: {error}") from None
-
-
-def forget() -> None:
-    """Read the file again at the next use; compiled programs keep their kernels."""
-    entries.cache_clear()
 
 
 def broken(reason: str) -> InputError:
@@ -120,7 +123,6 @@ def differences(key: Key, here: Key) -> list[str]:
 def check_keeping() -> None:
     """`InputError` if the file is broken or cannot be written."""
     check_folder(tuned_path().parent)
-    forget()
     entries()
 
 
@@ -129,7 +131,6 @@ def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str,
     tuned_path().parent.mkdir(parents=True, exist_ok=True)
     with tuned_path().with_suffix(".lock").open("w") as lock:
         locked(lock, wait=True)
-        forget()
         others = tuple(entry for entry in entries() if entry.key != key)
         measured = {row["servers"] for row in rows}
         all_kernels, all_rows = dict(kernels), [*map(dict, rows)]
@@ -140,7 +141,6 @@ def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str,
         entry = Entry(*key, today, dict(sorted(all_kernels.items())), all_rows)
         with replacing(tuned_path()) as (part,):
             part.write_text(json.dumps(msgspec.to_builtins(_File((*others, entry))), indent=1) + "\n", encoding="utf-8")
-    forget()
     return tuned_path()
 
 

@@ -19,7 +19,7 @@ from mfabric_jax.report import Asked, query, read_rows, write_rows
 from mfabric_jax.sweep import read_sweep
 from mfabric_jax.text_files import DEEPEST, read_mapping
 from mfabric_jax.traffic import Knobs
-from mfabric_jax.tuned_file import entries, forget
+from mfabric_jax.tuned_file import entries
 from mfabric_jax.validation import read_runs
 from tests.mistakes import check_refused, refused
 
@@ -161,9 +161,7 @@ def test_every_file_is_read_by_it(text, sentence, tmp_path, monkeypatch):
     (tmp_path / "one.policy").write_text(text + "\n")
     assert "is no policy file" in refused(load, tmp_path / "one.policy")
     monkeypatch.setenv("MFABRIC_TUNED", str(file))
-    forget()
     assert sentence in refused(entries)
-    forget()
 
 
 @pytest.mark.parametrize("footer", ["[1]", "no JSON", DEEP[".json"], b"\xff"])

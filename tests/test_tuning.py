@@ -30,9 +30,7 @@ def tuned(monkeypatch, tmp_path):
     """A tuned file of this test's own; it is not there yet."""
     path = tmp_path / "kept" / "tuned.json"
     monkeypatch.setenv(tuned_file.ENVIRONMENT, str(path))
-    tuned_file.forget()
-    yield path
-    tuned_file.forget()
+    return path
 
 
 @pytest.fixture
@@ -154,7 +152,6 @@ def test_a_broken_file_is_named_in_a_sentence(tuned, text):
         kept["entries"][0]["rows"] = [1] if text == "rows" else []
         text = json.dumps(kept)
     tuned.write_text(text, encoding="utf-8", errors="surrogateescape")
-    tuned_file.forget()
     with pytest.warns(UserWarning, match="is broken") as warned:  # nobody's run ends for it
         assert chosen_kernel("cpu", 8) == usual("cpu", 8)
     sentence = str(warned[0].message)

@@ -207,7 +207,10 @@ class Case(Group, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting of type `kind`, of the alternative `of` of `choice` (or ""); `traced`: never recompiles."""
+    """One setting of type `kind`, of the alternative `of` of `choice` (or "").
+
+    `traced`: other values never recompile; `file`: it may name a file.
+    """
 
     path: str
     kind: Any
@@ -216,6 +219,7 @@ class Leaf:
     traced: bool
     choice: str = ""
     of: str = ""
+    file: bool = False
 
     @property
     def open(self) -> bool:
@@ -239,11 +243,12 @@ class Choice:
     listed: bool = False
 
 
-def _said(hint: Any) -> tuple[str, bool]:
+def _said(hint: Any) -> tuple[str, Mapping[str, bool]]:
+    """What `tree.doc` says of a setting: its text, and its marks."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
-            return meta.description, bool((meta.extra_json_schema or {}).get("traced"))
-    return "", False
+            return meta.description, meta.extra_json_schema or {}
+    return "", {}
 
 
 @functools.cache
@@ -267,7 +272,7 @@ def settings() -> dict[str, Leaf | Choice]:
 
 def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
     for _, name, hint, default in _fields(cls):
-        path, (said, traced) = prefix + name, _said(hint)
+        path, (said, _) = prefix + name, _said(hint)
         if isinstance(hint, type) and issubclass(hint, Group):
             yield from _settings_of(hint, path + ".")
         elif several := _alternatives(hint):
@@ -276,13 +281,17 @@ def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
             for alternative in several:
                 yield from _leaves_of(several[alternative], prefix, path, alternative)
         else:
-            yield Leaf(path, hint, default, said, traced)
+            yield _leaf(path, hint, default)
 
 
 def _leaves_of(cls: type, prefix: str, choice: str, name: str) -> Iterable[Leaf]:
     for field, _, hint, default in _fields(cls):
-        said, traced = _said(hint)
-        yield Leaf(leaf_path(prefix + name, field), hint, default, said, traced, choice, name)
+        yield _leaf(leaf_path(prefix + name, field), hint, default, choice, name)
+
+
+def _leaf(path: str, hint: Any, default: Any, choice: str = "", of: str = "") -> Leaf:
+    said, marks = _said(hint)
+    return Leaf(path, hint, default, said, marks.get("traced", False), choice, of, marks.get("file", False))
 
 
 def leaf_path(alternative: str, field: str) -> str:
@@ -483,6 +492,19 @@ def _with_leaves(chosen: Alternative, at: str, stated: Statement) -> Alternative
 def flat(case: Case) -> Statement:
     """Every value of a case by path, without leaves of alternatives not chosen."""
     return dict(_flat(case, ""))
+
+
+@functools.lru_cache(maxsize=4096)
+def named_files(case: Case) -> tuple[str, ...]:
+    """Every path that a case states: of files, folders, and modules; and names that a file could have."""
+    stated = [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
+    return tuple(dict.fromkeys(map(policies.file_of, stated)))
+
+
+@functools.cache
+def file_settings() -> frozenset[str]:
+    """The settings that may name a file."""
+    return frozenset(path for path, setting in settings().items() if isinstance(setting, Leaf) and setting.file)
 
 
 def _flat(group: Any, prefix: str) -> Iterable[tuple[str, Any]]:

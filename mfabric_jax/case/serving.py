@@ -29,7 +29,7 @@ class Prefill(Group, frozen=True):
     ep: Annotated[Count | None, doc("GPUs that share the experts (open: serving.ep).")] = None
     kernels: Annotated[
         str | None,
-        doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided)."),
+        doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided).", file=True),
     ] = None
     tokens: Annotated[
         Count | None,
@@ -51,7 +51,8 @@ class LoadSettings(Group, frozen=True):
             "A log of requests (open: equal ones): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
             " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp (ms),"
             " input_length, output_length (Mooncake). Three lines, for instance: Timestamp,Request tokens,Response"
-            " tokens / 0.0,1500,200 / 0.35,320,80."
+            " tokens / 0.0,1500,200 / 0.35,320,80.",
+            file=True,
         ),
     ] = None
     requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000
@@ -101,7 +102,8 @@ class ServingSettings(Group, frozen=True):
         doc(
             "Of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2, hybridep,"
             " nvlink-one-sided, nccl, ideal, or a file (open: deepep-low-latency; in a domain beyond a server"
-            " nvlink-one-sided)."
+            " nvlink-one-sided).",
+            file=True,
         ),
     ] = None
     overlap: Annotated[

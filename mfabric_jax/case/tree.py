@@ -42,9 +42,10 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.__struct_config__.tag  # type: ignore[return-value]
 
 
-def doc(text: str, *, traced: bool = False) -> msgspec.Meta:
-    """What a setting is. `traced`: other values of it run in the same compiled program."""
-    return msgspec.Meta(description=text, extra_json_schema={"traced": True} if traced else None)
+def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
+    """What a setting is. `traced`: other values of it run in the same compiled program; `file`: it may name a file."""
+    marks = {"traced": True} if traced else {"file": True} if file else None
+    return msgspec.Meta(description=text, extra_json_schema=marks)
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
@@ -52,7 +53,7 @@ class Model(Group, frozen=True):
     """The model, and whose set-up fills what `job` leaves open. What is open here is as the model has it."""
 
     name: Annotated[
-        str, doc("A model by name, a .toml or .json file of your own, or a released model's config.json.")
+        str, doc("A model by name, a .toml or .json file of your own, or a released model's config.json.", file=True)
     ] = "mixtral-8x7b"
     recipe: Annotated[
         Literal["makers", "paper", "none"],
@@ -84,7 +85,8 @@ class GpuSettings(Group, frozen=True):
         str,
         doc(
             "A100-80GB-SXM, H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72,"
-            " MI300X, MI355X, or a .toml or .json file of your own."
+            " MI300X, MI355X, or a .toml or .json file of your own.",
+            file=True,
         ),
     ] = "H100-SXM"
     bf16_tflops: Annotated[Amount | None, doc("Peak of dense bf16 [TFLOP/s].")] = None
@@ -288,7 +290,9 @@ class Efficiency(Alternative, frozen=True, tag="efficiency"):
 class Kernels(Alternative, frozen=True, tag="kernels"):
     """Every kind of computation and communication at what its kernels achieve."""
 
-    table: Annotated[str | None, doc("A .toml or .json file of one's own figures (open: those of the package).")] = None
+    table: Annotated[
+        str | None, doc("A .toml or .json file of one's own figures (open: those of the package).", file=True)
+    ] = None
     launch_us: Annotated[
         Least0 | None, doc("Before every kernel, in which a GPU runs nothing [us] (open: the table's).")
     ] = None
@@ -356,7 +360,8 @@ class KnobsFrom(Alternative, frozen=True, tag="knobs"):
         str,
         doc(
             "balanced, hot-experts, spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts,"
-            " power-law-0.6, -0.8, -1.01, -1.2, log-normal, or a .json file from mfabric traces fit."
+            " power-law-0.6, -0.8, -1.01, -1.2, log-normal, or a .json file from mfabric traces fit.",
+            file=True,
         ),
     ] = "balanced"
 
@@ -364,7 +369,9 @@ class KnobsFrom(Alternative, frozen=True, tag="knobs"):
 class Trace(Alternative, frozen=True, tag="trace"):
     """Recorded routing."""
 
-    path: Annotated[str | None, doc("A file or folder in any format that mfabric traces --help lists.")] = None
+    path: Annotated[str | None, doc("A file or folder in any format that mfabric traces --help lists.", file=True)] = (
+        None
+    )
     records: Annotated[tuple[int, int] | None, doc("FIRST-LAST record (open, of a gate trace: 2011-5001).")] = None
     axes: Annotated[
         str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some.")
@@ -423,7 +430,7 @@ class GivenPlacement(Alternative, frozen=True, tag="given"):
     """Experts lie where a file says, all run long."""
 
     value: Annotated[
-        str | None, doc("A .json file of SGLang, vLLM, EPLB or vLLM-Ascend, or from mfabric traces place.")
+        str | None, doc("A .json file of SGLang, vLLM, EPLB or vLLM-Ascend, or from mfabric traces place.", file=True)
     ] = None
 
 
@@ -444,7 +451,7 @@ class RailOptimized(Group, frozen=True):
 
 
 class MultiPlane(Group, frozen=True):
-    """Every NIC split over several trees of two tiers."""
+    """Every NIC split over several trees of at most two tiers."""
 
     planes: Annotated[Count, doc("Planes of every NIC, each with its part of the bandwidth.")] = 8
     flows: Annotated[
@@ -530,7 +537,7 @@ class Goodput(Alternative, frozen=True, tag="goodput"):
 class TransportSettings(Alternative, frozen=True, tag="transport"):
     """What headers, a receiver's pace and acknowledgements take."""
 
-    value: Annotated[str, doc("ndp, dctcp, or a .toml or .json file of constants.")] = "ndp"
+    value: Annotated[str, doc("ndp, dctcp, or a .toml or .json file of constants.", file=True)] = "ndp"
 
 
 class Spray(Alternative, frozen=True, tag="spray"):
@@ -564,7 +571,7 @@ class OnGraph(Group, frozen=True):
         doc("Whether GPUs forward for others; auto: only where some could not be reached otherwise."),
     ] = "auto"
     ranks: Annotated[
-        str | None, doc("A .json file of the GPU of every rank, {gpus: [0, 1, ...]} (open: in their order).")
+        str | None, doc("A .json file of the GPU of every rank, {gpus: [0, 1, ...]} (open: in their order).", file=True)
     ] = None
 
 
@@ -575,13 +582,18 @@ class Network(Group, frozen=True):
         FabricName,
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
-    graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).")] = None
+    graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).", file=True)] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0
     nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
     nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on tori).")] = None
-    tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
+    tiers: Annotated[
+        Literal["fewest", 1, 2, 3],
+        doc(
+            "Tiers of switch trees; fewest: 1 where all NICs of a tree fit on one switch, 2 where two tiers hold them."
+        ),
+    ] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
         Amount | None,
@@ -598,7 +610,7 @@ class Network(Group, frozen=True):
     ] = 0.0
     payload: Annotated[Goodput | TransportSettings, doc("What of the bandwidth is payload.")] = Goodput()
     paths: Annotated[Spray | Ecmp | LeastLoaded | Weighted, doc("How flows use equal paths.")] = Spray()
-    prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.")] = None
+    prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.", file=True)] = None
     gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
@@ -662,7 +674,8 @@ class CircuitSettings(Group, frozen=True):
     policy: Annotated[
         Any,
         doc(
-            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}."
+            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}.",
+            file=True,
         ),
     ] = "greedy"
     routing: Annotated[
@@ -672,7 +685,8 @@ class CircuitSettings(Group, frozen=True):
         str,
         doc(
             f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION. No"
-            " policy is asked then."
+            " policy is asked then.",
+            file=True,
         ),
     ] = policies.NO_SCHEDULE
     switches: Annotated[Count, doc("Parallel switches of a schedule; each has as many ports of a server.")] = 1
@@ -738,6 +752,6 @@ class FailureSettings(Group, frozen=True):
     ] = "cheaper"
     server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
     iteration: Annotated[Natural, doc("First iteration that suffers.")] = 0
-    rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None
+    rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.", file=True)] = None
     checkpoint_interval_s: Annotated[Least0, doc("Between checkpoints [s].")] = 3600.0
     restart_s: Annotated[Least0, doc("Until a stopped job runs again [s].")] = 600.0

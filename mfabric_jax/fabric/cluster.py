@@ -270,7 +270,7 @@ class Cluster:
         pool, (merged, kinds) = tree.pool(), tree.merged()
         links = [run for run in network.links if not _between_switches(run[0])]
         edges, pods = (tree.parts * n for n in (tree.edges_per_part, tree.pods_per_part))
-        tiers = [("edge up", edges), ("edge down", edges)]
+        tiers = [("edge up", edges), ("edge down", edges)] if tree.tiers > 1 else []
         if tree.tiers == 3:
             tiers += [("pod up", pods), ("pod down", pods)]
         own, circuits = links[:4], links[4:]

@@ -10,7 +10,7 @@ import functools
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from numbers import Real
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive, whole
+from mfabric_jax.fabric.tree import TIERS, check_ratio
 from mfabric_jax.text_files import read_mapping
 
 Table = dict[str, Any]
@@ -91,12 +92,17 @@ class SwitchPrice:
         """NICs or links that a port serves."""
         return self.gbps / self.nic_gbps
 
+    @property
+    def port_usd(self) -> float:
+        """Of the box, for each NIC or link that it serves."""
+        return self.usd / (self.ports * self.served)
+
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> "SwitchPrice":
         """Of an entry `switch.GBPS` of a file; raises `InputError` for what it cannot be."""
         where = f"switch.{name}"
         for field in given:
-            one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd"))
+            one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd", "source"))
         if lacks := [field for field in ("usd", "ports") if field not in given]:
             raise InputError(f"{where} needs {' and '.join(lacks)}, of a whole switch.")
         try:
@@ -141,21 +147,28 @@ class Prices:
     co_packaged_per_gpu: float | None = None
     switches: tuple[SwitchPrice, ...] = ()
 
+    def with_port(self, gbps: float, usd: float) -> "Prices":
+        """With another price of switch ports at a bandwidth that is listed."""
+        each = zip(self.gbps, self.switch_port, strict=True)
+        return replace(self, switch_port=tuple(usd if listed == gbps else port for listed, port in each))
+
     def __post_init__(self):
         _check_table(self, "price", unknown=("ocs_port", *UNPUBLISHED))
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults. A file with
-        its own bandwidths must list the prices at them too."""
+        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
+
+        A file with its own bandwidths must list the prices at them too; whole switches that serve each of them stand
+        for the list of switch ports.
+        """
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())
         if len({one.nic_gbps for one in switches}) < len(switches):
             raise InputError(f"switches in {str(path)!r} must serve NICs of different nic_gbps.")
-        missing = [field for field in BY_BANDWIDTH if field not in given]
-        if "gbps" in given and missing:
-            raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
+        if "gbps" in given:
+            _complete(given, str(path), {one.nic_gbps: one for one in switches})
         return cls(**as_tuples(given), switches=switches)
 
     def switch_for(self, nic_gbps: float) -> SwitchPrice | None:
@@ -164,10 +177,9 @@ class Prices:
 
     def _port(self, switch: SwitchPrice) -> float:
         """Dollars of what serves one NIC or link, and how much its module is above the `transceiver` counted there."""
-        port = switch.usd / (switch.ports * switch.served)
         if switch.optics_usd is None:
-            return port
-        return port + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
+            return switch.port_usd
+        return switch.port_usd + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
 
     def at(self, part: str, nic_gbps: Any) -> Any:
         """Price of one of `PARTS` or `BESIDE_NICS` at one bandwidth or an array of them; a fibre is one link long."""
@@ -184,6 +196,20 @@ class Prices:
         for switch in self.switches if part == "switch_port" else ():
             value = np.where(np.asarray(nic_gbps) == switch.nic_gbps, self._port(switch), value)
         return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _complete(given: Table, file: str, quoted: Mapping[float, SwitchPrice]) -> None:
+    """Add the ports of whole switches to prices at bandwidths of their own; `InputError` for what is missing there."""
+    gbps = given["gbps"] if isinstance(given["gbps"], list) else []
+    unquoted = [each for each in gbps if each not in quoted]
+    if "switch_port" not in given and gbps and not unquoted:
+        given["switch_port"] = [
+            positive(f"usd of switch.{quoted[each].gbps:g}", quoted[each].port_usd) for each in gbps
+        ]
+    if missing := [field for field in BY_BANDWIDTH if field not in given]:
+        serve = f", or [switch.GBPS] for NICs of {', '.join(map(str, unquoted))} Gbps" if quoted and unquoted else ""
+        serve = serve if "switch_port" in missing else ""
+        raise InputError(f"gbps in {file!r} needs prices at its bandwidths; add {', '.join(missing)}{serve}.")
 
 
 @dataclass(frozen=True)
@@ -255,33 +281,33 @@ def one_number(field: str, value: Any) -> None:
 class Attachment:
     """Parts behind one NIC, besides the NIC itself."""
 
-    switch_ports: float = 0
-    transceivers: float = 1
-    fibres: float = 1
-    ocs_ports: float = 0
-    panel_ports: float = 0
+    switch_ports: Any = 0
+    transceivers: Any = 1
+    fibres: Any = 1
+    ocs_ports: Any = 0
+    panel_ports: Any = 0
 
     @property
-    def counts(self) -> dict[str, float]:
+    def counts(self) -> dict[str, Any]:
         """Number of each of `PARTS`, the NIC included; zeros left out."""
         behind = {part: getattr(self, f"{part}s") for part in PARTS if part != NIC}
-        return {part: count for part, count in ({NIC: 1} | behind).items() if count}
+        return {part: count for part, count in ({NIC: 1} | behind).items() if np.any(count)}
 
 
-def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
+def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "edge") -> Attachment:
     """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
 
     A link has a port and a transceiver at each end; the path up has one link per tier, and links above the
     oversubscribed switch serve k NICs. Switch ports, transceivers, fibres: three tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 +
     4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers 3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 +
-    1/k.
+    1/k; one switch 1, 2, 1. `tiers` may be an array.
     """
     positive("oversubscription", oversubscription)
     one_of("at", at, ("edge", "aggregation"))
-    if tiers not in (2, 3):
-        raise InputError(f"tiers must be 2 or 3, got {tiers!r}.")
-    if tiers == 2 and at != "edge":
-        raise InputError(f"a tree of 2 tiers can only be oversubscribed at the edge, got at {at!r}.")
+    for each in np.unique(tiers).tolist():
+        if each not in TIERS:
+            raise InputError(f"tiers must be 1, 2 or 3, got {each!r}.")
+        check_ratio(each, oversubscription, at)
     below = 1 if at == "edge" else 2
     links = below + (tiers - below) / oversubscription
     return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)

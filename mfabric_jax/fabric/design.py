@@ -101,7 +101,6 @@ class Form:
     - `split`: NICs for each dimension, None: as many for each peer; `ways`: the rule of routing; `side`: servers along
       a node; None: the fabric's.
     - `nvswitch_gigabytes_per_s`: per GPU, None: the fabric's default.
-    - `paid_gpus`: of a server, idle spares of its domain included; None: those in use.
     """
 
     regions: np.ndarray | None = field(default=None, repr=False)
@@ -126,7 +125,6 @@ class Form:
     servers: int = 64
     gpus_per_server: int | None = None
     nvswitch_gigabytes_per_s: float | None = None
-    paid_gpus: float | None = None
 
 
 def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
@@ -166,7 +164,8 @@ class Fabric:
     - `fills(servers, own)`: values of the fabric's own settings that are left open, by name; None: there are none.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
-    - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
+    - `domain_gpus`: GPUs of a scale-up domain that can work, unless the GPU sets it; None: it is made of servers.
+    - `built_gpus`: GPUs with which such a domain is built; None: as many as can work.
     - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
     - `optical_regions(form, job)`: optical ports of one region and number of regions; None: no such ports, or included
@@ -198,6 +197,7 @@ class Fabric:
     link_delay_s: Callable[[Asked], float | None] = lambda settings: None
     fills: Callable[[int, Any], Mapping[str, Any]] | None = None
     domain_gpus: int | None = None
+    built_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
@@ -228,7 +228,7 @@ class Fabric:
         self.check_ratio(form.oversubscription)
         gpus = form.gpus_per_server or self.gpus_per_server
         nics = (self.usual_nics or gpus) if form.nics is None else form.nics
-        form = replace(form, nics=nics, gpus_per_server=gpus, servers=servers, paid_gpus=None)
+        form = replace(form, nics=nics, gpus_per_server=gpus, servers=servers)
         if (form.regions is None) != (self.circuits is None):
             given = "regions was not given" if form.regions is None else f"regions was {list(np.shape(form.regions))}"
             raise InputError(f"{self.name} {'has no' if self.circuits is None else 'needs'} circuits; {given}.")
@@ -293,12 +293,21 @@ class Fabric:
             raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
         return fits[-1]
 
-    def paid_for(self, server: Gpu, job: ClusterShape) -> int:
-        """GPUs of the servers or domains that a job needs, spares included; parts of the job share domains."""
-        if self.domain is None:
-            return job.servers * job.gpus_per_server
-        size = self.gpus_of(server)
-        return size * -(-job.servers // (size // job.gpus_per_server))
+    def built_of(self, server: Gpu) -> int:
+        """GPUs of a server or domain, with those that never work."""
+        return self.gpus_of(server) if server.scale_up_gpus or not self.built_gpus else self.built_gpus
+
+    def share_of(self, server: Gpu, part: int) -> float:
+        """What `part` GPUs pay of the server or domain in which they work: all of it over the parts that fit.
+
+        Parts of one size share a server or domain equally. So 4 GPUs of a server of 8 pay a half, and 32 GPUs of a
+        domain of 72 a half too, with half of the 8 GPUs that stay idle.
+        """
+        return 1 / (self.gpus_of(server) // part)
+
+    def paid_gpus(self, server: Gpu, job: ClusterShape) -> float:
+        """GPUs that a job pays for: those in use, and the idle ones that it causes."""
+        return job.servers * self.built_of(server) * self.share_of(server, job.gpus_per_server)
 
 
 def nics_of(settings: Asked, job: ClusterShape) -> int:

@@ -39,7 +39,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[E
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    nics = form.paid_gpus or form.nics or form.gpus_per_server or GPUS
+    nics = form.nics or form.gpus_per_server or GPUS
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
 
 
@@ -55,9 +55,7 @@ def domain_fabric(
     """The fabric of such domains, of `gpus` GPUs where no settings say another number."""
 
     def form(settings: Asked, job: ClusterShape) -> Form:
-        paid = found.paid_for(settings.server, job) / job.servers
-        ratio = settings.oversubscription
-        return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=ratio, paid_gpus=paid)
+        return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=settings.oversubscription)
 
     found = Fabric(
         name=name,

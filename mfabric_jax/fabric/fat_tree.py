@@ -48,7 +48,8 @@ def ratio_of(form: Form | Asked, usual: float = 1.0) -> float:
 
 def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
     """The switch tree of a fabric with default oversubscription `ratio`, over one host in each part."""
-    return Tree(parts, form.radix, form.tiers if parts == 1 else 2, ratio_of(form, ratio), form.at, parts)
+    tiers = form.tiers if parts == 1 else min(form.tiers, 2)
+    return Tree(parts, form.radix, tiers, ratio_of(form, ratio), form.at, parts)
 
 
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:

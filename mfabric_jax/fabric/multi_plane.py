@@ -1,4 +1,4 @@
-"""Multi-plane: every NIC is split over several trees of two tiers, which the split makes larger.
+"""Multi-plane: every NIC is split over several trees of one or two tiers, which the split makes larger.
 
 A NIC of b Gbps has a port of b / p on each of p planes, and a switch that splits its ports likewise has p times as
 many: two tiers then have room for as many NICs as three had (64 ports split in 8: 131,072). Planes of whole NICs, NIC j
@@ -35,26 +35,26 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     planes = settings.own(NAME).planes
-    return dataclasses.replace(tree_form(settings, job), tiers=2, radix=settings.radix, planes=planes)
+    return dataclasses.replace(tree_form(settings, job), radix=settings.radix, planes=planes)
 
 
 def _tree(form: Form) -> Tree:
-    return Tree(1, form.radix * form.planes, 2, ratio_of(form), planes=form.planes)
+    return Tree(1, form.radix * form.planes, min(form.tiers, 2), ratio_of(form), planes=form.planes)
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """A split port counts as one, and so do its transceiver and its fibre, which has a strand for each lane anyway."""
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "planes", tree_attachment(ratio_of(form), tiers=2)),)
+    return (PartGroup(nics, "planes", tree_attachment(ratio_of(form), min(form.tiers, 2))),)
 
 
 MULTI_PLANE = Fabric(
     name=NAME,
-    summary="every NIC split over `network.multi-plane.planes` trees of two tiers",
+    summary="every NIC split over `network.multi-plane.planes` trees of at most two tiers",
     look=("Multi-plane", "#AA4499", "H"),
     groups=_groups,
     tree=_tree,
     parts=_parts,
     form=_form,
-    path_links=lambda settings: 4,
+    path_links=lambda settings: 2 * min(settings.tiers, 2),
 )

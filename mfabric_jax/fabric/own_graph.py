@@ -11,7 +11,6 @@ any stand in the place of `network.link_delay_s`, those of the slowest way for e
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +28,7 @@ from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.loops import kept, made_once
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -88,17 +87,17 @@ def own_graph(asked: GraphFile) -> OwnGraph:
     """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
     if asked.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(asked.file, asked, stamp(asked.file), stamp(asked.ranks or ""))
+    return _own_graph(asked.file, asked)
 
 
-@functools.lru_cache(maxsize=4)
-def _network(file: str, _: tuple[int, int]) -> Network:
+@cached_by_files(lambda file: (file,), maxsize=4)
+def _network(file: str) -> Network:
     return read_graph(file)
 
 
-@functools.lru_cache(maxsize=32)
-def _own_graph(file: str, asked: GraphFile, read: tuple[int, int], _: tuple[int, int]) -> OwnGraph:
-    network = _network(file, read)
+@cached_by_files(lambda file, asked: (file, asked.ranks), maxsize=32)
+def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
+    network = _network(file)
     nodes, kinds = endpoints(network), kinds_of(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")

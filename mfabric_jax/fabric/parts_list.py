@@ -8,12 +8,12 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, number, one_of, positive, whole
-from mfabric_jax.fabric.cost import Prices, Watts, as_tuples, one_number, packaged, with_own
+from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
 
 USUAL_SERVER = "hgx"
 HOURS_A_YEAR = 8766
@@ -88,9 +88,12 @@ class Ocs:
     def switches(self, region_ports: Any, regions: Any) -> Any:
         """Switches for `regions` regions of `region_ports` ports each (numbers or arrays); a region is on one
         switch."""
+        return np.ceil(self.paid_switches(region_ports, regions)).astype(int)[()]
+
+    def paid_switches(self, region_ports: Any, regions: Any) -> Any:
+        """What these regions pay of such switches: as many as fit share one equally."""
         together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
-        needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
-        return needed if needed.ndim else needed.item()
+        return np.where(np.asarray(region_ports) > 0, regions / together, 0.0)[()]
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,9 @@ class Parts:
 
     @classmethod
     def _of(cls, path: str | Path | None, ocs: str | None) -> "Parts":
-        table, _ = with_own(path)
+        table, own = with_own(path)
         prices = Prices() if path is None else Prices.read(path)
-        watts, switch = _watts(table["watts"]), None if ocs is None else get_ocs(ocs, path)
+        watts, switch = _watts(table["watts"], own.get("watts", {})), None if ocs is None else get_ocs(ocs, path)
         if switch is not None:
             prices = dataclasses.replace(prices, ocs_port=switch.port_usd)
             watts = dataclasses.replace(watts, ocs_port=switch.port_watts(watts.ocs_port))
@@ -168,7 +171,10 @@ def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str,
     return cls(**{**given, **rest})
 
 
-def _watts(given: Mapping[str, Any]) -> Watts:
+def _watts(given: Mapping[str, Any], own: Mapping[str, Any]) -> Watts:
+    missing = [field for field in BY_BANDWIDTH if field not in own]
+    if "gbps" in own and missing:
+        raise InputError(f"watts.gbps needs the power at its bandwidths; add {', '.join(missing)} to watts.")
     values = {field: value for field, value in given.items() if field != "source"}
     for field in values:
         one_of("field of watts", field, [*(field.name for field in dataclasses.fields(Watts)), "source"])
@@ -214,6 +220,20 @@ def _delays(field: str, given: Any) -> tuple[float, float] | None:
     if both[0] > both[1]:
         raise InputError(f"{field} must be fastest and slowest, got {given!r}.")
     return both
+
+
+class Quote(NamedTuple):
+    """What a part of one bandwidth was quoted at, from and to, and of what."""
+
+    gbps: float
+    usd: tuple[float, float]
+    of: str
+
+
+def quoted_port() -> Quote:
+    """Of a switch port; no default price."""
+    found = packaged()["quoted"]["switch_port"]
+    return Quote(found["gbps"], tuple(found["usd"]), found["of"])
 
 
 OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
@@ -26,9 +26,6 @@ from mfabric_jax.fabric.design import (
 from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of, tree_form, tree_groups, tree_parts
 from mfabric_jax.fabric.tree import DOWN, Tree
 from mfabric_jax.workload import Workload
-
-if TYPE_CHECKING:
-    pass
 
 
 def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
@@ -51,7 +48,7 @@ def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses:
 
 
 def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
-    return (PartGroup(_rails(form), "rail", tree_attachment(ratio_of(form), tiers=2)),)
+    return (PartGroup(_rails(form), "rail", tree_attachment(ratio_of(form), min(form.tiers, 2))),)
 
 
 def _rails(form: Form) -> Any:
@@ -75,7 +72,7 @@ RAIL_OPTIMIZED = Fabric(
 )
 RAIL_ONLY = Fabric(
     name="rail-only",
-    summary="a tree of two tiers for every rail, no spine; data changes rails over the NVSwitch",
+    summary="a tree of at most two tiers for every rail, no spine; data changes rails over the NVSwitch",
     look=("Rail-only", "#C9B400", "^"),
     groups=_over_nvswitch,
     tree=lambda form: nic_tree(form, parts=_rails(form)),

@@ -80,7 +80,7 @@ def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> l
         if np.any(group.nics)
     ]
     if fabric.per_gpu is not None:
-        found.append((fabric.per_gpu[1], fabric.per_gpu[0], form.get("paid_gpus") or gpus))
+        found.append((fabric.per_gpu[1], fabric.per_gpu[0], gpus))
     return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
 
 

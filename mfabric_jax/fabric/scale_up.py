@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
     from mfabric_jax.fabric.region import Region
 
-DOMAIN_GPUS = 64
+DOMAIN_GPUS, BUILT_GPUS = 64, 72  # that work, and that a domain has: an NVL72
 DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 
@@ -97,6 +97,7 @@ NVL72 = Fabric(
     form=_form,
     nvlink_Bps=_beside_nic,
     domain_gpus=DOMAIN_GPUS,
+    built_gpus=BUILT_GPUS,
     nvswitches=DOMAIN_NVSWITCHES,
     per_gpu=("scale_up_per_gpu", "NVLink domains"),
 )
@@ -112,6 +113,7 @@ MFABRIC_CPO = Fabric(
     nvlink_Bps=_half_beside_nic,
     at=_cpo_at,
     domain_gpus=DOMAIN_GPUS,
+    built_gpus=BUILT_GPUS,
     nvswitches=DOMAIN_NVSWITCHES,
     per_gpu=("co_packaged_per_gpu", "co-packaged optics"),
     policy=None,

@@ -1,4 +1,4 @@
-"""Switch trees: two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
+"""Switch trees: one switch, two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
 
 Edge switches link to every aggregation switch of their pod (two tiers: to every spine); aggregation switch a of each
 pod links to each of its cores. A shortest path is named by aggregation switch a and core c. Source: Al-Fares et al.,
@@ -11,9 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, Misfit, one_of, positive, whole
+from mfabric_jax.checks import InputError, one_of, positive, whole
 
-TIERS = (2, 3)
+TIERS = (1, 2, 3)
 UP, DOWN = 0, 1
 
 
@@ -21,7 +21,7 @@ UP, DOWN = 0, 1
 class Tree:
     """`parts` separate trees of one form, with equal runs of hosts (one part: an ordinary tree).
 
-    - `hosts`: ports for NICs, all parts together; `radix`: ports of every switch; `tiers`: 2 or 3.
+    - `hosts`: ports for NICs, all parts together; `radix`: ports of every switch; `tiers`: 1 (one switch), 2 or 3.
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
 
     - `planes`: trees like this one over which every NIC is split; a link stands for one of each.
@@ -45,17 +45,17 @@ class Tree:
         positive("oversubscription", self.oversubscription)
         one_of("at", self.at, ("edge", "aggregation"))
         if self.tiers not in TIERS:
-            raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
-        if self.tiers == 2 and self.at != "edge":
-            raise InputError("a tree of 2 tiers can only be oversubscribed at the edge, got at 'aggregation'.")
+            raise InputError(f"tiers must be 1, 2 or 3, got {self.tiers!r}.")
+        check_ratio(self.tiers, self.oversubscription, self.at)
         if self.hosts % self.parts:
             raise InputError(f"parts must divide the {self.hosts} hosts, got {self.parts}.")
-        if self.edge_ports[UP] == 0 or self.pod_ports[UP] == 0:
+        if self.tiers > 1 and (self.edge_ports[UP] == 0 or self.pod_ports[UP] == 0):
             raise InputError(f"radix {self.radix} is too small for {self.oversubscription:g}:1.")
         if self.hosts_per_part > self.most_hosts:
-            more = "3 tiers or a larger radix" if self.tiers == 2 else "a larger radix"
+            of = f"{self.tiers} tier{'s' * (self.tiers > 1)}"
+            more = "a larger radix" if self.tiers == 3 else f"{self.tiers + 1} tiers or a larger radix"
             raise InputError(
-                f"a tree of {self.tiers} tiers and radix {self.radix} has room for {self.most_hosts} hosts, got "
+                f"a tree of {of} and radix {self.radix} has room for {self.most_hosts} hosts, got "
                 f"{self.hosts_per_part}; choose {more}."
             )
 
@@ -66,14 +66,16 @@ class Tree:
 
     @property
     def edge_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an edge switch."""
+        """(up, down) ports of an edge switch; that of one tier has none up."""
+        if self.tiers == 1:
+            return 0, self.radix
         return self._ports(self.oversubscription if self.at == "edge" else 1.0)
 
     @property
     def pod_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine."""
-        if self.tiers == 2:
-            return 1, self.radix
+        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine; one: a pod is its switch."""
+        if self.tiers < 3:
+            return 1, self.radix if self.tiers == 2 else 1
         return self._ports(self.oversubscription if self.at == "aggregation" else 1.0)
 
     @property
@@ -109,6 +111,8 @@ class Tree:
         """Kinds of switches and their numbers, all parts together."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
+        if self.tiers == 1:
+            return (("edge", edges),)
         if self.tiers == 2:
             return ("edge", edges), ("spine", pods * up)
         return ("edge", edges), ("aggregation", pods * up), ("core", self.parts * up * climb)
@@ -127,6 +131,8 @@ class Tree:
     def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Links between switches as (kind, tail, head), switches numbered from `first` in the order of `switches`. Up
         and down links of a tier alternate in runs: edge up [edge a], edge down, aggregation up [pod a c], ..."""
+        if self.tiers == 1:
+            return []
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         counts = [count for _, count in self.switches]
         edge, a = (x.ravel() for x in np.mgrid[: counts[0], :up])
@@ -141,8 +147,8 @@ class Tree:
 
     @property
     def paths(self) -> int:
-        """Shortest paths between hosts in different pods (two tiers: under different edge switches)."""
-        return self.edge_ports[UP] * self.pod_ports[UP]
+        """Shortest paths between hosts in different pods (two tiers: under different edge switches); one switch: 1."""
+        return max(1, self.edge_ports[UP]) * self.pod_ports[UP]
 
     def climbs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whether a flow between two hosts leaves its edge switch, and whether it leaves its pod [F] each."""
@@ -167,7 +173,7 @@ class Tree:
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         at_edge = np.repeat(np.arange(2 * edges), up)
-        if self.tiers == 2:
+        if self.tiers < 3:
             return at_edge
         return np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
 
@@ -176,6 +182,8 @@ class Tree:
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]
+        if self.tiers == 1:
+            return node[0], (("edge", edges),)
         if self.tiers == 2:
             return np.concatenate(node), (("edge", edges), ("spines", pods))
         node.append(edges + pods + np.repeat(np.arange(self.parts), up * climb))
@@ -191,11 +199,14 @@ class Tree:
         return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
 
 
-def check_two_tiers(nics: int) -> None:
-    """Raise `InputError` for more NICs than two tiers of usual switches have ports for."""
-    tree = Tree(1, tiers=2)
-    if nics > tree.most_hosts:
-        raise Misfit(f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}.")
+def check_ratio(tiers: int, oversubscription: float, at: str) -> None:
+    """`InputError` for a tree of these tiers that cannot be oversubscribed so."""
+    if tiers == 1 and oversubscription != 1:
+        raise InputError(f"a tree of 1 tier has no links up and cannot be oversubscribed, got {oversubscription:g}:1.")
+    if tiers < 3 and at != "edge":
+        raise InputError(
+            f"a tree of {tiers} tier{'s' * (tiers > 1)} can only be oversubscribed at the edge, got at {at!r}."
+        )
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:

@@ -103,7 +103,7 @@ def _sum(*dollars: float | None) -> float | None:
 
 
 def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
-    """Number of devices of this kind in the cluster's bill, idle spares of domains left out.
+    """Number of devices of this kind that work in the cluster; idle spares of domains are in the bill alone.
 
     `electrical-nics`: those of a server count together; links: those from the edge up, or between servers; switches:
     those at the edge.
@@ -111,7 +111,7 @@ def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
     job, on = one.workload, one.fabric
     if on.over_graph:
         return graph_devices(one.group.of, nvswitches)[kind]
-    form = dataclasses.replace(on.form(one.settings, job), radix=radix, paid_gpus=None)
+    form = dataclasses.replace(on.form(one.settings, job), radix=radix)
     nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
     tree, hosts = on.tree(form), job.servers * nics.electrical
     each = {

@@ -25,7 +25,7 @@ from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.failures.failure_rows import SPARED, Rate, faster_by, read_rates, row_of, said_of
 from mfabric_jax.policies import Policy, check_legal, is_own
 from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.graphs import ways_on_graph
@@ -75,7 +75,7 @@ class Failures:
         found = resolve(self.case)
         where = self.case.network.nic_gbps, (self.case.network.nic_use,)
         (group, *_) = found.fabric.groups(found.settings, found.job, *where)
-        return group.lacks(self.case.circuits.routing)
+        return group.lacks(self.case.circuits.routing) | _lacking_one_switch(found)
 
     @property
     def present(self) -> list[str]:
@@ -103,6 +103,17 @@ class Failures:
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
         said += [no_price(name, found.settings.parts.prices)]
         return [one for one in said if one]
+
+
+def _lacking_one_switch(found: Resolved) -> dict[str, str]:
+    """Failures that cannot happen, or that nothing survives, where all NICs of a tree are on one switch."""
+    tree = found.fabric.tree(found.fabric.form(found.settings, found.job))
+    if tree is None or tree.tiers > 1:
+        return {}
+    alone = (
+        {} if found.fabric.rails and tree.parts > 1 else {"switch": "all its NICs are on one, without which it stops"}
+    )
+    return alone | {"link": "its NICs are on one switch, from which no link leads up"}
 
 
 def failures_of(case: Case) -> Failures:

@@ -1,7 +1,6 @@
 """From a file of jobs to a scene: the links of its fabric, and the flows of every phase over them."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Network, read_graph
@@ -27,6 +27,7 @@ from mfabric_jax.routing.transfers import Routed, Wired, latency, wired_cluster,
 from mfabric_jax.simulation import simulate
 from mfabric_jax.tasks.formats.registry import read_tasks
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, lowered
+from mfabric_jax.text_files import cached_by_files
 
 # -- the links of a jobs file's fabric: its case with circuits for the jobs, racks, or a graph
 
@@ -136,7 +137,7 @@ def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
     return flows.delayed(latency_s)
 
 
-@functools.cache
+@cached_by_files(named_files, maxsize=1024)
 def model_phase(case: Case) -> tuple[float, float]:
     """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: together as long as the case's
     iteration in `simulate`. Communication counts for NICs if it stays exposed when the NVSwitch of a server takes no

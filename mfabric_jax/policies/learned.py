@@ -20,7 +20,7 @@ from mfabric_jax.policies.index_rule import DATA, Index
 from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.routing import Plan
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
 KINDS = ("network", "index")  # of `mfabric train`
@@ -72,12 +72,11 @@ def load(path: str | os.PathLike) -> Trained:
 
     `InputError` for a missing or damaged file, one that holds no policy, or one whose module cannot be built.
     """
-    path = os.fspath(path)
-    return _loaded(path, *stamp(path))
+    return _loaded(os.fspath(path))
 
 
-@functools.lru_cache(maxsize=64)
-def _loaded(path: str, changed_ns: int, size: int) -> Trained:
+@cached_by_files(lambda path: (path,), maxsize=64)
+def _loaded(path: str) -> Trained:
     return _trained(policy_file.read(path))
 
 

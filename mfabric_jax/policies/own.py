@@ -17,6 +17,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.routing import Plan
+from mfabric_jax.text_files import cached_by_files
 
 TRIES = 2  # demands; the second call gets the plan of the first as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
@@ -28,11 +29,11 @@ def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
     the file does not run."""
     path, _, function = check_name(name, kind).rpartition(":")
     file = Path(path).resolve()
-    return _loaded(f"{kind} {name!r}", file, file.stat().st_mtime_ns, function)
+    return _loaded(f"{kind} {name!r}", file, function)
 
 
-@functools.lru_cache(maxsize=64)
-def _loaded(named: str, file: Path, changed: int, function: str) -> Callable[..., Any]:
+@cached_by_files(lambda named, file, function: (file,), maxsize=64)
+def _loaded(named: str, file: Path, function: str) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None

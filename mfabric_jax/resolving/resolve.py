@@ -12,17 +12,28 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from mfabric_jax import fabric, units
-from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, is_chosen, layered, settings, stated
+from mfabric_jax.case.paths import (
+    EITHER,
+    Case,
+    Statement,
+    build,
+    flat,
+    is_chosen,
+    layered,
+    named_files,
+    settings,
+    stated,
+)
 from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, one_of
-from mfabric_jax.fabric.design import DELAY_S, Fabric
+from mfabric_jax.fabric.design import DELAY_S, Fabric, Form
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -35,6 +46,7 @@ from mfabric_jax.workload.set_ups import Candidate, quickest
 
 GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
+LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
 BATCH, SPREAD = EITHER
 FIT = "job.recompute", "fit"  # open: a recipe may state it
@@ -77,6 +89,7 @@ class _Open:
 
     def __init__(self, case: Case):
         self.values, self.why, self.recipe = flat(case), {}, "none"
+        self.tiers_by_degree: tuple[int, ...] = ()
 
     def __getitem__(self, path: str) -> Any:
         return self.values.get(path)
@@ -101,30 +114,20 @@ class _Open:
         return build({path: value for path, value in self.values.items() if value is not None})
 
 
+@cached_by_files(named_files, maxsize=4096)
 def resolve(case: Case) -> Resolved:
     """The case with every value resolved, its job, and what the engine reads.
 
     `InputError` for an unknown name, `Misfit` for values that do not go together.
     """
-    return _checked(case, _files(case))
+    resolved = worked_out(case)
+    _check_groups(resolved)
+    return resolved
 
 
+@cached_by_files(named_files, maxsize=4096)
 def worked_out(case: Case) -> Resolved:
     """`resolve` before what a fabric's group and a policy's code have to say: without JAX."""
-    return _worked_out(case, _files(case))
-
-
-def _files(case: Case) -> tuple:
-    source, payload = case.traffic.source, case.network.payload
-    named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
-    named = (*named, getattr(case.compute.rate, "table", None))
-    files = [name for name in named if isinstance(name, str) and name.endswith((".toml", ".json"))]
-    return tuple(map(stamp, [*files, case.network.graph or "", case.network.on_graph.ranks or ""]))
-
-
-@functools.lru_cache(maxsize=4096)
-def _worked_out(case: Case, files: tuple) -> Resolved:
-    """`worked_out`, cached until a file of the case changes."""
     found = _Open(case)
     gpu = _gpu(found)
     model = model_of(case)
@@ -136,20 +139,14 @@ def _worked_out(case: Case, files: tuple) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, on.paid_for(gpu, job), on)
+    tree_nics = _ports(found, gpu, job.servers, round(on.paid_gpus(gpu, job)), on)
     _circuits(found, on)
-    _rest(found, tree_nics)
+    _tiers(found, on, job.servers, tree_nics)
+    _rest(found)
     whole = found.case
     check_limits(whole, job, on, tree_nics)
-    resolved = Resolved(whole, job, _settings(whole, gpu, found.recipe), found.why, case)
+    resolved = Resolved(whole, job, _settings(whole, gpu, found), found.why, case)
     _check_values(resolved)
-    return resolved
-
-
-@functools.lru_cache(maxsize=4096)
-def _checked(case: Case, files: tuple) -> Resolved:
-    resolved = _worked_out(case, files)
-    _check_groups(resolved)
     return resolved
 
 
@@ -571,16 +568,58 @@ def _circuits(found: _Open, on: Fabric) -> None:
         found.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
 
 
-def _tiers(found: _Open, tree_nics: int) -> None:
-    if found["network.tiers"] == "fewest":
-        two = Tree(1, found["network.radix"], tiers=2).most_hosts
+class _Room(NamedTuple):
+    """NICs for which one switch and two tiers of a fabric have room, and the separate trees that share its NICs.
+
+    `one`: 0 where an oversubscribed tree needs links up; None without a tree.
+    """
+
+    one: int | None
+    two: int
+    trees: int
+
+    @staticmethod
+    def of(found: _Open, on: Fabric) -> "_Room":
+        radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
+        two = Tree(1, radix, tiers=2).most_hosts
+        tree = on.tree(Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes))
         at_edge = found["network.oversubscribed_at"] == "edge"
-        found.values["network.tiers"] = 2 if tree_nics <= two and at_edge else 3
-        found.why["network.tiers"] = f"{tree_nics:,} NICs, two tiers have room for {two:,}"
+        if tree is None:
+            return _Room(None, two * at_edge, 1)
+        full = (found["network.oversubscription"] or tree.oversubscription) == 1
+        return _Room(tree.radix * (full and at_edge), two * at_edge, tree.parts)
+
+    def fewest(self, nics: int, least: int) -> int:
+        """The fewest tiers, `least` or more, that hold so many NICs."""
+        each = -(-nics // self.trees)
+        return max(least, 1 if each <= (self.one or 0) else 2 if each <= self.two else 3)
 
 
-def _rest(found: _Open, tree_nics: int) -> None:
-    _tiers(found, tree_nics)
+def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
+    """Fills the tiers of switch trees, at `least` so many. `Misfit` for one switch without room for all NICs."""
+    room, stated = _Room.of(found, on), found["network.tiers"]
+    by_degree = range(found["network.nics"] + 1) if on.data else ()
+    if stated == "fewest":
+        found.values["network.tiers"] = room.fewest(tree_nics, least)
+        of = f" on {room.trees} trees" if room.trees > 1 else ""
+        one = f"one switch has room for {room.one:,}, " if room.one else ""
+        found.why["network.tiers"] = f"{tree_nics:,} NICs{of}, {one}two tiers have room for {room.two:,}"
+        nics = found["network.nics"]
+        found.tiers_by_degree = tuple(room.fewest(servers * (nics - degree), least) for degree in by_degree)
+        return
+    found.tiers_by_degree = tuple(stated for _ in by_degree)
+    if stated != 1 or room.one is None:
+        return
+    if not room.one:
+        raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no links up; got 1.")
+    most = room.one * room.trees
+    if tree_nics > most:
+        each = f" for each of {room.trees} trees" if room.trees > 1 else ""
+        ports = f"one switch of {room.one} ports{each}"
+        raise Misfit(f"network.tiers 1 has room for {most:,} NICs, on {ports}, got {tree_nics:,}.")
+
+
+def _rest(found: _Open) -> None:
     if found["compute.rate"] == "measured":
         found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
         found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
@@ -596,18 +635,21 @@ def gpu_of(case: Case) -> Gpu:
     return _gpu(_Open(case))
 
 
-@functools.lru_cache(maxsize=256)
-def hardware_of(case: Case, servers: int) -> Hardware:
-    """GPUs and network of a case; `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so."""
+@cached_by_files(lambda case, servers, least_tiers=1: named_files(case), maxsize=256)
+def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
+    """GPUs and network of a case, whose switch trees have at least so many tiers unless it states fewer.
+
+    `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so.
+    """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, servers * on.gpus_of(gpu), on)
+    tree_nics = _ports(found, gpu, servers, servers * on.built_of(gpu), on)
     _circuits(found, on)
-    _tiers(found, tree_nics)
-    return Hardware(**_hardware(found.case, gpu))
+    _tiers(found, on, servers, tree_nics, least_tiers)
+    return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree))
 
 
-def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
+def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[str, Any]:
     case: Any = whole
     payload, nics, degree = case.network.payload, case.network.nics, case.network.mfabric.optical_degree
     return {
@@ -619,12 +661,13 @@ def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
         "optical_degree": degree,
         "electrical_nics": nics - degree,
         "tiers": case.network.tiers,
+        "tiers_by_degree": tiers_by_degree,
         "delay_s": case.circuits.delay_s,
     }
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-def _settings(case: Case, gpu: Gpu, recipe: str) -> Settings:
+def _settings(case: Case, gpu: Gpu, found: _Open) -> Settings:
     source: Any = case.traffic.source
     if source.name == "trace":
         if source.path is None:
@@ -635,7 +678,7 @@ def _settings(case: Case, gpu: Gpu, recipe: str) -> Settings:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
-    return Settings(**_hardware(case, gpu), recipe=recipe)
+    return Settings(**_hardware(case, gpu, found.tiers_by_degree), recipe=found.recipe)
 
 
 def _check_values(resolved: Resolved) -> None:

@@ -82,7 +82,10 @@ def own_settings(case: Case, fabric: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server."""
+    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
+
+    `tiers_by_degree`: tiers for each number of a server's optical NICs from 0, where this number may be traced.
+    """
 
     case: Case
     server: Gpu
@@ -92,6 +95,7 @@ class Hardware:
     optical_degree: int
     electrical_nics: int
     tiers: int
+    tiers_by_degree: tuple[int, ...]
     delay_s: float
 
     @property

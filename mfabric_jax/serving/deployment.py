@@ -100,6 +100,21 @@ class Pool:
         hardware = self.group.hardware
         return bill_of(hardware, self.group.on, self.group.shape, hardware.nic_gbps)  # type: ignore[arg-type]
 
+    @property
+    def per_gpu(self) -> tuple[float | None, float | None]:
+        """Dollars and joules in a second for each GPU that works, with its part of network, servers and idle GPUs.
+
+        None: not known.
+        """
+        running, gpus, bill = self.group.hardware.parts.running, self.group.shape.gpus, self.bill
+        if bill.cluster_watts is None:
+            return None, None
+        joules = running.pue * float(bill.cluster_watts) / gpus
+        if bill.cluster_usd is None:
+            return None, joules
+        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
+        return float(bill.cluster_usd) / gpus / running.seconds + energy, joules
+
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
@@ -288,27 +303,22 @@ class Deployment:
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
-    def per_gpu(self) -> tuple[float | None, float | None]:
-        """Dollars and joules of a GPU in a second, its part of the network and of servers with it; None: not known."""
-        running, gpus, bill = self.decode.group.hardware.parts.running, self.decode.group.shape.gpus, self.decode.bill
-        if bill.cluster_watts is None:
-            return None, None
-        joules = running.pue * float(bill.cluster_watts) / gpus
-        if bill.cluster_usd is None:
-            return None, joules
-        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
-        return float(bill.cluster_usd) / gpus / running.seconds + energy, joules
-
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """GPUs that prefill for each that decodes, where answers have the length that is set."""
         asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh
         return asked * self.prefilling(nic_gbps).step_s / self.pass_tokens
 
-    def per_million(self, each: float | None, decoding: Decoding, nic_gbps: Any) -> Any:
-        """Of a million tokens of answers: what a GPU takes in a second, for both pools."""
-        if each is None:
-            return None
-        return MILLION * each * (1 + self.prefill_share(decoding, nic_gbps)) / decoding.tokens_per_s
+    def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
+        """Dollars and joules of a million tokens of answers, for both pools; None: not known."""
+        prefill = self.prefill_share(decoding, nic_gbps)
+
+        def of_both(decode: float | None, prefilled: float | None) -> Any:
+            if decode is None or prefilled is None:
+                return None
+            return MILLION * (decode + prefill * prefilled) / decoding.tokens_per_s
+
+        (usd, joules), (prefill_usd, prefill_joules) = self.decode.per_gpu, self.prefill.per_gpu
+        return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
 
 
 def judged(case: Case, of: Callable[[str], Any], predicted: str) -> Any:

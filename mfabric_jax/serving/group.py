@@ -82,6 +82,9 @@ class Group(NamedTuple):
         return array_module(of_domain).minimum(of_domain, own)
 
 
+LEAST_TIERS = 2  # caches go from groups that prefill to groups that decode, so several groups share a network
+
+
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     """The group of `gpus` GPUs of a case, `named` in mistakes; `Misfit` where they do not fill servers or domains."""
     on = fabric.get(case.network.fabric)
@@ -94,7 +97,7 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
-    return Group(on, hardware_of(case, shape.servers), shape)
+    return Group(on, hardware_of(case, shape.servers, LEAST_TIERS), shape)
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:

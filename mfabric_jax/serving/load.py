@@ -237,14 +237,17 @@ def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     most = decode.groups * capacity(deployed, requests)
     read = prefill.groups * prefill_capacity(deployed, requests, prefill.pass_s)
     asked = requests.rate * float(requests.answer.mean())
-    dollars, gpus = deployed.per_gpu()[0], decode.groups * deployed.decode.group.shape.gpus
-    gpus += prefill.groups * deployed.prefill.group.shape.gpus
+    each = [(deployed.decode, decode.groups), (deployed.prefill, prefill.groups)]
+    per_s = [
+        None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus for pool, groups in each
+    ]
+    dollars = None if None in per_s else sum(per_s)  # type: ignore[arg-type]
     known = not math.isinf(asked)
     return {
         "load_tokens_per_s": asked if known else None,
         "decode_load": asked / most if known else None,
         "prefill_load": requests.rate * float(requests.fresh.mean()) / read if known else None,
-        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars * gpus / min(asked, most),
+        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars / min(asked, most),
     }
 
 

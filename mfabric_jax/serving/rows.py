@@ -1,7 +1,6 @@
 """Rows of a comparison of serving: one for every case."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
-from mfabric_jax.case.paths import flat
+from mfabric_jax.case.paths import flat, named_files
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
@@ -23,6 +22,7 @@ from mfabric_jax.serving.sizing import sized
 from mfabric_jax.serving.step import band, slower_s
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.simulation.rows import bill_of, unknown_parts
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -106,7 +106,7 @@ def _best(deployed: Deployment, overlap: bool | None) -> tuple[tuple[bool, float
     return rank, dataclasses.replace(deployed, case=case.with_({"serving.batch": float(batch[best])}))
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_files(named_files, maxsize=64)
 def _of_shape(case: Case) -> Deployment:
     return split_deployment(case) if split_stated(case) else deployment(case)
 
@@ -153,7 +153,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
     }
     memory = _memory_columns(deployed, decoding)
-    dollars, joules = (deployed.per_million(each, decoding, deployed.numbers.nic_gbps) for each in deployed.per_gpu())
+    dollars, joules = deployed.per_million(decoding, deployed.numbers.nic_gbps)
     return {
         **names,
         **_step_columns(deployed, decoding),

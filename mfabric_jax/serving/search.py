@@ -4,18 +4,19 @@ Both pools are independent but for their ratio, so the size that prefills the mo
 first; with it every size that decodes gives a row, at its best batch.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
+from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, Deployment, kernels_of
 from mfabric_jax.serving.group import group_of, lanes_of
 from mfabric_jax.serving.rows import known, serve, varied_settings
+from mfabric_jax.text_files import cached_by_files
 
 PASSES = 1024, 2048, 4096, 8192  # tokens of a micro-batch of prefill
 SIZES = 4, 8, 16, 32, 64, 72, 128, 144, 256, 320  # GPUs that share the experts
@@ -67,7 +68,7 @@ def search(
             yield row | varied_settings(case, cases)
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_files(named_files, maxsize=64)
 def _prefill(case: Case) -> dict[str, Any]:
     """Settings of the pool that prefills, those that are open: the size of its groups, tokens of a pass and overlap.
 

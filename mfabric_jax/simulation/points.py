@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.case import Block, Case
-from mfabric_jax.case.paths import build, flat
+from mfabric_jax.case.paths import build, flat, named_files
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
@@ -37,7 +37,6 @@ from mfabric_jax.simulation.rows import (
 )
 from mfabric_jax.simulation.scenario import (
     Scenario,
-    TrafficOf,
     check_dtype,
     rates_at,
     replicas_of,
@@ -52,6 +51,7 @@ from mfabric_jax.simulation.solving import (
     program_of,
     scenario_at,
 )
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Rules, iterate
 from mfabric_jax.timing.exchange import exchanges_inside
 from mfabric_jax.timing.iteration import FabricRates
@@ -95,7 +95,7 @@ class IterationOf(eqx.Module):
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     shares: Shares
-    path_links: Float[Array, ""]
+    path_links: Float[Array, "D"]  # by the number of a server's optical NICs where this may be traced, else one
     own_delay_s: Float[Array, ""] | None  # of a link, in the place of `network.link_delay_s`
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]
@@ -138,7 +138,8 @@ class IterationOf(eqx.Module):
             "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, case["nic_gbps"], own),
             "decision_s": self.decision_s,
         }
-        rates = rates_at(self._group(case), self.transport, self.path_links, shares=self.shares, **numbers)
+        path_links = self.path_links[case["optical_degree"] if self.on.data else 0]
+        rates = rates_at(self._group(case), self.transport, path_links, shares=self.shares, **numbers)
         rates = jax.tree.map(lambda x: jnp.asarray(x, self.dtype), rates)
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
@@ -193,7 +194,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         decision_s=jnp.asarray(one.decision_s, dtype),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         shares=jax.tree.map(lambda x: jnp.asarray(x, dtype), settings.shares(one.workload)),
-        path_links=jnp.asarray(one.path_links, dtype),
+        path_links=jnp.asarray(one.path_links_by_degree or (one.path_links,), dtype),
         own_delay_s=None if one.own_delay_s is None else jnp.asarray(one.own_delay_s, dtype),
         memory_Bps=jnp.asarray(settings.memory_Bps, dtype),
         oversubscription=jnp.asarray(settings.oversubscription or 1.0, dtype),
@@ -237,7 +238,7 @@ class Points:
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-        return _program_of(TrafficOf.of(self.resolved), self.resolved, self.block.variant)
+        return _program_of(self.resolved, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:
@@ -299,7 +300,10 @@ class Points:
         seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
         degree, nics = cases.get(PORTS), self.resolved.case.network.nics
-        ports = {"optical_degree": degree, "electrical_nics": nics - degree} if self.on.data else {}  # type: ignore[operator]
+        ports = {}
+        if self.on.data:
+            tiers = np.array(self.settings.tiers_by_degree)[degree]
+            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
         told = columns_of(self.scenario, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
         told |= band_columns(mean["iteration_s"], {name: mean[name] for name in mean if is_of_band(name)}, ())
         told |= training_columns(self.scenario.settings, told)
@@ -421,9 +425,9 @@ class Points:
         return found
 
 
-@functools.lru_cache(maxsize=4)
-def _program_of(traffic: TrafficOf, resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-    """A case as a program, cached; `traffic`: part of the key, so another file makes another program."""
+@cached_by_files(lambda resolved, variant: named_files(resolved.case), maxsize=4)
+def _program_of(resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
+    """A case as a program."""
     scenario = scenario_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
     return scenario, *function_of(scenario)
 

@@ -15,18 +15,19 @@ from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, name_of, settings_in
 from mfabric_jax.extras import extra
-from mfabric_jax.fabric.parts_list import own_prices
+from mfabric_jax.fabric.cost import Prices
+from mfabric_jax.fabric.parts_list import own_prices, quoted_port
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.notebooks import Rows
 from mfabric_jax.origin import commit
 from mfabric_jax.policies import is_own
 from mfabric_jax.progress import bar
-from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
-from mfabric_jax.simulation.rows import bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
+from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import Simulated, scenario_at, simulate_each
 
@@ -229,6 +230,7 @@ def effective(asked: Cases) -> dict[str, Any]:
     why = {path: text for resolved in each for path, text in resolved.why.items()}
     found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
     found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
+    found["not_known"] += at_quoted_ports(asked)
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
     found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
     found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
@@ -256,6 +258,41 @@ def not_known(asked: Cases) -> list[str]:
         found += [said] if (said := idle_spares(one.settings, one.fabric, one.job)) else []  # type: ignore[arg-type]
         found += unknown_parts(one.settings, one.fabric, bill)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
+
+
+def at_quoted_ports(asked: Cases) -> list[str]:
+    """A sentence on what networks cost if switch ports cost what they were quoted at instead of the listed price.
+
+    Of the first job alone; none where no fabric has ports at that bandwidth and price.
+    """
+    quote = quoted_port()
+    listed = Prices().at("switch_port", quote.gbps)
+    gpus, found = 0, {}
+    for block in asked.blocks:
+        one = resolve(block.case)
+        prices, speeds = one.settings.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
+        gpus = gpus or one.job.gpus
+        usual = quote.gbps in prices.gbps and prices.at("switch_port", quote.gbps) == listed
+        if usual and quote.gbps in speeds and one.job.gpus == gpus:
+            found.setdefault(one.fabric.name, _networks_usd(one, quote.gbps, (listed, *quote.usd)))
+    each = [f"{name} {low} to {high} (not {usual})" for name, (usual, low, high) in found.items() if low != high]
+    if not each:
+        return []
+    low, high = quote.usd
+    return [
+        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At "
+        f"{low:g} to {high:g}, quoted for {quote.of}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
+    ]
+
+
+def _networks_usd(one: Resolved, gbps: float, ports: Sequence[float]) -> list[str]:
+    """Millions of dollars of the network with each of these prices of a switch port."""
+    parts, found = one.settings.parts, []
+    for usd in ports:
+        other = dataclasses.replace(parts, prices=parts.prices.with_port(gbps, usd))
+        bill = bill_of(one.settings, one.fabric, one.job, gbps, other)  # type: ignore[arg-type]
+        found.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------- where a result comes from

@@ -9,6 +9,7 @@ import numpy as np
 from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
@@ -24,6 +25,7 @@ from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
 # --------------------------------------------------------------------------------------- what a cluster costs and draws
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
+PLACES = 6  # of a number of GPUs
 
 
 class Bill(NamedTuple):
@@ -35,33 +37,38 @@ class Bill(NamedTuple):
     cluster_watts: Any
 
 
-def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster, idle spares of domains included but for the watts of their GPUs.
+def bill_of(
+    settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
+) -> Bill:
+    """The bill of a cluster: of the GPUs that it works on, and of the idle ones that it causes but for their watts.
 
-    `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays.
+    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `nic_gbps` and `ports`
+    (fields of `Form` that override the settings) may be arrays; `parts`: other prices.
     """
-    parts, gpu = settings.parts, settings.server
+    parts, gpu = parts or settings.parts, settings.server
+    built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
+    form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
-    where = {"gpus": job.gpus_per_server} | fields
-    usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
-    watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)
+    where = {"gpus": built} | fields
+    usd = _times(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
+    watts = _times(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
-        switches = parts.ocs.switches(*on.optical_regions(form, job))
+        switches = share * parts.ocs.paid_switches(*on.optical_regions(form, job))
         usd, watts = (
             _sum(usd, _times(switches, parts.ocs.usd or 0)),
             _sum(watts, _times(switches, parts.ocs.watts or 0)),
         )
-    server, paid = parts.server_of(gpu.name), on.paid_for(gpu, job)
+    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
-    gpu_usd = _times(paid, usd_of_gpu(settings))
+    gpu_usd = _times(paid, usd_of_gpu(settings, parts))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
     return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Settings) -> float | None:
-    """Dollars of a GPU, from its file or the price list."""
-    parts, gpu = settings.parts, settings.server
+def usd_of_gpu(settings: Settings, parts: Parts | None = None) -> float | None:
+    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
+    parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
@@ -127,10 +134,10 @@ def tokens_of_iteration(job: Workload) -> int:
 
 def idle_spares(settings: Settings, on: Fabric, job: Workload) -> str | None:
     """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
-    paid, size = on.paid_for(settings.server, job), on.gpus_of(settings.server)
-    if paid == job.gpus:
+    paid, size = on.paid_gpus(settings.server, job), on.built_of(settings.server)
+    if round(paid, PLACES) == job.gpus:
         return None
-    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,} in {paid // size:,} domains of {size}"
+    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
     return f"{on.name}: {used}; the others are idle and paid for."
 
 

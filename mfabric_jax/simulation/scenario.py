@@ -29,6 +29,7 @@ from mfabric_jax import programs, traffic
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.bands import PROMPT
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
@@ -43,7 +44,7 @@ from mfabric_jax.resolving.settings import SCHEDULE, Settings, knobs_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.graphs import rated
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.scheduled import carries_schedule
@@ -136,6 +137,12 @@ class Scenario:
     def path_links(self) -> float:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
         return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
+
+    @property
+    def path_links_by_degree(self) -> tuple[float, ...]:
+        """`path_links` for each number of a server's optical NICs from 0, where this number may be traced."""
+        each = (dataclasses.replace(self.settings, tiers=tiers) for tiers in self.settings.tiers_by_degree)
+        return tuple(dataclasses.replace(self, settings=settings).path_links for settings in each)
 
     @functools.cached_property
     def own_delay_s(self) -> float | None:
@@ -262,14 +269,10 @@ class TrafficOf:
         if case.placement.rule.name == "contiguous":
             del shape["gpus_per_server"]
         run = case.run.seed, case.run.iterations, case.run.replicas
-        source = case.traffic.source
-        file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
-        file = file, stamp(getattr(case.placement.rule, "value", None) or "")
-        past = resolved.settings.past
-        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, file, case.placement, run, past))
+        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, case.placement, run, resolved.settings.past))
 
 
-@functools.lru_cache(maxsize=16)
+@cached_by_files(lambda of: named_files(of.resolved.case), maxsize=16)
 def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
     return traffic_of(resolved.settings, resolved.job)

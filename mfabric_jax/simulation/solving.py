@@ -19,7 +19,7 @@ from mfabric_jax import programs, traffic, units
 from mfabric_jax.array_module import Array
 from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT
 from mfabric_jax.case.grid import fabric_reads
-from mfabric_jax.case.paths import Case
+from mfabric_jax.case.paths import Case, named_files
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
@@ -42,6 +42,7 @@ from mfabric_jax.simulation.on_host import (
     times_on_host,
 )
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, mean_of_replicas, scenario_of, slowest
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import First, Iteration
 from mfabric_jax.timing.exchange import exchanges_between, moving
 from mfabric_jax.timing.passes import Exchanges, places
@@ -388,8 +389,10 @@ def _over_switches(one: Scenario) -> SinglePaths:
     gpus = job.ep * job.tp
     groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
-    radix = roomy_radix(network.radix, servers, group.nics)
+    one_switch = one.settings.tiers == 1  # has room for all NICs
+    radix = servers * group.nics if one_switch else roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
+    form = dataclasses.replace(form, tiers=1) if one_switch else form
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
     return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
 
@@ -451,7 +454,7 @@ def measured_under(case: Case, path: str) -> bool:
     return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_files(named_files, maxsize=64)
 def measured_efficiency(case: Case) -> float:
     """`achieved_in` the measured iteration of a resolved case, on its own fabric and NICs."""
     rate = case.compute.rate

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.case.paths import file_settings
 from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.parts import CONFIG
@@ -20,10 +21,7 @@ from mfabric_jax.text_files import read_mapping
 
 KINDS = {"all-to-all": ("all_to_alls", "AllToAlls"), "replay": ("replays", "Replays")}  # module here, class
 TABLES = ("fixed", "grid", "list", "random")
-OF_FILES = (  # settings that may name a file
-    *("policy", "trace", "workload", "communicators", "graph", "ranks_on"),
-    *("circuits.policy", "gpu.name", "network.prices", "network.transport"),
-)
+OF_FILES = "policy", "trace", "workload", "communicators", "weights", "graph", "ranks_on"  # beside those of a case
 
 
 class CodeGroup(NamedTuple):
@@ -135,7 +133,7 @@ class Sweep:
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
     def files(self) -> dict[str, Path]:
-        named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
+        named = {str(group.code.get(name)) for group in self.groups for name in (*OF_FILES, *file_settings())}
         return {name: Path(file_of(name)) for name in sorted(named)}
 
     def made(self, part: "Part", before: Any = None, solved: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,6 +5,7 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.sweep.axes import Setting
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.text_files import cached_by_files
 
 GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float}
 GIVEN |= {"unbounded_bytes": float, "weights": str}  # of `LeftOut`, as a file of a sweep has them
@@ -101,6 +103,12 @@ def _rows(data: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     return [dict(zip(data, row, strict=True)) for row in zip(*(x.tolist() for x in data.values()), strict=True)]
 
 
-@functools.lru_cache(maxsize=1)
+def _files(workload: str, communicators: str | None = None, weights: str | None = None, **rest: Any) -> tuple:
+    """What a graph of tasks is read from; a set is the files that begin with its prefix."""
+    path = Path(workload)
+    return path if path.exists() else path.parent, communicators, weights
+
+
+@cached_by_files(_files, maxsize=1)
 def _read(workload: str, **given: Any) -> TaskGraph:
     return read_with_remarks(workload, **{name: value for name, value in given.items() if value is not None}).graph

@@ -8,7 +8,6 @@
 Slot p lives on rank p // (slots / ranks). Only `ascend` says how many ranks there are.
 """
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from jaxtyping import Int
 
 from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.text_files import read_mapping, stamp
+from mfabric_jax.text_files import cached_by_files, read_mapping
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
@@ -54,14 +53,10 @@ def is_placement(told: Mapping[str, Any]) -> bool:
     return any(key in told for key in (MAP, SLOTS, LAYERS)) and not any(key in told for key in LOADS)
 
 
+@cached_by_files(lambda path: (path,), maxsize=8)
 def read_placement(path: str | Path) -> Placement:
     """The placement in a .json file of any form. `InputError` for another file, and where an expert has no slot."""
-    return _read(str(path), stamp(path))
-
-
-@functools.lru_cache(maxsize=8)
-def _read(path: str, _: tuple[int, int]) -> Placement:
-    found = placement_in(read_mapping(path, "placements of experts", ".json"), path)
+    found = placement_in(read_mapping(path, "placements of experts", ".json"), str(path))
     found.slots.setflags(write=False)
     return found
 

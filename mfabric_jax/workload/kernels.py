@@ -7,7 +7,6 @@ read and once written by every kernel of a usual implementation (fused norms and
 here was fitted to the time of a step.
 """
 
-import functools
 import math
 import tomllib
 from importlib import resources
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks, units
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.text_files import cached_by_files, read_mapping
 from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload
@@ -54,7 +53,7 @@ class Rates(NamedTuple):
         return self.peak * float(np.interp(math.log2(sequence), np.log2(lengths), shares))
 
 
-@functools.cache
+@cached_by_files(lambda path=None: (path,), maxsize=64)
 def table(path: str | None = None) -> dict[str, Any]:
     """The table of measured kernels; `path`: a file of one's own, with these `SHARED` parts where it has none."""
     if path is not None:
@@ -70,7 +69,7 @@ def family_of(gpu: Gpu, path: str | None = None) -> dict[str, Any]:
     return named[0] if named else families["other"]
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
 def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> Rates:
     """What a GPU achieves; `how`: one of `HOW`."""
     family, at = family_of(gpu, path), HOW.index(checks.one_of("how", how, HOW))
@@ -121,7 +120,7 @@ class _Part(NamedTuple):
     predicted: int
 
 
-@functools.lru_cache(maxsize=4096)
+@cached_by_files(lambda part, gpu, precision, how, path, launch_s: (path,), maxsize=4096)
 def _cached(part: _Part, gpu: Gpu, precision: str, how: str, path: str | None, launch_s: float) -> BlockSeconds:
     return _Kernels(part, rates_of(gpu, how, path), precision, launch_s).block()
 
@@ -156,7 +155,7 @@ class Shares(NamedTuple):
 IDEAL = Shares()
 
 
-@functools.lru_cache(maxsize=256)
+@cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
 def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
     """What kernels of communication achieve in a group of so many servers, between measured sizes by logarithm."""
     if dispatcher == "ideal":

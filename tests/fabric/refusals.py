@@ -158,7 +158,12 @@ TREES = [
     for changes, sentence in (
         ({"radix": 1}, "radix must be a whole number of at least 2, got 1."),
         ({"parts": 3}, "parts must divide the 4 hosts, got 3."),
-        ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
+        ({"tiers": 4}, "tiers must be 1, 2 or 3, got 4."),
+        (
+            {"tiers": 1, "oversubscription": 3.0},
+            "a tree of 1 tier has no links up and cannot be oversubscribed, got 3:1",
+        ),
+        ({"tiers": 1, "hosts": 65}, "of 1 tier and radix 64 has room for 64 hosts, got 65; choose 2 tiers or a larger"),
         ({"tiers": 2, "at": "aggregation"}, "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg"),
         ({"oversubscription": 8.0, "radix": 8, "at": "aggregation"}, "radix 8 is too small for 8:1."),
         ({"hosts": 17, "radix": 4}, "3 tiers and radix 4 has room for 16 hosts, got 17; choose a larger radix."),

@@ -54,9 +54,10 @@ def test_a_supernode_by_counts():
 @pytest.mark.parametrize(
     ("gpus", "job", "used", "paid"),
     [
-        # A group of 32 GPUs (tp 4, ep 8), a stage of 256 or 96, one stage.
+        # A group of 32 GPUs (tp 4, ep 8), a stage of 256 or 96, one stage. As many parts as fit share a domain.
         (72, {"tp": 4, "pp": 1, "dp": 8, "ep": 8}, 64, 4 * 72),  # two groups of each stage; 8 idle
-        (72, {"tp": 4, "pp": 1, "dp": 3, "ep": 8}, 32, 2 * 72),  # 64 do not fill 96: two parts share a domain
+        (72, {"tp": 4, "pp": 1, "dp": 3, "ep": 8}, 32, 3 * 36),  # 64 do not fill 96: two parts share a domain
+        (72, {"tp": 4, "pp": 1, "dp": 1, "ep": 2}, 8, 8),  # nine share it
         (144, {"tp": 4, "pp": 1, "dp": 8, "ep": 8}, 128, 2 * 144),
         (576, {"tp": 4, "pp": 4, "dp": 8, "ep": 8}, 256, 2 * 576),  # two stages of 256 in each
         (24, {"tp": 4, "pp": 1, "dp": 2, "ep": 8}, 16, 4 * 24),  # a group on two domains
@@ -66,7 +67,7 @@ def test_a_supernode_by_counts():
 def test_who_is_idle_and_paid(gpus, job, used, paid):
     one = resolve(small(sized(gpus) | degrees(**job)))
     assert one.job.gpus_per_server == used
-    assert one.fabric.paid_for(one.gpu, one.job) == paid
+    assert one.fabric.paid_gpus(one.gpu, one.job) == pytest.approx(paid)
     told = idle_spares(one.settings, one.fabric, one.job)
     assert (told is None) == (paid == one.job.gpus)
     group = one.job.tp * one.job.ep

@@ -37,6 +37,7 @@ def test_a_full_tree_has_what_its_hosts_pay_for():
     for form, by_hand in [
         ({}, (5, 6, 3)),
         ({"tiers": 2}, (3, 4, 2)),
+        ({"tiers": 1}, (1, 2, 1)),
         ({"oversubscription": 3.0}, (1 + 4 / 3, 2 + 4 / 3, 1 + 2 / 3)),
         ({"oversubscription": 7.0}, (1 + 4 / 7, 2 + 4 / 7, 1 + 2 / 7)),
         ({"oversubscription": 3.0, "at": "aggregation"}, (3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3)),
@@ -54,9 +55,9 @@ def test_a_full_tree_has_what_its_hosts_pay_for():
 @st.composite
 def trees(draw):
     """Any tree that has room for its hosts."""
-    radix, tiers = draw(st.integers(2, 12)), draw(st.sampled_from([2, 3]))
-    at = "edge" if tiers == 2 else draw(st.sampled_from(["edge", "aggregation"]))
-    over = draw(st.sampled_from([1.0, 1.5, 2.0, 3.0, 1 / 3]))
+    radix, tiers = draw(st.integers(2, 12)), draw(st.sampled_from([1, 2, 3]))
+    at = draw(st.sampled_from(["edge", "aggregation"])) if tiers == 3 else "edge"
+    over = 1.0 if tiers == 1 else draw(st.sampled_from([1.0, 1.5, 2.0, 3.0, 1 / 3]))
     parts = draw(st.integers(1, 3))
     try:
         most = Tree(1, radix, tiers, over, at).most_hosts
@@ -87,7 +88,10 @@ def test_a_partly_filled_tree_is_a_tree(tree):
     part = tree.part_of(hosts)
     np.testing.assert_array_equal(np.bincount(part), tree.hosts // tree.parts)
     links = links_of(tree)
-    up, down = (np.hstack([ends for kind, ends in links.items() if kind.endswith(way)]) for way in ("up", "down"))
+    none = np.zeros((2, 0), int)  # of one switch
+    up, down = (
+        np.hstack([none, *(ends for kind, ends in links.items() if kind.endswith(way))]) for way in ("up", "down")
+    )
     np.testing.assert_array_equal(up, down[::-1])
     up_tail, up_head = up
     assert len(set(zip(up_tail.tolist(), up_head.tolist(), strict=True))) == len(up_tail)  # no parallel links
@@ -110,8 +114,8 @@ def test_paths_lead_from_edge_to_edge(tree, seed):
     rng = np.random.default_rng(seed)
     part = rng.integers(tree.parts, size=40)
     src, dst = part * tree.hosts_per_part + rng.integers(tree.hosts_per_part, size=(2, 40))
-    a, c = rng.integers(tree.edge_ports[0], size=40), rng.integers(tree.pod_ports[0], size=40)
-    links = [ends for _, *ends in tree.switch_links(0)]
+    a, c = np.divmod(rng.integers(tree.paths, size=40), tree.pod_ports[0])
+    links = [np.zeros((2, 0), int), *(ends for _, *ends in tree.switch_links(0))]
     tail, head = (np.concatenate([ends[end] for ends in links]) for end in (0, 1))
     table = tree.hops(src, dst, a, c)
     assert table.shape == (40, 4)
@@ -166,6 +170,8 @@ ACROSS = WIDE[0, : SERVERS // 2, SERVERS // 2 :].sum()  # circuits from half to 
 MIDDLE = [
     ("fat-tree", {}, len(HALF)),
     ("fat-tree", {"radix": 16, "tiers": 2}, len(HALF)),
+    ("fat-tree", {"radix": SERVERS * GPUS, "tiers": 1}, len(HALF)),
+    ("rail-only", {"radix": SERVERS, "tiers": 1}, len(HALF)),
     ("rail-optimized", {}, len(HALF)),
     ("rail-only", {}, len(HALF)),
     ("nvl72", {}, len(HALF)),

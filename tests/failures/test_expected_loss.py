@@ -63,7 +63,7 @@ def test_how_many_there_are(name):
 def test_as_many_as_the_bill_and_the_whole_cluster_have(name):
     one = on_fabric(name)
     job, gbps = one.workload, one.bandwidths[0]
-    form = dataclasses.replace(one.fabric.form(one.settings, one.workload), paid_gpus=None)  # spares left out
+    form = one.fabric.form(one.settings, one.workload)
     bill = {}
     for row in cost_table(name, gbps, gpus=job.gpus_per_server, **vars(form)):
         bill[row["part"]] = bill.get(row["part"], 0) + job.servers * row["count"]

@@ -22,6 +22,8 @@ VARIANTS = [
     ("fat-tree", {"pxn": True}),
     ("fat-tree", {"nic_use": "pooled"}),
     ("fat-tree", {"tiers": 2, "radix": 16}),
+    ("fat-tree", {"tiers": 1, "radix": 32}),
+    ("rail-only", {"tiers": 1}),
     ("fat-tree", {"radix": 6}),  # 4 pods, the last one hardly filled
     ("oversub-fat-tree", {"at": "aggregation"}),
     ("rail-optimized", {"pxn": True}),
