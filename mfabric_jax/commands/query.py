@@ -47,6 +47,7 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
+    from mfabric_jax.report.numerals import number
     from mfabric_jax.report.query import COUNT, notes, pairing, without_values
 
     if options.limit is not None:
@@ -67,7 +68,7 @@ def run(options: Options) -> None:
         same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
-            said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
+            said = (f"{name} {number(value)}" for name, value in same.items())
             print(f"in every row: {', '.join(said)}\n")
         print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
         if len(rows) > SHOWN:

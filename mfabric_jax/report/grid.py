@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.numerals import number, usable
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 Point: TypeAlias = tuple[float, float]
@@ -101,7 +101,8 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
         cell = (row["model"], own, row["nic_gbps"])
         if cell in cells and not _same(cells[cell], row):
             raise InputError(
-                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
+                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {number(cell[2])} Gbps; "
+                "keep one of them."
             )
         cells.setdefault(cell, row)
     ordered = sorted(series.values(), key=lambda one: (list(telling).index(one.fabric), one.rank))
@@ -153,7 +154,7 @@ def _told(name: str, value: Any) -> str:
     if name == GRAPH_FILE:
         return str(value)
     if name in _NUMBERS or "." in name:
-        return f"{last_word(name)} {value:g}" if isinstance(value, float) else f"{last_word(name)} {value}"
+        return f"{last_word(name)} {number(value)}"
     return str(value)
 
 
@@ -217,10 +218,6 @@ def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
 
 def values_in(rows: Rows, name: str) -> list[Any]:
     return [value for value in values_of(rows, name) if value is not None]
-
-
-def shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def independent(rows: Rows, names: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid, style
 from mfabric_jax.report.charts import Bar, Chart, Panel
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
-from mfabric_jax.report.numerals import millions, significant, usable
+from mfabric_jax.report.numerals import millions, number, percent, usable
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
 MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page
@@ -61,8 +61,8 @@ class Design(NamedTuple):
     def choice(self) -> str:
         rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
-        words = [f"{gbps:g} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {grid.shown(v)}" for name, v in rest.items())
+        words = [f"{number(gbps)} Gbps"] if gbps is not None else []
+        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {number(v)}" for name, v in rest.items())
         return ", ".join([*words, *named])
 
     def __str__(self):
@@ -211,11 +211,11 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
     lead, band = (math.inf, None) if other is None else other.over(best, column)
     if band is None and lead - 1 < _UNSURE:
-        yield f"A lead below {_UNSURE:.0%} is less than flow level may be wrong by: look at packets, too."
+        yield f"A lead below {percent(_UNSURE)} is less than flow level may be wrong by: look at packets, too."
     timed = [one for one in every if one.mean[TIME] > 0]
     fastest = min(timed, key=lambda one: one.mean[TIME], default=best)
     if fastest.mean[TIME] < (1 - _SAME) * best.mean[TIME]:
-        yield f"Fastest is {fastest}: {significant(fastest.mean[TIME])} s an iteration."
+        yield f"Fastest is {fastest}: {number(fastest.mean[TIME])} s an iteration."
     worth = [one for one in every if one.mean[WORTH] > 0]
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
@@ -249,10 +249,10 @@ def _varies(every: Sequence[Design], name: str) -> bool:
 def _on_panels(design: Design) -> str:
     """What a design costs without the optical switch that it never turns."""
     cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
-    tokens = f", a million tokens ${significant(token)}" if token > 0 else ""
+    tokens = f", a million tokens ${number(token)}" if token > 0 else ""
     return (
-        f"The circuits of {design} never turned: on patch panels its network costs {millions(cost):.2f} M$ "
-        f"in the place of {millions(usual):.2f}{tokens}."
+        f"The circuits of {design} never turned: on patch panels its network costs {number(millions(cost))} M$ "
+        f"in the place of {number(millions(usual))}{tokens}."
     )
 
 
@@ -278,7 +278,7 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
         bars, totals = [], []
         for place, one in enumerate(shown):
             price, look = one.mean[column], style.fabric(_fabric(one))
-            text = f"{significant(price, 3)} $"
+            text = f"{number(price)} $"
             bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
             totals.append((price, f"{text}: {one.choice}"))
         names = [one.kind for one in shown]

@@ -19,7 +19,7 @@ OCS = [
 ]
 NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
 SLOW = (
-    "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 s): "
+    "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
     "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a faster "
     "one."
 )
@@ -35,7 +35,7 @@ BUSY = (
     [
         ([{"reconfig_s": 38_404.0, "iteration_s": 38_416.2}], SLOW),
         ([{"reconfig_s": 4.9}], None),
-        ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.50 times as often as it may (m)."),
+        ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.5 times as often as it may (m)."),
         ([{"turns_over_allowed": 0.9}], None),
         (
             [STILL, STILL | {"model": "n"}],

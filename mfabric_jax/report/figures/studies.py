@@ -12,6 +12,7 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
 from mfabric_jax.report.memory import memory_chart
+from mfabric_jax.report.numerals import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
     end = max(0.0, value)
     if published is not None and 0 <= published - end < 0.25 * span:
         end = published + 0.02 * span
-    return end, f"{value:+.1%}"
+    return end, percent(value, signed=True)
 
 
 def steps_chart(rows: Rows) -> Chart:
@@ -59,7 +60,7 @@ def steps_chart(rows: Rows) -> Chart:
     looks = style.distinct_looks(values_of(known, "gpu"))
     ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
-    totals = [(high, f"{row['error']:+.1%}") for row, (_, high) in zip(known, ends, strict=True)]
+    totals = [(high, percent(row["error"], signed=True)) for row, (_, high) in zip(known, ends, strict=True)]
     names = [str(row["row"]) for row in known]
     spread = {
         n: (row["low_s"] / row["measured_s"] - 1, row["high_s"] / row["measured_s"] - 1) for n, row in enumerate(known)
