@@ -29,7 +29,7 @@ _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
 _BEHIND = 10  # letters behind a bar, where panels share a scale
-_BELOW = 0.2  # of a row: where its range is drawn, beside the text of a bar
+_BELOW = 0.28  # of a row: where its range is drawn, beside the text of a bar
 
 
 @dataclass(frozen=True)

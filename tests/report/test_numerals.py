@@ -14,7 +14,7 @@ from tests.report import synthetic
 
 
 @pytest.mark.parametrize(
-    "value, text",
+    ("value", "text"),
     [
         (0.219, "0.219"),
         (0.21000123, "0.2100"),
@@ -101,7 +101,7 @@ def test_ranking_table_and_charts_of_a_comparison_print_a_value_alike(tmp_path):
         assert any(label.split()[0] == seconds for label in labels if label), seconds
 
 
-@pytest.mark.parametrize("low, high", [(1e-9, 5e-9), (0.1, 0.35), (900.0, 1234.2), (3e5, 9e5), (1e10, 1e12)])
+@pytest.mark.parametrize(("low", "high"), [(1e-9, 5e-9), (0.1, 0.35), (900.0, 1234.2), (3e5, 9e5), (1e10, 1e12)])
 def test_ticks_of_an_axis_are_numbers_like_others(low, high):
     from mfabric_jax.report import style
 
