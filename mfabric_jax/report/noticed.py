@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
     """Sentences on what rows say of optical switches: too slow, not needed, or all designs alike."""
     known = [row for row in rows if usable(row.get(TIME))]
-    named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
+    named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
     told += [*_experts(named), *_small(named), *_unquoted(named, effective or {})]
     return [*told, *_measured(named, effective or {})]

@@ -26,6 +26,7 @@ from mfabric_jax.report.grid import (
     shown_settings,
     textual,
     values_in,
+    with_named_graphs,
 )
 from mfabric_jax.report.numerals import millions, number, usable
 
@@ -47,6 +48,7 @@ Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: res
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
     """A chart for each parameter of which the same fabric, policy, .. has several values."""
+    rows = with_named_graphs(rows)
     chosen, result = shown_settings(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
     panel, lines = _arranged(rows, names)
@@ -118,6 +120,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     """
     column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
     lacks(rows, (TIME, column))
+    rows = with_named_graphs(rows)
     rows = [{**row, _COST: row[column]} for row in rows]
     placed = [row for row in rows if _point(row) is not None]
     if not placed:

@@ -11,6 +11,7 @@ from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidt
 from mfabric_jax.report.grid import arrange, last_word
 from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from mfabric_jax.report.memory import memory_of_models
+from mfabric_jax.report.ranking import rankings
 from tests.report import synthetic
 
 ONE = {"models": ("llama-moe",)}
@@ -191,8 +192,13 @@ def test_charts_of_cost_count_rows_without_a_point_and_no_empty_cells():
 def test_graphs_are_told_apart_by_the_names_of_their_files():
     def named(*files):
         rows = [row | {"network.graph": file} for file in files for row in synthetic.rows(fabrics=("fat-tree",), **ONE)]
-        return [one.named("graph") for one in arrange([row | {"fabric": "graph"} for row in rows]).series]
+        rows = [row | {"fabric": "graph", "iteration_s": row["iteration_s"] + place} for place, row in enumerate(rows)]
+        (ranking,) = rankings(rows, {}).values() if len(files) > 1 else [None]
+        ranked = [] if ranking is None else sorted({line["design"].split(",")[0] for line in ranking.lines})
+        series = [one.named(one.fabric) for one in arrange(rows).series]
+        assert ranking is None or ranked == series
+        return series
 
-    assert named("some/where/ring.json", "star.json") == ["graph, ring", "graph, star"]
-    assert named("a/ring.json", "b/ring.json") == ["graph, a/ring.json", "graph, b/ring.json"]
-    assert named("ring.json") == ["graph"]
+    assert named("some/where/ring.json", "star.json") == ["graph ring", "graph star"]
+    assert named("a/ring.json", "b/ring.json") == ["graph a/ring.json", "graph b/ring.json"]
+    assert named("ring.json") == ["graph ring"]

@@ -197,3 +197,24 @@ def test_parts_of_memory_stand_end_to_end_and_what_is_too_much_says_so():
     ]  # parts of nothing are no bars
     assert panel.totals == [(80.0, "66 of 80 GB"), (96.0, "96 of 80 GB, too much"), (66.0, "66 GB")]
     assert panel.curves[0].points == [(80.0, 0), (80.0, 1)]
+
+
+def test_failures_that_differ_in_a_setting_have_panels_of_their_own():
+    """A bandwidth, a policy or a graph that rows differ in names its panel; no row is lost."""
+    rows = [
+        {"model": "m", "fabric": fabric, "network.graph": graph, "failure": "link", "nic_gbps": gbps, "slow_down": slow}
+        for fabric, graph, gbps, slow in (
+            ("graph", "a.json", 100.0, 0.1),
+            ("graph", "a.json", 400.0, 0.2),
+            ("graph", "b.json", 100.0, 0.3),
+            ("fat-tree", None, 100.0, 0.4),
+        )
+    ]
+    chart = failures_chart(rows)
+    assert [panel.title for panel in chart.panels] == [
+        "m on graph a, nic_gbps 100",
+        "m on graph a, nic_gbps 400",
+        "m on graph b, nic_gbps 100",
+        "m on fat-tree, nic_gbps 100",
+    ]
+    assert [bar.end for panel in chart.panels for bar in panel.bars] == [0.1, 0.2, 0.3, 0.4]

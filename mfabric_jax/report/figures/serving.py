@@ -10,7 +10,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, front, grouped, values_of
+from mfabric_jax.report.grid import Rows, front, grouped, values_of, with_named_graphs
 from mfabric_jax.report.numerals import number, percent, usable
 
 PER_USER, PER_GPU, USD = "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"
@@ -42,7 +42,7 @@ def served_charts(rows: Rows) -> list[Chart]:
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
-    fits = [row for row in rows if row["fits"]]
+    fits = [row for row in with_named_graphs(rows) if row["fits"]]
     if not fits:
         raise InputError("the figure of serving needs a row that fits its memory, got none.")
     limits = values_of(fits, LIMIT)
