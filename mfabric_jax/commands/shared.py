@@ -129,7 +129,7 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 
 def found_notes(cases: Cases) -> list[str]:
-    """Sentences on set-ups that were found, on what was not searched, and on others where no fabric matters."""
+    """Sentences on set-ups that were found, on what was not searched, and on wider groups."""
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
 

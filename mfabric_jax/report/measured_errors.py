@@ -31,6 +31,13 @@ class Measured(NamedTuple):
         return f"{self.steps} steps, {mean} on average, {worst} at worst"
 
 
+class Ratios(NamedTuple):
+    """How far predicted ratios of two steps of a source were from measured ones: nine in ten within a share."""
+
+    count: int
+    nine_in_ten: float
+
+
 @functools.cache
 def _table() -> Mapping[str, Any]:
     return tomllib.loads((resources.files("mfabric_jax.report") / TABLE).read_text(encoding="utf-8"))
@@ -39,6 +46,10 @@ def _table() -> Mapping[str, Any]:
 def measured_errors() -> dict[str, Measured]:
     """By the name of the GPU."""
     return {gpu: Measured(**facts) for gpu, facts in _table()["gpus"].items()}
+
+
+def measured_ratios() -> Ratios:
+    return Ratios(**_table()["ratios"])
 
 
 def measured_words(gpus: Iterable[str]) -> str:

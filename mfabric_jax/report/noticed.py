@@ -167,22 +167,27 @@ def _switches(rows: Rows) -> Iterator[str]:
         if turning > _MOSTLY * worst[TIME]:
             share = f"{percent(turning / worst[TIME])} of an iteration ({number(turning)} of {number(worst[TIME])} s)"
             yield (
-                f"Warning: on {where}, {model} waits for the optical switch for {share}: it is too slow for circuits "
-                "that follow the traffic; keep them (--set circuits.span.length=run) or take a faster one."
+                f"Warning: on {where}, {model} waits for the optical switch for {share}. "
+                "Keep circuits for longer (--set circuits.span.length=run) or take a faster switch."
             )
         times = max((usable(row[OVER]) or 0 for row in same), default=0)
         if times > 1:
             yield f"Warning: {where} turns {number(times)} times as often as it may ({model})."
         if policy not in STATIC and all(
-            usable(row[CHANGES]) == 0 and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
+            usable(row[CHANGES]) == 0 and not usable(row[TURNING]) and row[SPAN] not in BEGIN_WITH_A_TURN
+            for row in same
         ):
             still[f"{where} ({policy})", str(model)] = None
     together: dict[tuple[str, ...], list[str]] = {}
     for where in dict.fromkeys(where for where, _ in still):
         together.setdefault(tuple(model for place, model in still if place == where), []).append(where)
     for models, where in together.items():
-        links = "links wired once do the same, no switch is needed"
-        yield f"Circuits of {', '.join(where)} never change here for {', '.join(models)}: {links}."
+        same = "fixed links would give the same times"
+        yield f"Circuits of {', '.join(where)} never change in these rows for {', '.join(models)}: {same}."
+
+
+def _never_reconfigures(row: Row) -> bool:
+    return usable(row[CHANGES]) == 0 and not usable(row[TURNING]) and row[SPAN] not in BEGIN_WITH_A_TURN
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

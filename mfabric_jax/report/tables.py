@@ -144,7 +144,8 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     else:
         columns, costs = [*columns, Column("M$"), Column("net", "perf/$")], ""
     filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
-    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
+    first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
+    best = [] if ranking is None else [*first, plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
     what = f"iteration time in s by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
     said = [fill(_band_words(grid, model), on_screen(WIDTH))] if band else []
     table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]

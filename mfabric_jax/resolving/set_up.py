@@ -56,7 +56,7 @@ def found_words(resolved: Resolved) -> str | None:
 
 
 def wider_words(resolved: Resolved) -> str | None:
-    """A sentence on the quickest degrees whose all-to-alls leave servers, where the search found others."""
+    """A sentence on degrees whose all-to-alls leave servers, where the search found others."""
     job, asked = resolved.job, resolved.asked
     if not _searched(resolved, "ep") or job.servers_per_region > 1:
         return None
@@ -72,9 +72,8 @@ def wider_words(resolved: Resolved) -> str | None:
     best = min(wide, key=seconds)
     degrees = set_up_words({name: getattr(best.job, name) for name in (*DEGREES, "folded", "gpus")})
     return (
-        f"{job.model}: all-to-alls stay inside servers, where no fabric matters. The quickest degrees by estimate "
-        f"whose all-to-alls do not: {degrees}, {seconds(best) / seconds(resolved):.2f} times the time of a token "
-        f"(--ep {best.job.ep})."
+        f"{job.model}: all-to-alls stay inside servers; fabrics differ in what else leaves servers, such as gradients, "
+        f"and in cost. --ep {best.job.ep} lets all-to-alls leave servers ({degrees})."
     )
 
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
+from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED, band_columns
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
@@ -35,12 +36,14 @@ class Bill(NamedTuple):
     cluster_watts: Any
 
 
-def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
-    """The bill of a cluster, idle spares of domains included but for the watts of their GPUs.
+def bill_of(
+    settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
+) -> Bill:
+    """The bill of a cluster, idle spares of domains included but for the watts of their GPUs; `parts`: at other prices.
 
     `nic_gbps` and `ports` (fields of `Form` that override the settings) may be arrays.
     """
-    parts, gpu = settings.parts, settings.server
+    parts, gpu = parts or settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
     where = {"gpus": job.gpus_per_server} | fields
@@ -54,14 +57,14 @@ def bill_of(settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, **port
         )
     server, paid = parts.server_of(gpu.name), on.paid_for(gpu, job)
     servers = paid / server.gpus
-    gpu_usd = _times(paid, usd_of_gpu(settings))
+    gpu_usd = _times(paid, usd_of_gpu(settings, parts))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
     return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Settings) -> float | None:
+def usd_of_gpu(settings: Settings, parts: Parts | None = None) -> float | None:
     """Dollars of a GPU, from its file or the price list."""
-    parts, gpu = settings.parts, settings.server
+    parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
@@ -237,12 +240,24 @@ def columns_of(
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
     columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
+    columns |= _at_quotes(one, nic_gbps, total, achieved, **ports)
     columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
     columns |= _on_panels(one, mean[TURNED], nic_gbps, total, achieved, **ports)
     columns |= {"ep_over_balanced": over} | _described(one)
     replicas = len(one.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
     return {name: filled(value, len(total)) for name, value in columns.items()}
+
+
+def _at_quotes(one: Scenario, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
+    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
+    settings, found = one.settings, dict.fromkeys(QUOTED)
+    for column, parts in settings.parts.quoted(settings.server.name).items():
+        bill = bill_of(settings, one.fabric, one.workload, nic_gbps, parts, **ports)
+        found[column] = costs(settings, one.workload, bill, total, achieved)["usd_per_million_tokens"]
+        if column == LOW_PORTS:
+            found[LOW_PORTS_NETWORK] = bill.network_usd
+    return found
 
 
 def _named(one: Scenario) -> dict[str, Any]:

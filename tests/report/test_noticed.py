@@ -19,11 +19,10 @@ OCS = [
 ]
 NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
 SLOW = (
-    "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
-    "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a faster "
-    "one."
+    "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s). "
+    "Keep circuits for longer (--set circuits.span.length=run) or take a faster switch."
 )
-NEVER = "Circuits of mfabric (greedy) never change here for {}: links wired once do the same, no switch is needed."
+NEVER = "Circuits of mfabric (greedy) never change in these rows for {}: fixed links would give the same times."
 BUSY = (
     "The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even: "
     "--set compute.experts=received has them compute what they get."
@@ -47,6 +46,7 @@ BUSY = (
         ),
         ([STILL | {"nic_gbps": 100.0, "iteration_s": 40.0}, STILL | {"circuit_changes": 1.0}], None),
         ([STILL | {"circuits_for": "run"}, STILL | {"circuits_for": "all-to-all"}], NEVER.format("m")),
+        ([STILL | {"reconfig_s": 0.5}], None),  # fixed links would be faster
         ([STILL | {"circuits_for": "iteration"}], None),  # they change from one to the next
         ([ELECTRICAL | {"circuit_changes": None}], None),
         ([MESH], None),  # the policy says so itself
@@ -67,7 +67,7 @@ BUSY = (
         ),
         (
             [{"region_servers": 1.0}],
-            "A region of m fits into one server: no all-to-all leaves it, and circuits carry nothing.",
+            "A region of m fits into one server: no all-to-all leaves it.",
         ),
         ([{"region_servers": 4}], None),
         ([{"region_servers": None}], None),

@@ -147,7 +147,8 @@ def _ranking(model: str, ranking: Ranking) -> str:
     ]
     table = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *lines), class_="ranking")
     heading = tag("h3", words(f"{model}: " if model else "", f"best by {ranking.by}"))
-    return heading + tag("div", table, class_="wide") + bullets(ranking.remarks)
+    conclusion = tag("p", words(ranking.conclusion))
+    return heading + conclusion + tag("div", table, class_="wide") + bullets(ranking.remarks)
 
 
 def _held(rows: Rows) -> str:
