@@ -154,7 +154,7 @@ summary = summed(("traffic", "servers", "predictor"), **RATES, **FAR, **LATE, sa
 def table(rows: Rows) -> str:
     """A line per number of servers and predictor."""
     columns = ["servers", "predictor", *RATES, *FAR, *LATE, "samples"]
-    return report.plain(summary(rows), [report.Column(key, digits=3 if "top" in key else 4) for key in columns])
+    return report.plain(summary(rows), columns)
 
 
 def _dots(label: str, *columns: str):

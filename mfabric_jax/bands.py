@@ -17,8 +17,14 @@ PROMPT = "prompt_s"  # the iteration without latency beside `network.link_delay_
 DRAW = "draw_{}_s"  # of traffic, from 2
 
 
+LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd"  # of a million tokens at quotes
+LOW_PORTS_NETWORK = "low_ports_network_usd"
+QUOTED = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
+
+
 def is_of_band(column: str) -> bool:
-    return column in (LOW, HIGH, *OF_KERNELS.values(), *OF_LINKS.values()) or column in draw_columns([column])
+    known = (LOW, HIGH, *OF_KERNELS.values(), *OF_LINKS.values(), *QUOTED)
+    return column in known or column in draw_columns([column])
 
 
 def draw_columns(names: Any) -> list[str]:

@@ -37,6 +37,7 @@ _CASES = (
     *("replicas", "slowest_over_mean", *_FLOWS, "low_s", "high_s"),
     *("training_tokens", "training_days", "training_low_days", "training_high_days", "training_usd", "training_kwh"),
     *("slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"),
+    *("low_ports_usd", "low_gpus_usd", "high_gpus_usd", "low_ports_network_usd"),
 )
 _SERVED = (
     *("model", "gpu", "fabric", "nic_gbps", "kernels", "precision", "ep", "tp", "batch", "context"),

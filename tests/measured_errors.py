@@ -1,12 +1,14 @@
 """`python -m tests.measured_errors STEPS.csv` writes errors by GPU of a run of `mfabric validate training`."""
 
 import datetime
+import math
 import sys
 from pathlib import Path
 
 from mfabric_jax import report
 from mfabric_jax.report import read_rows
-from mfabric_jax.report.measured_errors import TABLE, Measured
+from mfabric_jax.report.measured_errors import TABLE, Measured, Ratios
+from mfabric_jax.validation.training_steps import training_ratios
 
 
 def errors_in(rows):
@@ -18,6 +20,12 @@ def errors_in(rows):
     return {gpu: Measured(len(some), sum(some) / len(some), max(some, key=abs)) for gpu, some in found.items()}
 
 
+def ratios_in(rows):
+    """How far ratios inside a source were off: nine in ten are within."""
+    errors = sorted(abs(one["error"]) for one in training_ratios(rows) if one["error"] is not None)
+    return Ratios(len(errors), errors[math.ceil(0.9 * len(errors)) - 1])
+
+
 def written(rows, date, version, commit):
     """The text of the file."""
     lines = [
@@ -27,6 +35,9 @@ def written(rows, date, version, commit):
     ]
     for gpu, one in sorted(errors_in(rows).items()):
         lines += ["", f"[gpus.{gpu}]", f"steps = {one.steps}", f"mean = {one.mean:.4f}", f"worst = {one.worst:.4f}"]
+    ratios = ratios_in(rows)
+    lines += ["", "[ratios] # inside a source: nine in ten are within"]
+    lines += [f"count = {ratios.count}", f"nine_in_ten = {ratios.nine_in_ten:.4f}"]
     return "\n".join(lines) + "\n"
 
 

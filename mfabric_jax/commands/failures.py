@@ -93,6 +93,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.failures.iterations import plans
     from mfabric_jax.report import figures
+    from mfabric_jax.report.grid import telling_apart
     from mfabric_jax.simulation.results import effective
 
     every = plans(cases)
@@ -102,9 +103,7 @@ def run(cases: Cases, options: Options) -> None:
     rows = shared.kept_rows("failures", options.out, effective(cases), functools.partial(failures, cases))
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    uses = ["nic_use"] if "network.nic_use" in cases.varied else []
-    uses += ["network.graph"] if "network.graph" in cases.varied else []
-    uses += ["nic_gbps"] if "network.nic_gbps" in cases.varied else []
+    uses = telling_apart(rows)
     shown = ["model", "fabric", *uses, "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):

@@ -32,6 +32,8 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--trace": ("PATH", "none"),
     "--seed": ("N", ""),
     "--draws": ("N", ""),
+    "--precision": ("NAME", "recipe"),
+    "--tokens": ("N", "none"),
 }
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 
@@ -117,16 +119,13 @@ def of_cases(
     if topic in groups():
         return _group(topic)
     path = SHORT.get(topic, topic)
-    if path in settings():
-        return "\n".join(_in_full(path))
-    if at := alternatives_at(path):
-        return "\n".join(_in_full(at[0]))
-    inside = [one for one in settings() if one.startswith(path + ".")]
-    if inside:
-        return "\n".join(line for one in inside for line in _setting(settings()[one]))
-    flag = f"--{topic.removeprefix('--')}"
-    if flag in (short := flags_of_cases(command)):
-        return "\n".join(_in_full(short[flag]))
+    for named in (path, flags_of_cases(command).get(f"--{topic.removeprefix('--')}", path)):
+        if named in settings():
+            return "\n".join(_in_full(named))
+        if at := alternatives_at(named):
+            return "\n".join(_in_full(at[0]))
+        if inside := [one for one in settings() if one.startswith(named + ".")]:
+            return "\n".join(line for one in inside for line in _setting(settings()[one]))
     raise unknown(path)
 
 
@@ -169,12 +168,11 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
 
 
 def _short(flag: str, usual: Mapping[str, Any]) -> str:
-    setting = settings()[OF_CASES[flag]]
-    takes, default = SHOWN[flag]
-    if setting.path in usual:
-        value = usual[setting.path]
+    path, (takes, default) = OF_CASES[flag], SHOWN[flag]
+    if path in usual:
+        value = usual[path]
         default = f"{len(value)} names" if isinstance(value, list) else default_text(value)
-    default = default or default_text(setting.default)
+    default = default or default_text(settings()[path].default)
     return f"{f'{flag} {takes}':<18} {default}"
 
 

@@ -9,8 +9,6 @@ from mfabric_jax.commands.words import Positional
 from mfabric_jax.jobs.ways import JobsStudy
 from mfabric_jax.report.grid import Rows
 
-DIGITS = 4  # of the shortest time, and of a slowdown of 1
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
@@ -59,14 +57,14 @@ def run(options: Options) -> None:
 
 
 def _times(rows: Rows) -> str:
-    """The table of jobs: all times in one unit, to as many decimal places as the shortest iteration needs."""
+    """The table of jobs: all times in one unit."""
     from mfabric_jax import report
     from mfabric_jax.report import numerals
 
     shortest = min(row["alone_s"] for row in rows)
     unit, scale = numerals.time_unit(shortest, least=0.1)
-    places, titles = numerals.decimals(shortest * scale, DIGITS), {"alone_s": "alone", "mean_s": "mean", "p99_s": "p99"}
+    titles = {"alone_s": "alone", "mean_s": "mean", "p99_s": "p99"}
     titles |= {"shift_s": "shift"}
     scaled = [dict(row) | {key: None if row[key] is None else row[key] * scale for key in titles} for row in rows]
-    times = (report.Column(key, f"{title} [{unit}]", places=places) for key, title in titles.items())
-    return report.plain(scaled, ["way", "job", "iterations", *times, report.Column("slowdown", places=DIGITS - 1)])
+    times = (report.Column(key, f"{title} [{unit}]") for key, title in titles.items())
+    return report.plain(scaled, ["way", "job", "iterations", *times, "slowdown"])

@@ -9,7 +9,7 @@ from mfabric_jax.checks import whole
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional, divided
 
-SHOWN = 20  # rows of a table on the screen
+SHOWN = 20  # rows of a table on the screen, unless --limit says how many
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Options:
     columns: str | None = None
     """Columns to keep."""
     limit: int | None = None
-    """Rows at most."""
+    """Rows at most; all of them are shown (without it the first 20)."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figure: str | None = None
@@ -47,6 +47,7 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
+    from mfabric_jax.report.numerals import number
     from mfabric_jax.report.query import COUNT, notes, pairing, without_values
 
     if options.limit is not None:
@@ -67,11 +68,13 @@ def run(options: Options) -> None:
         same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
-            said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
+            said = (f"{name} {number(value)}" for name, value in same.items())
             print(f"in every row: {', '.join(said)}\n")
-        print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
-        if len(rows) > SHOWN:
-            print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
+        shown = options.limit or SHOWN
+        print(report.plain(rows[:shown], [name for name in rows[0] if name not in same]))
+        if len(rows) > shown:
+            more = f"... {len(rows) - shown:,} more rows; --limit {len(rows)} shows all"
+            print(more + ("" if options.out else ", --out writes them"))
     for line in [] if asked.by or asked.pareto or asked.limit else report.remarks(rows, config):  # of all that there is
         print(line)
     about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()

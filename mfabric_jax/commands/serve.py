@@ -116,7 +116,7 @@ def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
     from mfabric_jax import report
 
     known = {name: title for name, title in LOAD.items() if any(row[name] is not None for row in rows)}
-    columns = [report.Column(name, title, digits=3) for name, title in known.items()]
+    columns = [report.Column(name, title) for name, title in known.items()]
     return ["fabric", *said.apart_of(rows), "ep", *columns]
 
 
@@ -130,7 +130,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     titles |= UNEVEN if any(_uneven(row) for row in rows) else {}
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
-    columns = [report.Column(name, title, digits=3) for name, title in titles.items()]
+    columns = [report.Column(name, title) for name, title in titles.items()]
     split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
     split_columns = [report.Column(name, title) for name, title in split.items()]
     limited = any(row["batch_limit"] for row in rows)

@@ -129,7 +129,7 @@ def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str |
 
 
 def found_notes(cases: Cases) -> list[str]:
-    """Sentences on set-ups that were found, on what was not searched, and on others where no fabric matters."""
+    """Sentences on set-ups that were found, on what was not searched, and on wider groups."""
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
 
@@ -143,12 +143,12 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     graphs."""
     from mfabric_jax.fabric.own_graph import said_of_graph
     from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.set_up import beyond_words, found_words, too_large_words
+    from mfabric_jax.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
 
     notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved)] if found else []
-        notes += [too_large_words(resolved), beyond_words(resolved)]
+        notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
         notes += said_of_graph(resolved.settings) if resolved.fabric.over_graph else []
     return list(dict.fromkeys(note for note in notes if note is not None))
 

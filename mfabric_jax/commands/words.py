@@ -36,14 +36,14 @@ OF_CASES = {  # short flags of settings
     **{"--global-batch": "job.batch.global_batch", "--micro-batches": "job.batch.micro_batches"},
     **{"--sequence": "job.batch.sequence", "--efficiency": "compute.efficiency", "--trace": "traffic.trace.path"},
     **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},
-    "--draws": "run.draws",
+    **{"--draws": "run.draws", "--precision": "job.precision", "--tokens": "job.training_tokens"},
 }
-ALSO = {  # other spellings
+ALSO = {  # other spellings; an option of a command may be spelled either way
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
+    **{"--figure": "--picture", "--sigma": "--sigmas", "--size": "--sizes"},
 }
 OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
-    "compare": {"--tokens": "job.training_tokens"},
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
         **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
@@ -152,6 +152,10 @@ def flags_of_cases(command: str) -> dict[str, str]:
 def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None = None) -> tuple[dict, list[str], list]:
     """Values of options by field, words without a flag, and (flag, text) of the flags `of_cases`."""
     flags = {option.flag: option for option in options_in(cls).values() if option.place is None}
+    for pair in ALSO.items():
+        for own, other in (pair, pair[::-1]):
+            if own in flags and other not in flags and other not in (of_cases or {}):
+                flags[other] = flags[own]
     known = {flag: option.switch for flag, option in flags.items()}
     if of_cases is not None:
         known |= dict.fromkeys((*of_cases, *ALSO, "--preset", "--set"), False)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.checks import InputError, Misfit, number, one_of, positive, whole
 from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
 
@@ -128,6 +129,21 @@ class Parts:
             one_of(f"gpus.{name}.server", gpu.server, servers)
         return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
+    def quoted(self, gpu: str) -> dict[str, "Parts"]:
+        """The parts at other prices that are quoted, by the column that says what tokens cost then: switch ports at
+        their lowest quotes, and a GPU at its lowest and highest. Prices of one's own have no other quotes."""
+        known, found = packaged()["quoted"], {}
+        usual = Prices()
+        if self.prices.gbps == usual.gbps and self.prices.switch_port == usual.switch_port:
+            low = {float(gbps): ends[0] for gbps, ends in known["switch_port"].items()}
+            ports = tuple(low.get(gbps, usd) for gbps, usd in zip(usual.gbps, usual.switch_port, strict=True))
+            found[LOW_PORTS] = dataclasses.replace(self, prices=dataclasses.replace(self.prices, switch_port=ports))
+        if gpu in known["gpus"] and self.gpus[gpu].usd == packaged()["gpus"][gpu]["usd"]:
+            for column, usd in zip((LOW_GPUS, HIGH_GPUS), known["gpus"][gpu], strict=True):
+                gpus = {**self.gpus, gpu: dataclasses.replace(self.gpus[gpu], usd=usd)}
+                found[column] = dataclasses.replace(self, gpus=gpus)
+        return found
+
     def server_of(self, gpu: str) -> Server:
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
 
@@ -232,8 +248,9 @@ class Quote(NamedTuple):
 
 def quoted_port() -> Quote:
     """Of a switch port; no default price."""
-    found = packaged()["quoted"]["switch_port"]
-    return Quote(found["gbps"], tuple(found["usd"]), found["of"])
+    quotes = packaged()["quoted"]
+    ((gbps, usd),) = quotes["switch_port"].items()
+    return Quote(float(gbps), tuple(usd), quotes["source"]["switch_port"])
 
 
 OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}

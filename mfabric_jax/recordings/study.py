@@ -192,8 +192,8 @@ def _circuits(study: Studied) -> list[str]:
     tree, best = (min(rows, key=lambda row: row["iteration_s"]) for rows in (trees, optical))
     if study.job.servers_per_region == 1:
         over = best["iteration_s"] / tree["iteration_s"]
-        inside = "An expert-parallel group fits into one server, so no all-to-all leaves it and circuits carry nothing"
-        return [*lines, f"{inside}: an iteration takes {over:.2f} times that on the fat-tree."]
+        inside = "An expert-parallel group fits into one server, so no all-to-all leaves it"
+        return [*lines, f"{inside}. An iteration takes {over:.2f} times that on the fat-tree."]
     alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
     simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
     lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]

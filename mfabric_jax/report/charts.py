@@ -15,6 +15,7 @@ import numpy as np
 
 from mfabric_jax.report import style
 from mfabric_jax.report.grid import Point, front
+from mfabric_jax.report.numerals import number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ _MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and
 _SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
 _BAR = 0.66  # height of a bar
 _BEHIND = 10  # letters behind a bar, where panels share a scale
-_BELOW = 0.2  # of a row: where its range is drawn, beside the text of a bar
+_BELOW = 0.28  # of a row: where its range is drawn, beside the text of a bar
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set(xlim=(-0.5, len(panel.columns) - 0.5))
         axes.set_xticks(range(len(panel.columns)), list(panel.columns))
     if panel.percent:
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.3g}%" if (value := round(100 * value, 9)) else "0")
+        axes.xaxis.set_major_formatter(lambda value, _: percent(value, signed=True))
     _draw_curves(axes, panel)
 
 
@@ -193,12 +194,7 @@ def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, 
     if exact and round_ones and np.diff(fractions).min(initial=1.0) >= _APART:
         axis.set_ticks(values)
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-
-
-def tick(value: float) -> str:
-    value = float(f"{value:.6g}")
-    return f"{value:,.0f}" if 1000 <= abs(value) < 10_000_000 else f"{value:g}"
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
 def _draw_curves(axes: Axes, panel: Panel) -> None:

@@ -27,7 +27,7 @@ from mfabric_jax.report.grid import (
     arrange,
 )
 from mfabric_jax.report.memory import memory_of_models
-from mfabric_jax.report.numerals import many, millions, significant, usable
+from mfabric_jax.report.numerals import many, millions, number, percent, usable
 
 _FEW = 6  # series of charts that show the best alone
 BANDS = " Lines: bands, from kernels, links and traffic as they spread."
@@ -82,13 +82,13 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             if (value := measure.value(grid, model, series, gbps)) is not None
         }
         tips = {
-            (series, gbps): f"{looks[series].label}, {gbps:g} Gbps: {significant(value)} {measure.axis}"
+            (series, gbps): f"{looks[series].label}, {number(gbps)} Gbps: {number(value)} {measure.axis}"
             for (series, gbps), value in known.items()
         }
         if one:
             best = sorted(known, key=lambda cell: known[cell], reverse=measure.more_is_better)
             bars = [Bar(looks[cell[0]], place, 0.0, known[cell], tips[cell]) for place, cell in enumerate(best)]
-            totals = [(known[cell], significant(known[cell], 3)) for cell in best]
+            totals = [(known[cell], number(known[cell])) for cell in best]
             names = [looks[series].label for series, _ in best]
             spread = {at: ends for at, cell in enumerate(best) if (ends := measure.spread(grid, model, *cell))}
             panels.append(Panel(str(model), measure.axis, bars=bars, names=names, totals=totals, spread=spread))
@@ -104,7 +104,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
     note = "More is better." if measure.more_is_better else "Less is better."
     note += BANDS if any(panel.spread for panel in panels) or any(c.spread for p in panels for c in p.curves) else ""
-    title = measure.title + (f" at {grid.bandwidths[0]:g} Gbps" if one else " against bandwidth")
+    title = measure.title + (f" at {number(grid.bandwidths[0])} Gbps" if one else " against bandwidth")
     return _with_key(Chart(title, note, list(looks.values()), panels), measure.axis)
 
 
@@ -122,12 +122,11 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
             ]
             points = [(cost, time) for _, cost, time in known]
             tips = [
-                f"{look.label}, {gbps:g} Gbps: {significant(time)} s, {significant(cost, 3)} M$"
-                for gbps, cost, time in known
+                f"{look.label}, {number(gbps)} Gbps: {number(time)} s, {number(cost)} M$" for gbps, cost, time in known
             ]
             curves += [Curve(look, points, tips)] if known else []
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
-    several = ", ".join(f"{gbps:g}" for gbps in grid.bandwidths)
+    several = ", ".join(number(gbps) for gbps in grid.bandwidths)
     left_out = _left_out(grid, looks, {column: "price", TIME: "time"})
     joined = f"Along the line of a fabric: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
     note = joined + FRONT + left_out
@@ -164,11 +163,11 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 def parts(grid: Grid) -> Chart:
     """Parts of an iteration: a stacked bar per fabric at the bandwidth nearest to 400 Gbps; other bandwidths folded."""
     nearest = grid.detail_gbps()
-    note = f"At {nearest:g} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
+    note = f"At {number(nearest)} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += BANDS if any(panel.spread for panel in panels) else ""
-    folded = {f"At {g:g} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
+    folded = {f"At {number(g)} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
     return Chart("Parts of an iteration", note, list(_parts(grid).values()), panels, folded)
 
 
@@ -193,12 +192,12 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
             total, begun = sum(seconds.values()), 0.0
             for name, part in kinds.items():
                 if seconds[name] > 0:
-                    share = f"{seconds[name] / total:.0%}"
-                    tip = f"{looks[series].label}, {gbps:g} Gbps: {part.label} {significant(seconds[name])} s, {share}"
+                    share = percent(seconds[name] / total)
+                    tip = f"{looks[series].label}, {number(gbps)} Gbps: {part.label} {number(seconds[name])} s, {share}"
                     bars.append(Bar(part, place, begun, begun + seconds[name], tip, share))
                     begun += seconds[name]
-            times = f" ({total / unit:.2f})" if unit else ""
-            totals.append((total, f"{significant(total, 3)}{times}"))
+            times = f" ({number(total / unit)})" if unit else ""
+            totals.append((total, f"{number(total)}{times}"))
         if present:
             names = [looks[series].label for series in present]
             rows = {"bars": bars, "names": names, "totals": totals, "spread": spread}

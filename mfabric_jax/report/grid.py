@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.numerals import number, usable
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 Point: TypeAlias = tuple[float, float]
@@ -25,11 +25,12 @@ _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 GPU = "gpu.name"  # a column where rows differ in it
 GRAPH_FILE = "network.graph"
+SEED = "run.seed"
 OF_POLICY = "circuits.policy."  # settings that the names of policies say, too
 NUMBER = "configuration"  # of a row of a sweep: no parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _VAGUE = ("name", "length", "path")  # last parts of paths: gpu.name, circuits.span.length, traffic.trace.path
-_NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
+_NUMBERS = ("gpus", "nic_gbps")  # of these, and of settings by path, the name is told, too
 USUAL = (TIME, "seconds")  # the result of a row, if nothing else is asked for
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
 _INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
@@ -95,13 +96,14 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
     for row in placed:
         fabric = row["fabric"]
-        settings = tuple(_told(name, row.get(name)) for name in telling[fabric])
+        settings = tuple(told_setting(name, row.get(name)) for name in telling[fabric])
         rank = sum(1 for known, _ in series if known == fabric)
         own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
         cell = (row["model"], own, row["nic_gbps"])
         if cell in cells and not _same(cells[cell], row):
             raise InputError(
-                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
+                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {number(cell[2])} Gbps; "
+                "keep one of them."
             )
         cells.setdefault(cell, row)
     ordered = sorted(series.values(), key=lambda one: (list(telling).index(one.fabric), one.rank))
@@ -142,18 +144,34 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
 
 
 def with_named_graphs(rows: Rows) -> Rows:
-    """The rows with the names of graphs in the place of their files, where these names differ."""
+    """The rows with every graph as a fabric of its own: "graph NAME" in the place of "graph" and a column of files."""
     files = dict.fromkeys(str(row[GRAPH_FILE]) for row in rows if row.get(GRAPH_FILE) is not None)
-    if not files or len({PurePath(file).stem for file in files}) < len(files):
+    if not files:
         return rows
-    return [{**row, GRAPH_FILE: row.get(GRAPH_FILE) and PurePath(row[GRAPH_FILE]).stem} for row in rows]
+    alike = len({PurePath(file).stem for file in files}) < len(files)
+    names = {file: f"graph {file if alike else PurePath(file).stem}" for file in files}
+    named = []
+    for row in rows:
+        own = {name: value for name, value in row.items() if name != GRAPH_FILE}
+        file = row.get(GRAPH_FILE)
+        named.append(own if file is None else own | {"fabric": names[str(file)]})
+    return named
 
 
-def _told(name: str, value: Any) -> str:
-    if name == GRAPH_FILE:
-        return str(value)
+APART = ("nic_gbps", "gpus", "policy", "routing", "circuits_for", "nic_use", "ocs")
+
+
+def telling_apart(rows: Rows, *but: str) -> list[str]:
+    """Settings that tell rows apart: columns of `APART` and of settings by path in which they differ, without `but`."""
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name in APART or "." in name]
+    names = [name for name in names if name not in (*but, *COUNTERS)]
+    return [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
+
+
+def told_setting(name: str, value: Any) -> str:
+    """A setting in a label: its value, with its name where the value alone says nothing."""
     if name in _NUMBERS or "." in name:
-        return f"{last_word(name)} {value:g}" if isinstance(value, float) else f"{last_word(name)} {value}"
+        return f"{last_word(name)} {number(value)}"
     return str(value)
 
 
@@ -206,21 +224,17 @@ def metric(rows: Rows) -> str | None:
 
 def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
     """Chosen settings: columns before the result, numbers that the configuration names, and columns named by a path
-    (but of `run`: draws are averaged), without indices."""
+    (but the seed: draws are averaged), without indices."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
     indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
-    paths = [name for name in names if "." in name and not name.startswith("run.") and name not in (*before, *behind)]
+    paths = [name for name in names if "." in name and name != SEED and name not in (*before, *behind)]
     return [name for name in (*before, *behind, *paths) if name not in (*indices, *_FOLLOWS)]
 
 
 def values_in(rows: Rows, name: str) -> list[Any]:
     return [value for value in values_of(rows, name) if value is not None]
-
-
-def shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def independent(rows: Rows, names: Sequence[str]) -> list[str]:

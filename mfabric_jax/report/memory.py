@@ -7,6 +7,7 @@ from typing import Any
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import Grid, Rows, last_word, needs_values
+from mfabric_jax.report.numerals import number
 
 _PLAIN = ("model", "gpu.name")  # of a label without their names
 _SET_UP = (*_PLAIN, "gpus", "tp", "etp", "ep", "pp", "dp", "micro_batch", "sequence", "precision")
@@ -21,10 +22,10 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
     for place, row in enumerate(rows):
         begun, has = 0.0, row.get("gpu_memory_gb")
         for column, look in style.MEMORY.items():
-            end, size = begun + row[column], f"{row[column]:.0f}"
+            end, size = begun + row[column], number(row[column])
             bars += [Bar(look, place, begun, end, f"{look.label}: {size} GB", size)] if row[column] > 0 else []
             begun = end
-        uses = f"{begun:.0f} GB" if has is None else f"{begun:.0f} of {has:.0f} GB"
+        uses = f"{number(begun)} GB" if has is None else f"{number(begun)} of {number(has)} GB"
         totals.append((max(begun, has or 0.0), f"{uses}{', too much' if row.get('fits') is False else ''}"))
         points += [] if has is None else [(has, place)]
     there = style.Look("What its GPU has", style.INK, "D", hollow=True)
@@ -58,4 +59,4 @@ def memory_of_models(grid: Grid) -> Chart:
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """Such as "B200-HGX, tp 2, ep 8"; the model where several are shown."""
     known = [name for name in names if row.get(name) is not None]
-    return ", ".join(str(row[name]) if name in _PLAIN else f"{last_word(name)} {row[name]}" for name in known)
+    return ", ".join(str(row[name]) if name in _PLAIN else f"{last_word(name)} {number(row[name])}" for name in known)

@@ -6,7 +6,7 @@ from typing import Any
 from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.measured_errors import measured_words
-from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.parallel import region_remark
 
@@ -20,7 +20,6 @@ _SAME = 0.0001  # relative: the same result
 GPU, BY_KERNELS = "gpu.name", "by kernels as they were measured"
 _LACKING = "none"  # of a setting that a fabric does not have
 MILLION = 1_000_000
-_LONG = 1000  # seconds that are written without a fraction
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
 _SUBJECTS = ("model", "fabric")  # what is compared, no setting
@@ -30,7 +29,7 @@ Row = Mapping[str, Any]
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
     """Sentences on what rows say of optical switches: too slow, not needed, or all designs alike."""
     known = [row for row in rows if usable(row.get(TIME))]
-    named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
+    named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
     told += [*_experts(named), *_small(named), *_unquoted(named, effective or {})]
     return [*told, *_measured(named, effective or {})]
@@ -42,10 +41,10 @@ def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     for file, values in (effective.get("own_prices") or {}).items():
         ports = [name.split(".")[1] for name in values if name.startswith("switch.") and name.endswith(".usd")]
         served = {float(values.get(f"switch.{port}.nic_gbps", [port])[0]) for port in ports}
-        beside = [f"{speed:g}" for speed in speeds if served and speed not in served]
+        beside = [number(speed) for speed in speeds if served and speed not in served]
         if beside:
             yield (
-                f"{file} quotes switches for NICs of {', '.join(f'{one:g}' for one in sorted(served))} Gbps; those of "
+                f"{file} quotes switches for NICs of {', '.join(map(number, sorted(served)))} Gbps; those of "
                 f"{', '.join(beside)} Gbps take the usual price of a port "
                 "(nic_gbps in [switch.GBPS] says whom they serve)."
             )
@@ -72,7 +71,7 @@ def job_words(rows: Rows) -> list[str]:
     product += f" (attention TP {_values(rows, 'tp')})" if product and folded else ""
     each = [_values(rows, name) for name in ("micro_batch", "sequence")]
     of = f" of {' x '.join(map(str, each))} tokens" if all(each) else ""
-    tokens = " and ".join(f"{value / MILLION:.3g}" for value in sorted(set(map(_tokens, rows)) - {0.0}))
+    tokens = " and ".join(number(value / MILLION) for value in sorted(set(map(_tokens, rows)) - {0.0}))
     computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
     found = [f"{gpus} GPUs{product}"] if gpus else []
     if (recipe := _values(rows, "recipe")) not in ("", "none"):
@@ -86,7 +85,7 @@ def job_words(rows: Rows) -> list[str]:
 
 def _values(rows: Rows, name: str) -> str:
     known = [numerals.plain_scalar(row[name]) for row in rows if row.get(name) is not None]
-    return " and ".join(dict.fromkeys(f"{x:g}" if isinstance(x, float) else str(x) for x in known if x == x))
+    return " and ".join(dict.fromkeys(number(x) for x in known if x == x))
 
 
 def _tokens(row: Mapping[str, Any]) -> float:
@@ -102,7 +101,9 @@ def _batches(rows: Rows) -> Iterator[str]:
         if own := _tokens(row):
             tokens.setdefault(row["model"], set()).add(own)
     if len(set().union(*tokens.values())) > 1 and len(tokens) > 1:
-        millions = {model: " and ".join(f"{x / MILLION:.3g} M" for x in sorted(own)) for model, own in tokens.items()}
+        millions = {
+            model: " and ".join(f"{number(x / MILLION)} M" for x in sorted(own)) for model, own in tokens.items()
+        }
         each = ", ".join(f"{model} {some}" for model, some in millions.items())
         yield f"Models differ in tokens an iteration ({each}): between them compare tokens_per_s, not seconds."
 
@@ -117,7 +118,7 @@ def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> 
 
 def _above_peak(rows: Rows) -> Iterator[str]:
     if rates := _largest(rows, above_peak, 0.0):
-        models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
+        models = ", ".join(f"{model} {percent(rate)}" for model, rate in rates.items())
         yield (
             f"Warning: computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can "
             "be: seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty. "
@@ -129,13 +130,13 @@ def _experts(rows: Rows) -> Iterator[str]:
     """Experts that compute as if balanced though their ranks receive unevenly, and dropped selections."""
     balanced = [row for row in rows if row.get("expert_load") == "balanced"]
     if over := _largest(balanced, lambda row: usable(row.get("rank_load_over_mean")), _UNEVEN):
-        models = ", ".join(f"{model} {significant(load, 2)}" for model, load in over.items())
+        models = ", ".join(f"{model} {number(load)}" for model, load in over.items())
         yield (
             f"The busiest rank receives more than the mean ({models} times), and experts compute as if even: "
             "--set compute.experts=received has them compute what they get."
         )
     if parts := _largest(rows, lambda row: usable(row.get("dropped_share")), 0.0):
-        most = ", ".join(f"{model} {part:.1%}" for model, part in parts.items())
+        most = ", ".join(f"{model} {percent(part)}" for model, part in parts.items())
         yield f"Experts drop what is above their capacity, of all selections: {most}."
 
 
@@ -169,8 +170,8 @@ def slow_switch_words(where: str, what: str, turning: float, whole: float, bubbl
     rest = whole - bubble
     if not turning > _MOSTLY * rest:
         return None
-    share = f"{turning / rest:.0%} of an iteration{' beside its bubble' if bubble else ''}"
-    seconds = f"({_seconds(turning)} of {_seconds(rest)} s)"
+    share = f"{percent(turning / rest)} of an iteration{' beside its bubble' if bubble else ''}"
+    seconds = f"({number(turning)} of {number(rest)} s)"
     return f"Warning: on {where}, {what} waits for the optical switch for {share} {seconds}: {ADVICE[changes]}"
 
 
@@ -204,17 +205,18 @@ def _switches(rows: Rows) -> Iterator[str]:
             yield words
         times = max((usable(row[OVER]) or 0 for row in same), default=0)
         if times > 1:
-            yield f"Warning: {where} turns {significant(times, 3)} times as often as it may ({model})."
+            yield f"Warning: {where} turns {number(times)} times as often as it may ({model})."
         if policy not in STATIC and all(
-            usable(row[CHANGES]) == 0 and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
+            usable(row[CHANGES]) == 0 and not usable(row[TURNING]) and row[SPAN] not in BEGIN_WITH_A_TURN
+            for row in same
         ):
             still[f"{where} ({policy})", str(model)] = None
     together: dict[tuple[str, ...], list[str]] = {}
     for where in dict.fromkeys(where for where, _ in still):
         together.setdefault(tuple(model for place, model in still if place == where), []).append(where)
     for models, where in together.items():
-        links = "links wired once do the same, no switch is needed"
-        yield f"Circuits of {', '.join(where)} never change here for {', '.join(models)}: {links}."
+        same = "fixed links would give the same times"
+        yield f"Circuits of {', '.join(where)} never change in these rows for {', '.join(models)}: {same}."
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
@@ -228,15 +230,11 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
             continue
         others = [other for other in names if other != name]
         pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
-        alike = {grid.shown(row[name]) for some in pairs for row in some}
+        alike = {number(row[name]) for some in pairs for row in some}
         had = [value for value in grid.values_in(rows, name) if value != _LACKING]
         if pairs and len(alike) == len(had) and all(_equal(some) for some in pairs):
             values = ", ".join(sorted(alike)) if len(alike) <= _COUNTED else f"{len(alike)} values"
             yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.0f}" if value >= _LONG else significant(value)
 
 
 def _equal(rows: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,10 +1,12 @@
-"""Numbers as people read them: significant digits, percent, millions."""
+"""Numbers as people read them: one text for a value wherever it is printed, percent, millions, units."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
+_DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: of rounded numbers, of exact ones, and without rounding errors
+_SMALL, _LARGE = 1e-5, 1e9  # numbers outside have an exponent
 LARGEST = 1e150  # differences and ratios of what lies below
 SMALLEST = 1e-150  # and above are finite
 
@@ -45,43 +47,35 @@ def time_unit(seconds: float, least: float = 1.0) -> tuple[str, float]:
     return _unit(seconds, ("s", "ms", "us", "ns"), least)
 
 
-def decimals(value: float, digits: int) -> int:
-    """Number of decimal places that show `digits` significant digits of a value; never negative."""
-    if value == 0 or not math.isfinite(value):
-        return 0
-    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
+def number(value: Any) -> str:
+    """A value as tables, pages, pictures and sentences print it; the text depends on the value alone.
 
-
-def significant(value: float, digits: int = 4) -> str:
-    """1234, 12.34, 0.01234; beyond that range with an exponent. Digits before the point are never rounded."""
-    if not math.isfinite(value) or value == 0:
-        return str(float(value)) if not math.isfinite(value) else "0"
-    if not -5 < math.log10(abs(value)) < 9:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:.{decimals(value, digits)}f}"
-
-
-def column(values: Sequence[Any], digits: int = 4, percent: bool = False, places: int | None = None) -> list[str]:
-    """Cells of one column: `places` decimals, or equal decimals for like sizes, else `digits` significant digits."""
-    if percent:
-        return [MISSING if value is None else value if isinstance(value, str) else _percent(value) for value in values]
-    if places is not None:
-        return [_cell(value, digits, places) for value in values]
-    floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
-    alike = bool(floats) and max(floats) < 100 * min(floats) and -4 < math.log10(min(floats)) < 9
-    places = decimals(max(floats), digits) if alike else None
-    return [_cell(value, digits, places) for value in values]
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}".replace("-0.0%", "0.0%") if abs(value) < 0.01 else f"{value:.1%}"
-
-
-def _cell(value: Any, digits: int, places: int | None) -> str:
+    What `_EXACT` digits hold, such as a setting, is printed as it is: 400, 0.025, 1024. Other numbers are rounded to
+    `_DIGITS` significant digits, zeros included: 0.2100; digits before the point are never rounded: 12346.
+    Numbers below 1e-5 or from 1e9 on have an exponent.
+    """
     if value is None:
         return MISSING
-    if isinstance(value, str | bool | int):
+    if isinstance(value, str | bool):
         return str(value)
-    if places is None or not math.isfinite(value):
-        return significant(value, digits)
-    return f"{value:.{places}f}"
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value) or value == 0:
+        return "0" if value == 0 else str(float(value))
+    exact = float(f"{value:.{_CLEAN - 1}e}")  # 0.1 + 0.2 is 0.3
+    held = float(f"{exact:.{_EXACT - 1}e}") == exact
+    text = f"{exact:.{(_EXACT if held else _DIGITS) - 1}e}"
+    mantissa, power = text.split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".") if held else mantissa
+    if not _SMALL <= abs(value) < _LARGE:
+        return f"{mantissa}e{power}"
+    places = len(mantissa.partition(".")[2]) - int(power)
+    return f"{exact:.{max(0, places)}f}"
+
+
+def percent(share: Any, signed: bool = False) -> str:
+    """A share in per cent, to a tenth; `signed`: with its sign."""
+    if share is None or isinstance(share, str) or not math.isfinite(share):
+        return number(share)
+    text = f"{share:{'+' if signed else ''}.1%}"
+    return text.replace("-0.0%", "+0.0%" if signed else "0.0%")

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.grid import NUMBER, Rows, grouped, metric, shown
-from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.grid import NUMBER, Rows, grouped, metric
+from mfabric_jax.report.numerals import number, usable
 
 OVER = "{}_over"  # the column of ratios, by the measure's
 
@@ -32,7 +32,7 @@ def partners(rows: Rows, baseline: Sequence[bool], said: str) -> list[Mapping[st
     below = grouped([row for row, ours in zip(rows, baseline, strict=True) if ours], *names)
     for key, some in below.items():
         if len(some) > 1:
-            alike = ", ".join(f"{name} {shown(value)}" for name, value in zip(names, key, strict=True))
+            alike = ", ".join(f"{name} {number(value)}" for name, value in zip(names, key, strict=True))
             many = f"{len(some)} rows" + (f" of {alike}" if alike else "")
             raise InputError(f"over {said!r} names one row for each to compare, got {many}; add conditions to where.")
     return [below.get(tuple(row[name] for name in names), [None])[0] for row in rows]

@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mfabric_jax.bands import is_of_band, ratio_band
+from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid, style
 from mfabric_jax.report.charts import Bar, Chart, Panel
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
-from mfabric_jax.report.numerals import millions, significant, usable
+from mfabric_jax.report.measured_errors import measured_ratios
+from mfabric_jax.report.numerals import many, millions, number, percent, usable
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
 MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page
@@ -27,11 +28,63 @@ PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
 DAYS, TRAINING_USD = "training_days", "training_usd"
 OF_TRAINING = ("days", "training M$")  # titles
 _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
-_UNSURE = 0.1  # relative: docs/assumptions.md
+_OF_FLOWS = 0.1  # relative error of all-to-alls at flow level: docs/accuracy.md, packet level
+_SAME_TIME = 0.0001  # relative: what the model cannot be wrong by, as it times both alike
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
-UNTOLD = "not separable: the band of the ratio to the best, in brackets, reaches 1 (kernels, links, traffic)."
+SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # what a ratio may be wrong by
+_TRY = {
+    SPREAD: "measure your kernels (compute.kernels.table) or draw more traffic (--draws)",
+    MODEL: "measure both designs, or run them in a packet simulator (mfabric export)",
+    QUOTES: "give the prices that you are quoted (--set network.prices=FILE)",
+}
 _NO = (None, "none", "unnamed", "as set")
+
+
+Ends = tuple[float, float]
+
+
+class Over(NamedTuple):
+    """A design's value over that of the best, and its lowest and highest by what it may be wrong by, a source each."""
+
+    ratio: float
+    by: dict[str, Ends]
+
+    @property
+    def ends(self) -> Ends:
+        """Lowest and highest by all sources, which are independent and add up by squares."""
+        below, above = (
+            math.sqrt(sum((end - self.ratio) ** 2 for end in side)) for side in zip(*self.by.values(), strict=True)
+        )
+        return self.ratio - below, self.ratio + above
+
+    @property
+    def separable(self) -> bool:
+        """Whether all that may be wrong leaves the best ahead: the one rule of tables and sentences."""
+        return not _holds_1(self.ends)
+
+    @property
+    def undone_by(self) -> list[str]:
+        """The sources of which one alone may turn the order."""
+        return [name for name, ends in self.by.items() if _holds_1(ends)]
+
+    def __str__(self):
+        low, high = self.ends
+        return percent(self.ratio - 1, signed=True) + (f" ({_ends_words(self.ends)})" if low < high else "")
+
+
+def _printed(ends: Ends) -> list[str]:
+    return [percent(end - 1, signed=True).removesuffix("%") for end in ends]
+
+
+def _holds_1(ends: Ends) -> bool:
+    """Whether a ratio may be 1, as its ends are printed."""
+    low, high = map(float, _printed(ends))
+    return low <= 0 <= high
+
+
+def _ends_words(ends: Ends) -> str:
+    return " to ".join(_printed(ends))
 
 
 class Design(NamedTuple):
@@ -40,12 +93,29 @@ class Design(NamedTuple):
     settings: dict[str, Any]
     mean: dict[str, float]
 
-    def over(self, best: "Design", column: str) -> tuple[float, tuple[float, float] | None]:
-        """The ratio to the best at a column, and its band: seconds by variants that are common to both."""
-        ratio = _rank(self, column) / _rank(best, column)
+    def over(self, best: "Design", column: str) -> Over:
+        """The ratio to the best at a column, with what it may be wrong by: kernels, links and traffic as they spread,
+        the model's own error, and quoted prices; each of a variant that is common to both."""
+        ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
-        band = ratio_band(self.mean, best.mean, TIME)
-        return ratio, None if band is None or not times > 0 else (band[0] * ratio / times, band[1] * ratio / times)
+        error = _OF_FLOWS if math.isnan(times) else measured_ratios().nine_in_ten
+        error = 0.0 if abs(times - 1) <= _SAME_TIME else error
+        by: dict[str, Ends] = {}
+        if (band := ratio_band(self.mean, best.mean, TIME)) is not None and times > 0:
+            scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
+            by[SPREAD] = scaled[0], scaled[1]
+        by[MODEL] = ratio * (1 - error), ratio * (1 + error)
+        if quotes := self._at_quotes(best, column, ratio, times):
+            by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
+        return Over(ratio, by)
+
+    def _at_quotes(self, best: "Design", column: str, ratio: float, times: float) -> list[float]:
+        """The ratio at other prices that are quoted."""
+        if column == TOKEN_USD:
+            known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
+            return [own / other for own, other in known if own > 0 and other > 0]
+        own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
+        return [other / own / times] if column == WORTH and own > 0 and other > 0 and times > 0 else []
 
     @property
     def place(self) -> str:
@@ -61,8 +131,8 @@ class Design(NamedTuple):
     def choice(self) -> str:
         rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
-        words = [f"{gbps:g} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {grid.shown(v)}" for name, v in rest.items())
+        words = [f"{number(gbps)} Gbps"] if gbps is not None else []
+        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {number(v)}" for name, v in rest.items())
         return ", ".join([*words, *named])
 
     def __str__(self):
@@ -70,9 +140,11 @@ class Design(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best designs of a model as lines of a table, and remarks on them; `by`: the deciding column."""
+    """The best designs of a model as lines of a table, the conclusion above and remarks below; `by`: the deciding
+    column."""
 
     by: str
+    conclusion: str
     lines: list[dict[str, Any]]
     remarks: list[str]
 
@@ -102,7 +174,7 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in grouped(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
-            mean = {column: _mean(some, column) for column in (*_MEANS, *more)}
+            mean = {column: _mean(some, column) for column in (*_MEANS, *QUOTED, *more)}
             if any(usable(row.get(PANEL_COST)) is None for row in some):  # one of them turned the switch
                 mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
@@ -139,7 +211,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
         if len(every) > 1:
             shown = _shown(known, most)
             remarks = [*_hidden(every, shown, most), *_remarks(every, shown, column)]
-            found[model] = Ranking(_ORDERS[column][1], _lines(shown, column), remarks)
+            found[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
     for model, own in best.items():
         if len(own) > 1 and len({column for column, _ in own.values()}) == 1:
             ((column, _), *_) = own.values()
@@ -148,7 +220,8 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
             named = [
                 {"set-up": label.removeprefix(model) or label} | line for label, line in zip(ranked, lines, strict=True)
             ]
-            found[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], named, [])
+            best_words = f"Best by {_ORDERS[column][1]}: {named[0]['set-up']}."
+            found[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], best_words, named, [])
     return found
 
 
@@ -175,7 +248,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     lines = [
         {
             "design": str(one) or "all rows",
-            "over best": "" if place == 0 else _over(*one.over(shown[0], column)),
+            "over best": "" if place == 0 else _over(one.over(shown[0], column)),
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
@@ -192,35 +265,59 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     ]
 
 
-def _over(ratio: float, band: tuple[float, float] | None) -> str:
-    """Such as "+2.1% (+1.6 to +2.7)"; a band down to nothing cannot be told from the best."""
-    if band is None:
-        return f"{ratio - 1:+.1%}"
-    low, high = (100 * (end - 1) for end in band)
-    return f"{ratio - 1:+.1%} ({low:+.1f} to {high:+.1f}){NOT_SEPARABLE if _reaches_the_best(band) else ''}"
+def _over(over: Over) -> str:
+    """Such as "+12.1% (+3.6 to +20.7)"."""
+    return f"{over}{'' if over.separable else NOT_SEPARABLE}"
 
 
-def _reaches_the_best(band: tuple[float, float]) -> bool:
-    return band[0] - 1 <= _SAME
+def _conclusion(shown: Sequence[Design], column: str) -> str:
+    """The best, by how much it leads, and whether that is more than may be wrong."""
+    best, *others = shown
+    if not others:
+        return f"Best by {_ORDERS[column][1]}: {best}."
+    over = others[0].over(best, column)
+    if over.separable:
+        return f"Best by {_ORDERS[column][1]}: {best}. Next is {others[0]}, at {over}: more than may be wrong."
+    return f"Best by {_ORDERS[column][1]}: {best}; not separable from the next, {others[0]}, at {over}."
+
+
+def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
+    """What the lead over the next design may be wrong by, and what to try where that is too much."""
+    over = shown[1].over(shown[0], column)
+    ratios = measured_ratios()
+    timed = shown[0].mean[TIME] > 0
+    error = (
+        f"the model's own error {percent(ratios.nine_in_ten)} (nine in ten of {ratios.count} measured ratios; of two "
+        "fabrics only multi-rail over multi-plane was measured)"
+        if timed
+        else f"the error of flow level {percent(_OF_FLOWS)}"
+    )
+    words = {
+        SPREAD: "kernels, links and traffic as they spread {}",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "no error of the model, which times both alike",
+        QUOTES: "other quoted prices {}",
+    }
+    each = [words[name].format(f"{_ends_words(ends)}%") for name, ends in over.by.items()]
+    yield f"The lead of the first over the next, with all that may be wrong: {'; '.join(each)}."
+    if not over.separable:
+        largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
+        tries = [_TRY[name] for name in over.undone_by or [largest]]
+        yield f"To separate them: {'; '.join(tries)}."
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
     best = shown[0]
-    if any((band := one.over(best, column)[1]) is not None and _reaches_the_best(band) for one in shown[1:]):
-        yield UNTOLD
-    other = next((one for one in shown if _fabric(one) != _fabric(best)), None)
-    lead, band = (math.inf, None) if other is None else other.over(best, column)
-    if band is None and lead - 1 < _UNSURE:
-        yield f"A lead below {_UNSURE:.0%} is less than flow level may be wrong by: look at packets, too."
+    if len(shown) > 1:
+        yield from _doubts(shown, column)
     timed = [one for one in every if one.mean[TIME] > 0]
     fastest = min(timed, key=lambda one: one.mean[TIME], default=best)
     if fastest.mean[TIME] < (1 - _SAME) * best.mean[TIME]:
-        yield f"Fastest is {fastest}: {significant(fastest.mean[TIME])} s an iteration."
+        yield f"Fastest is {fastest}: {number(fastest.mean[TIME])} s an iteration."
     worth = [one for one in every if one.mean[WORTH] > 0]
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
         yield f"By dollars of the network alone {frugal} leads."
-    yield from (_on_panels(one) for one in shown[:MOST] if one.mean[PANEL_COST] > 0)
+    yield from (_on_panels(one) for one in shown[:MOST] if 0 < one.mean[PANEL_COST] < one.mean[COST])
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
         yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
@@ -237,8 +334,9 @@ def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iter
     varied = [name for name in names if _varies(inside, name)]
     differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
     gpus = ", optical switch and GPU" if any(GPU in one.settings for one in shown) else " and optical switch"
+    verb = "is" if len(hidden) == 1 else "are"
     best = f"The best of every fabric{gpus}" if len(kinds) > 1 else "The best"
-    yield f"{best}, at most {most} lines; {len(hidden):,} more combinations{differ} are in the rows below."
+    yield f"{best}, at most {most} lines; {many(len(hidden), 'more combination')}{differ} {verb} in the rows below."
 
 
 def _varies(every: Sequence[Design], name: str) -> bool:
@@ -247,12 +345,12 @@ def _varies(every: Sequence[Design], name: str) -> bool:
 
 
 def _on_panels(design: Design) -> str:
-    """What a design costs without the optical switch that it never turns."""
+    """What a design costs without the optical switch that it never reconfigures."""
     cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
-    tokens = f", a million tokens ${significant(token)}" if token > 0 else ""
+    tokens = f"; a million tokens would cost ${number(token)}" if token > 0 else ""
     return (
-        f"The circuits of {design} never turned: on patch panels its network costs {millions(cost):.2f} M$ "
-        f"in the place of {millions(usual):.2f}{tokens}."
+        f"The switch of {design} never reconfigured: patch panels would cut network cost from "
+        f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
     )
 
 
@@ -278,7 +376,7 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
         bars, totals = [], []
         for place, one in enumerate(shown):
             price, look = one.mean[column], style.fabric(_fabric(one))
-            text = f"{significant(price, 3)} $"
+            text = f"{number(price)} $"
             bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
             totals.append((price, f"{text}: {one.choice}"))
         names = [one.kind for one in shown]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.report.numerals import many, significant, time_unit
+from mfabric_jax.report.numerals import many, number, time_unit
 from mfabric_jax.report.tables import Column, plain
 
 Rows = Sequence[Mapping[str, Any]]
@@ -26,7 +26,7 @@ def shortened(name: str, most: int = NAME) -> str:
 def in_unit(seconds: float) -> str:
     """1.234 ms."""
     unit, factor = time_unit(abs(seconds))
-    return f"{significant(seconds * factor)} {unit}"
+    return f"{number(seconds * factor)} {unit}"
 
 
 def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:

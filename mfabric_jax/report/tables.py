@@ -13,12 +13,13 @@ from mfabric_jax.bands import HIGH, LOW, draw_columns
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.noticed import job_words
-from mfabric_jax.report.numerals import significant
+from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
 
 WIDTH = 100  # of a table where the terminal is not narrower
 _NARROWEST = 40
 _GAP = "  "
+_MOST_PADDED = 2  # spaces that decimal points below each other may cost
 _MFU = "MFU"
 _LABELS = 2 / 3  # of the width, at most
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
@@ -28,13 +29,11 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key in the rows, its heading, and the format of its numbers (`places`: decimals of all)."""
+    """A column: the key in the rows, its heading, and whether its numbers are shares."""
 
     key: str
     title: str | None = None
     percent: bool = False
-    digits: int = 4
-    places: int | None = None
 
     @property
     def heading(self) -> str:
@@ -76,7 +75,7 @@ def ranking_cells(ranking: Ranking) -> list[list[str]]:
 
 
 def _ranked(ranking: Ranking, without: Sequence[str] = ()) -> list[Column]:
-    return [Column(name, digits=3) for name in ranking.lines[0] if name not in without]
+    return [Column(name) for name in ranking.lines[0] if name not in without]
 
 
 def comparison(rows: Rows) -> str:
@@ -93,10 +92,21 @@ def comparison(rows: Rows) -> str:
 
 def _printed(rows: Rows, spec: Column) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
-    cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent, spec.places)]
-    wide = max(map(len, cells))
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
+    written = list(map(percent if spec.percent else number, values))
+    cells = [spec.heading, *(written if textual else _on_their_points(written))]
+    wide = max(map(len, cells))
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
+
+
+def _on_their_points(cells: list[str]) -> list[str]:
+    """Numbers with spaces behind them, so that their decimal points stand below each other if that costs little."""
+    behind = [len(cell) - len(cell.partition(".")[0]) for cell in cells]
+    most = max(behind, default=0)
+    padded = [
+        cell if cell == numerals.MISSING else cell + " " * (most - own) for cell, own in zip(cells, behind, strict=True)
+    ]
+    return padded if max(map(len, padded), default=0) <= max(map(len, cells), default=0) + _MOST_PADDED else cells
 
 
 def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[str]]]:
@@ -121,21 +131,22 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     detail = grid.detail_gbps(model)
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
-    times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
+    times = [Column(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
     shares = [
         Column(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
     ]
     band = [Column("band")] if any(line["band"] for line in lines) else []
     columns = [Column("fabric"), *times, *band, *shares]
     if any(line["cluster M$"] is not None for line in lines):
-        whole = [Column("kW", digits=3), Column("$/Mtok", digits=3), Column("cluster M$", digits=3), Column("perf/$")]
-        network = [Column("network kW", digits=3), Column("M$", "network M$", digits=3), Column("net", "perf/net $")]
+        whole = [Column("kW"), Column("$/Mtok"), Column("cluster M$"), Column("perf/$")]
+        network = [Column("network kW"), Column("M$", "network M$"), Column("net", "perf/net $")]
         costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
     else:
-        columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
+        columns, costs = [*columns, Column("M$"), Column("net", "perf/$")], ""
     filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
-    best = [] if ranking is None else [plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
-    what = f"iteration time in s by NIC bandwidth; at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
+    first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
+    best = [] if ranking is None else [*first, plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
+    what = f"iteration time in s by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
     said = [fill(_band_words(grid, model), on_screen(WIDTH))] if band else []
     table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
     return "\n".join([_heading(grid, model), "", *best, *table]) + costs + _training(grid, model, present, detail)
@@ -157,12 +168,12 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
             continue
         tokens = of("training_tokens") or 0.0
         ends = [of(f"training_{end}_days") or 0.0 for end in ("low", "high")]
-        band = None if not all(ends) or ends[0] == ends[1] else " to ".join(significant(end, 3) for end in ends)
+        band = None if not all(ends) or ends[0] == ends[1] else " to ".join(number(end) for end in ends)
         usd, kwh = of("training_usd"), of("training_kwh")
         line = {"days": days, "band": band, "M$": usd and numerals.millions(usd), "MWh": kwh and kwh / 1000}
         lines.append({"fabric": series.named(series.fabric)} | line)
-    shown = ["fabric", *(Column(name, digits=3) for name in ("days", "band", "M$", "MWh"))]
-    return f"\n\na training of {tokens:.4g} tokens at {detail:g} Gbps\n{plain(lines, shown)}" if lines else ""
+    shown = ["fabric", *(Column(name) for name in ("days", "band", "M$", "MWh"))]
+    return f"\n\na training of {number(tokens)} tokens at {number(detail)} Gbps\n{plain(lines, shown)}" if lines else ""
 
 
 def _heading(grid: Grid, model: str) -> str:
@@ -186,7 +197,7 @@ def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str,
     for name, key in {"kW": "cluster_kw", "network kW": "network_kw", "$/Mtok": TOKEN_USD}.items():
         line[name] = grid.value(model, series, detail, key)
     ends = [grid.value(model, series, detail, column) or 0.0 for column in (LOW, HIGH)]
-    line["band"] = None if not all(ends) or ends[0] == ends[1] else " to ".join(significant(end, 3) for end in ends)
+    line["band"] = None if not all(ends) or ends[0] == ends[1] else " to ".join(number(end) for end in ends)
     return line | {
         "perf/$": _relative(grid, model, series, detail, CLUSTER_WORTH),
         "net": _relative(grid, model, series, detail, WORTH),
@@ -198,7 +209,7 @@ def _relative(grid: Grid, model: str, series: Series, gbps: float, column: str) 
     if reference is None or reference.fabric != REFERENCE:
         return None
     own, theirs = (grid.value(model, one, gbps, column) for one in (series, reference))
-    return None if own is None or not theirs else f"{own / theirs:.2f}x"
+    return None if own is None or not theirs else f"{number(own / theirs)}x"
 
 
 # -- flow level against packet level
@@ -210,7 +221,7 @@ GROUPS = {
     "leaf-spine": "oversubscribed leaf-spine",
     "incast": "incast on a non-blocking tree",
 }
-_RUNS = ["pattern", Column("mean_pair_mib", "MiB", digits=3), "measured", "predicted", Column("error", percent=True)]
+_RUNS = ["pattern", Column("mean_pair_mib", "MiB"), "measured", "predicted", Column("error", percent=True)]
 _RUNS += ["corrected", Column("corrected_error", "error", percent=True)]
 _RUNS += [Column("corrected_flow_error_median", "median", percent=True)]
 _RUNS += [Column("corrected_flow_error_p90", "p90", percent=True)]
@@ -237,18 +248,18 @@ def agreement(rows: Rows, groups: Rows) -> str:
     lines = [_of_fluid(line, fluid) for line in groups for fluid in _FLUIDS]
     apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
     stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
-    stated += f"{max(apart, default=0.0):.1e}."
+    stated += f"{percent(max(apart, default=0.0))}."
     return "\n\n".join([*blocks, plain(lines, _GROUPS), _LEGEND + stated * bool(apart)])
 
 
 _STEPS = (
-    *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]", places=2)),
-    *(Column("low_s", "from", places=2), Column("high_s", "to", places=2)),
-    *(Column("measured_s", "measured [s]", places=2), Column("error", "error", percent=True)),
-    *(Column("memory_gb", "GB", digits=3), Column("fits", "fits")),
+    *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]")),
+    *(Column("low_s", "from"), Column("high_s", "to")),
+    *(Column("measured_s", "measured [s]"), Column("error", "error", percent=True)),
+    *(Column("memory_gb", "GB"), Column("fits", "fits")),
 )
 _RATIOS = (
-    *("ratio", "row", "over", Column("predicted", places=3), Column("measured", places=3)),
+    *("ratio", "row", "over", Column("predicted"), Column("measured")),
     Column("error", percent=True),
 )
 _ERRORS = (
@@ -272,19 +283,19 @@ def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
 
 
 _CALLS = (
-    *(Column("row"), Column("predicted_us", "predicted [us]", digits=4)),
-    *(Column("measured_us", "measured [us]", digits=4), Column("error", "error", percent=True)),
+    *(Column("row"), Column("predicted_us", "predicted [us]")),
+    *(Column("measured_us", "measured [us]"), Column("error", "error", percent=True)),
     Column("constant", "constant"),
 )
 _SERVED = (
-    *(Column("row"), Column("predicted_ms", "predicted [ms]", places=1), Column("low_ms", "from", places=1)),
-    *(Column("high_ms", "to", places=1), Column("measured_ms", "measured [ms]", places=1), Column("inside")),
+    *(Column("row"), Column("predicted_ms", "predicted [ms]"), Column("low_ms", "from")),
+    *(Column("high_ms", "to"), Column("measured_ms", "measured [ms]"), Column("inside")),
 )
 _CALL_ERRORS = (
     *(Column("kernels"), Column("rows"), Column("mean_error", "mean |error|", percent=True)),
     Column("worst_error", "worst", percent=True),
 )
-_BANDS = "what", "rows", "inside", Column("widest", "widest band, to over from", places=2)
+_BANDS = "what", "rows", "inside", Column("widest", "widest band, to over from")
 _OF_SERVING = (
     "Dispatch and combine: error is predicted over measured, less 1; counted are rows of 32 tokens or more that no\n"
     "constant was taken from. Steps: the band is from both micro-batches hidden by fast kernels to none hidden with\n"
@@ -328,21 +339,27 @@ def scoreboard_table(rows: Rows) -> str:
     """
     blocks = []
     for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
-        lines = [_score(policy, own) for (policy,), own in grouped(here, "policy").items()]
-        lines.sort(key=lambda line: float(line["mean"]))
-        blocks.append(f"{servers} servers, routing {routing}, forecast error {sigma:g}\n{plain(lines, width=160)}")
+        ranked = sorted(grouped(here, "policy").items(), key=lambda of: _mean(_known(of[1], "mean")))
+        lines = [_score(policy, own) for (policy,), own in ranked]
+        blocks.append(
+            f"{servers} servers, routing {routing}, forecast error {number(sigma)}\n{plain(lines, width=160)}"
+        )
     return "\n\n".join([*blocks, "time over the degree bound; optimum: over proved optima of so many instances"])
 
 
 def _score(policy: str, rows: Rows) -> dict[str, str]:
-    line, timed = {"policy": policy}, [row for row in rows if row["mean"] is not None]
-    line |= {key: f"{_mean([row[key] for row in timed]):.3f}" for key in ("mean", "median", "p90")}
-    line |= {row["workload"]: "-" if row["mean"] is None else f"{row['mean']:.3f}" for row in rows}
+    line = {"policy": policy}
+    line |= {key: number(_mean(_known(rows, key))) for key in ("mean", "median", "p90")}
+    line |= {row["workload"]: number(row["mean"]) for row in rows}
     if proved := sum(row["proved"] for row in rows):
         over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
-        line["optimum"] = f"{over:.3f} ({proved})"
+        line["optimum"] = f"{number(over)} ({proved})"
     speed = math.exp(_mean([math.log(row["decisions_per_s"]) for row in rows]))
-    return line | {"decisions/s": f"{speed:,.0f}"}
+    return line | {"decisions/s": number(speed)}
+
+
+def _known(rows: Rows, key: str) -> list[float]:
+    return [row[key] for row in rows if row[key] is not None]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -368,4 +385,4 @@ def forecast_table(rows: Rows) -> str:
 def _interval(row: Mapping[str, Any], best: float) -> str:
     mark = "+" if row["gain_low"] > 0 else "-" if row["gain_high"] < 0 else " "
     least = "*" if row["over_bound"] == best else " "
-    return f"{row['over_bound']:.3f} +-{(row['high'] - row['low']) / 2:.3f}{least}{mark}"
+    return f"{number(row['over_bound'])} +-{number((row['high'] - row['low']) / 2)}{least}{mark}"

@@ -23,12 +23,12 @@ from mfabric_jax.report.grid import (
     metric,
     nearest_to_detail,
     numeric,
-    shown,
     shown_settings,
     textual,
     values_in,
+    with_named_graphs,
 )
-from mfabric_jax.report.numerals import millions, significant, usable
+from mfabric_jax.report.numerals import millions, number, usable
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
@@ -48,6 +48,7 @@ Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: res
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
     """A chart for each parameter of which the same fabric, policy, .. has several values."""
+    rows = with_named_graphs(rows)
     chosen, result = shown_settings(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
     panel, lines = _arranged(rows, names)
@@ -80,7 +81,7 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
     if len(present) < 2:
         return rows, ""
     nearest = nearest_to_detail(present)
-    return [row for row in rows if row[_GBPS] == nearest], f" At {nearest:g} Gbps."
+    return [row for row in rows if row[_GBPS] == nearest], f" At {number(nearest)} Gbps."
 
 
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
@@ -104,7 +105,7 @@ def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[st
         for line, values in each.items():
             points = [(value, math.fsum(found) / len(found)) for value, found in sorted(values.items())]
             label = looks[line].label
-            tips = [f"{label}{', ' if label else ''}{name} {value:g}: {significant(mean)}" for value, mean in points]
+            tips = [f"{label}{', ' if label else ''}{name} {number(value)}: {number(mean)}" for value, mean in points]
             curves.append(Curve(looks[line], points, tips))
         panels.append(Panel(title, name, result, curves))
     return Chart(f"Sensitivity: {result} against {name}", note, list(looks.values()) if lines else [], panels)
@@ -119,6 +120,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     """
     column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
     lacks(rows, (TIME, column))
+    rows = with_named_graphs(rows)
     rows = [{**row, _COST: row[column]} for row in rows]
     placed = [row for row in rows if _point(row) is not None]
     if not placed:
@@ -156,8 +158,8 @@ def _kept(rows: Rows) -> Rows:
 
 
 def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
-    words = ", ".join(f"{name} {shown(row[name])}" for name in chosen)
-    return f"{words}: {significant(point[1])} s, {significant(point[0], 3)} M$"
+    words = ", ".join(f"{name} {number(row[name])}" for name in chosen)
+    return f"{words}: {number(point[1])} s, {number(point[0])} M$"
 
 
 # -- any other rows
@@ -176,9 +178,9 @@ def plainest(rows: Rows) -> Chart:
     bars, totals = [], []
     for place, (name, found) in enumerate(list(groups.items())[:_MOST_BARS]):
         value = math.fsum(found) / (1 if result is None else len(found))
-        tip = f"{name}: {significant(value)}" + (f" (mean of {len(found)})" if result and len(found) > 1 else "")
+        tip = f"{name}: {number(value)}" + (f" (mean of {len(found)})" if result and len(found) > 1 else "")
         bars.append(Bar(style.FABRICS["fat-tree"], place, min(0.0, value), max(0.0, value), tip))
-        totals.append((max(value, 0.0), significant(value, 3)))
+        totals.append((max(value, 0.0), number(value)))
     what, by = result or "rows", ", ".join(names)
     note = "How many rows there are of each." if result is None else f"The mean of the rows of each {by}."
     note += f" The first {_MOST_BARS} of {len(groups)}." if len(groups) > _MOST_BARS else ""
@@ -196,6 +198,6 @@ def _line(rows: Rows) -> Chart:
         points = sorted((float(x), y) for x, y in pairs if x is not None and y is not None)
     if not points or result is None:
         return Chart("Rows", "No column holds a number or a name that could be drawn.", [], [])
-    tips = [f"{by} {significant(x)}: {significant(y)}" for x, y in points]
+    tips = [f"{by} {number(x)}: {number(y)}" for x, y in points]
     curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
     return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])

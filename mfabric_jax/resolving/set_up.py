@@ -1,5 +1,6 @@
 """What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
 
+import dataclasses
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -13,6 +14,7 @@ from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.estimate import iteration_seconds
+from mfabric_jax.workload.kernels import ONCE_A_SERVER
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
@@ -54,7 +56,7 @@ def found_words(resolved: Resolved) -> str | None:
 
 
 def wider_words(resolved: Resolved) -> str | None:
-    """A sentence on the quickest degrees whose all-to-alls leave servers, where the search found others."""
+    """A sentence on degrees whose all-to-alls leave servers, where the search found others."""
     job, asked = resolved.job, resolved.asked
     if not _searched(resolved, "ep") or job.servers_per_region > 1:
         return None
@@ -70,9 +72,8 @@ def wider_words(resolved: Resolved) -> str | None:
     best = min(wide, key=seconds)
     degrees = set_up_words({name: getattr(best.job, name) for name in (*DEGREES, "folded", "gpus")})
     return (
-        f"{job.model}: all-to-alls stay inside servers, where no fabric matters. The quickest degrees by estimate "
-        f"whose all-to-alls do not: {degrees}, {seconds(best) / seconds(resolved):.2f} times the time of a token "
-        f"(--ep {best.job.ep})."
+        f"{job.model}: all-to-alls stay inside servers; fabrics differ in what else leaves servers, such as gradients, "
+        f"and in cost. --ep {best.job.ep} lets all-to-alls leave servers ({degrees})."
     )
 
 
@@ -120,6 +121,30 @@ def too_large_words(resolved: Resolved) -> str | None:
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
+
+
+COPIES = "per-server"
+
+
+def dispatcher_words(resolved: Resolved) -> str | None:
+    """A sentence where a dispatcher that sends a token once to each server is beside a dispatch that does not."""
+    job, dispatcher = resolved.job, resolved.case.job.dispatcher
+    if dispatcher not in ONCE_A_SERVER or job.dispatch == COPIES or job.servers_per_region == 1:
+        return None
+    before, after = (_between_servers(one) for one in (job, dataclasses.replace(job, dispatch=COPIES)))
+    if not after < before:
+        return None
+    return (
+        f"{job.model}: job.dispatcher {dispatcher} sends a token once to each server, but job.dispatch {job.dispatch} "
+        f"counts it once for each expert: {to_gigabytes(before):.3g} GB of an even dispatch leave a server. "
+        f"--set job.dispatch={COPIES} sends {to_gigabytes(after):.3g} GB."
+    )
+
+
+def _between_servers(job: Workload) -> float:
+    """Bytes that leave the first server of a group in a dispatch of balanced traffic."""
+    sent = even_bytes(job, float)[: job.ranks_per_server, job.ranks_per_server :]
+    return float(sent.sum())
 
 
 def beyond_words(resolved: Resolved) -> str | None:

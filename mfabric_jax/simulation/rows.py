@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import HIGH, LOW, PROMPT, band_columns
+from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED, band_columns
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
@@ -244,12 +244,24 @@ def columns_of(
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
     columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
+    columns |= _at_quotes(one, nic_gbps, total, achieved, **ports)
     columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
     columns |= _on_panels(one, mean[TURNED], nic_gbps, total, achieved, **ports)
     columns |= {"ep_over_balanced": over} | _described(one)
     replicas = len(one.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
     return {name: filled(value, len(total)) for name, value in columns.items()}
+
+
+def _at_quotes(one: Scenario, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
+    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
+    settings, found = one.settings, dict.fromkeys(QUOTED)
+    for column, parts in settings.parts.quoted(settings.server.name).items():
+        bill = bill_of(settings, one.fabric, one.workload, nic_gbps, parts, **ports)
+        found[column] = costs(settings, one.workload, bill, total, achieved)["usd_per_million_tokens"]
+        if column == LOW_PORTS:
+            found[LOW_PORTS_NETWORK] = bill.network_usd
+    return found
 
 
 def _named(one: Scenario) -> dict[str, Any]:

@@ -183,6 +183,7 @@ def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: st
 
 
 DISPATCHERS = ("nccl", "deepep", "hybridep")
+ONCE_A_SERVER = ("deepep", "hybridep")  # they send a token once to each server
 USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by how tokens travel
 
 

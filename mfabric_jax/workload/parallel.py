@@ -43,7 +43,7 @@ BYTES = {  # per element by number format: of what is sent (FP8 with the scales 
 
 
 PAIR = "is two servers, one pair: every policy that uses all circuits sets the same ones"
-INSIDE = "fits into one server: no all-to-all leaves it, and circuits carry nothing"
+INSIDE = "fits into one server: no all-to-all leaves it"
 
 
 def region_remark(servers: int, what: str = "A region") -> str | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -199,6 +200,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
+    """Why no set-up has the stated values: the rule that refuses them, and changes of one value that pass."""
     words = ", ".join(f"{name} {stated[name]}" for name in (*DEGREES, "gpus") if name in stated) or "such degrees"
     degrees = _degrees(architecture, stated)
     batch, steps = stated.get("global_batch"), {_sequences({**stated, **each}) for each in degrees}
@@ -206,16 +208,84 @@ def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputErro
         near = sorted({max(1, batch // step + more) * step for step in (min(steps),) for more in (0, 1)})
         instead = f"{' or '.join(map(str, near))} would do"
         return InputError(f"no set-up with {words} divides global_batch {batch}; {instead}.")
-    if len(degrees) == 1 and (facts := _facts(stated, degrees[0])) is not None:
-        try:
+    mistakes = [str(mistake) for each in degrees if (mistake := _mistake(architecture, stated, each))]
+    if len(degrees) == 1 and mistakes:
+        return InputError(mistakes[0])
+    why = max(mistakes, key=mistakes.count).rstrip(".") if mistakes else _refusing_rule(architecture, stated)
+    passing = _passing(architecture, stated)
+    return InputError(f"no set-up has {words}: {why}{f'; {passing} would do' if passing else ''}.")
+
+
+def _mistake(architecture: Architecture, stated: Mapping[str, Any], degrees: Mapping[str, int]) -> InputError | None:
+    """What refuses a set-up of these degrees; None: nothing, or its batch."""
+    facts = _facts(stated, degrees)
+    try:
+        if facts is not None:
             Workload.of("own", architecture, **facts)
-        except InputError as mistake:
-            return mistake
-    gpus, size = stated.get("gpus", 0), stated["gpus_per_server"]
-    near = [gpus // size * size + step * size for step in NEAR_SERVERS if gpus]
-    near = [count for count in near if count > 0 and _workloads(architecture, dict(stated) | {"gpus": count})]
-    instead = f"{' or '.join(map(str, sorted(near[:2])))} GPUs would do" if near else "leave one of them out"
-    return InputError(f"no set-up has {words}; {instead}.")
+    except InputError as mistake:
+        return mistake
+    return None
+
+
+def _refusing_rule(architecture: Architecture, stated: Mapping[str, Any]) -> str:
+    """The first rule of `_candidates` that leaves none of the degrees."""
+    per_server, gpus = stated["gpus_per_server"], stated.get("gpus")
+    tp, ep, pp, dp = (stated.get(name) for name in ("tp", "ep", "pp", "dp"))
+    if tp is not None and per_server % tp:
+        return f"tp must divide the {per_server} GPUs of a server"
+    if ep is not None and architecture.experts % ep:
+        return f"ep must divide the {architecture.experts} experts"
+    tps, eps = [tp] if tp else _divisors(per_server), [ep] if ep else _divisors(architecture.experts)
+    groups = [one * other for one in tps for other in eps]
+    groups = [group for group in groups if group % per_server == 0 or per_server % group == 0]
+    if not groups:
+        return f"tp x ep must be a multiple or a divisor of the {per_server} GPUs of a server"
+    if gpus is not None and gpus % per_server:
+        return f"gpus must fill whole servers of {per_server}"
+    if gpus is not None and not any(gpus % (group * (pp or 1) * (dp or 1)) == 0 for group in groups):
+        return "gpus must be a multiple of tp x ep x pp x dp"
+    if dp is not None and not any(dp * group % per_server == 0 for group in groups):
+        return f"a pipeline stage fills whole servers, so tp x ep x dp must be a multiple of {per_server} GPUs"
+    if gpus is not None and pp is not None and gpus % (pp * per_server):
+        return (
+            f"a pipeline stage fills whole servers of {per_server} GPUs, so gpus must be a multiple of "
+            f"pp x {per_server} = {pp * per_server}"
+        )
+    if None not in (gpus, pp, dp) and not any(gpus == dp * group * pp for group in groups):
+        return "gpus must be tp x ep x dp x pp"
+    deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
+    return (
+        f"gpus must be tp x ep x dp x pp, of stages that fill whole servers of {per_server} GPUs and at most "
+        f"{deepest} stages"
+    )
+
+
+def _passing(architecture: Architecture, stated: Mapping[str, Any]) -> str:
+    """Values near the stated ones that pass if they alone are changed, such as "pp 1 or gpus 32"; empty: none."""
+    per_server, gpus = stated["gpus_per_server"], stated.get("gpus", 0)
+    deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
+    size, times = per_server * stated.get("pp", 1), (1, 2, 4, 8)
+    choices = {
+        "tp": _divisors(per_server),
+        "ep": _divisors(architecture.experts),
+        "pp": range(1, deepest + 1),
+        "dp": [*range(1, 2 * stated.get("dp", 1) + per_server + 1)],
+        "gpus": sorted(
+            {gpus // per_server * per_server + step * per_server for step in NEAR_SERVERS}
+            | {gpus // size * size + step * size for step in NEAR_SERVERS}
+            | {gpus * factor for factor in times}
+        ),
+    }
+    found = []
+    for name, values in choices.items():
+        if name in stated:
+            near = sorted(
+                (one for one in values if one > 0), key=lambda one, name=name: abs(math.log(one / stated[name]))
+            )
+            passes = (one for one in near if _workloads(architecture, {**stated, name: one}))
+            some = itertools.islice(passes, 2 if name == "gpus" else 1)
+            found += [f"{name} {' or '.join(map(str, sorted(some)))}".strip()]
+    return " or ".join(each for each in found if " " in each)
 
 
 def gigabytes_in_words(size: float) -> str:

@@ -328,3 +328,13 @@ def test_a_spare_switch_costs_what_the_switch_does(tmp_path):
     given |= {"job.batch.micro_batches": 1, "network.prices": str(tmp_path / "quote.toml")}
     (row,) = failures(small(given))
     assert row["spare_part_usd"] == 28000  # not 64 ports of 218.75
+
+
+def test_quoted_prices_are_those_of_switch_ports_and_gpus_that_nobody_replaced(tmp_path):
+    quoted = Parts.read().quoted("H100-SXM")
+    assert list(quoted) == ["low_ports_usd", "low_gpus_usd", "high_gpus_usd"]
+    assert quoted["low_ports_usd"].prices.switch_port == (187, 374, 563, 1400)
+    assert [quoted[f"{end}_gpus_usd"].gpus["H100-SXM"].usd for end in ("low", "high")] == [25000, 30000]
+    assert list(Parts.read().quoted("A100-80GB-SXM")) == ["low_ports_usd"]
+    (tmp_path / "own.toml").write_text("switch_port = [100, 200, 300, 400]\n[gpus.H100-SXM]\nusd = 22000\n")
+    assert Parts.read(tmp_path / "own.toml").quoted("H100-SXM") == {}

@@ -19,25 +19,26 @@ OCS = [
 ]
 NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
 SLOW = (
-    "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 s): "
+    "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
     "it is too slow for circuits that follow the traffic; keep them (--set circuits.turn=span --set "
     "circuits.span.length=run) or take a faster one."
 )
 KEPT = "--set circuits.turn=span --set circuits.span.length=run"
 WAITS = "Warning: on {} with telescent, m waits for the optical switch for {}: it "
 WITHOUT_BUBBLE = (
-    f"{WAITS.format('mfabric', '98% of an iteration beside its bubble (103.8 of 106.3 s)')}is too slow for circuits that "
-    f"follow the traffic; keep them ({KEPT}) or take a faster one."
+    f"{WAITS.format('mfabric', '97.7% of an iteration beside its bubble (103.79 of 106.27 s)')}"
+    f"is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one."
 )
 SCHEDULED = (
-    f"{WAITS.format('mfabric', '60% of an iteration (6.000 of 10.00 s)')}is too slow for circuits that change during an "
-    f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster one."
+    f"{WAITS.format('mfabric', '60.0% of an iteration (6 of 10 s)')}"
+    f"is too slow for circuits that change during an all-to-all; choose them once "
+    f"(--set circuits.schedule=none {KEPT}) or take a faster one."
 )
 PHASES = (
-    f"{WAITS.format('photonic-rails', '60% of an iteration (6.000 of 10.00 s)')}reconfigures between phases of "
-    "communication, whatever is set; take a faster one, or a fabric whose links stay."
+    f"{WAITS.format('photonic-rails', '60.0% of an iteration (6 of 10 s)')}"
+    "reconfigures between phases of communication, whatever is set; take a faster one, or a fabric whose links stay."
 )
-NEVER = "Circuits of mfabric (greedy) never change here for {}: links wired once do the same, no switch is needed."
+NEVER = "Circuits of mfabric (greedy) never change in these rows for {}: fixed links would give the same times."
 BUSY = (
     "The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even: "
     "--set compute.experts=received has them compute what they get."
@@ -56,7 +57,7 @@ BUSY = (
             [{"reconfig_s": 6.0, "fabric": "photonic-rails", "circuits_for": "none", "circuit_changes": None}],
             PHASES,
         ),
-        ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.50 times as often as it may (m)."),
+        ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.5 times as often as it may (m)."),
         ([{"turns_over_allowed": 0.9}], None),
         (
             [STILL, STILL | {"model": "n"}],
@@ -68,6 +69,7 @@ BUSY = (
         ),
         ([STILL | {"nic_gbps": 100.0, "iteration_s": 40.0}, STILL | {"circuit_changes": 1.0}], None),
         ([STILL | {"circuits_for": "run"}, STILL | {"circuits_for": "all-to-all"}], NEVER.format("m")),
+        ([STILL | {"reconfig_s": 0.5}], None),  # fixed links would be faster
         ([STILL | {"circuits_for": "iteration"}], None),  # they change from one to the next
         ([ELECTRICAL | {"circuit_changes": None}], None),
         ([MESH], None),  # the policy says so itself
@@ -88,7 +90,7 @@ BUSY = (
         ),
         (
             [{"region_servers": 1.0}],
-            "A region of m fits into one server: no all-to-all leaves it, and circuits carry nothing.",
+            "A region of m fits into one server: no all-to-all leaves it.",
         ),
         ([{"region_servers": 4}], None),
         ([{"region_servers": None}], None),

@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax import InputError, resolve
 from mfabric_jax.report import remarks
-from mfabric_jax.report.measured_errors import measured_errors, measured_words
+from mfabric_jax.report.measured_errors import measured_errors, measured_ratios, measured_words
 from mfabric_jax.report.tables import trainings as table
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.validation import training_rows, trainings
@@ -15,7 +15,7 @@ from mfabric_jax.validation.step_parts import PARTS as STEP_PARTS
 from mfabric_jax.validation.step_parts import step_parts
 from mfabric_jax.validation.training_steps import PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.workload.gpus import GPUS
-from tests.measured_errors import errors_in
+from tests.measured_errors import errors_in, ratios_in
 
 PEAK = 989e12  # BF16 of an H100, by which MFU is counted
 EVERY = {one.name: one for one in trainings()}
@@ -183,7 +183,11 @@ def test_measured_errors_of_gpus_are_said():
 
 @pytest.mark.slow
 def test_measured_errors_are_those_of_a_run_now():
-    for gpu, one in errors_in(list(training_rows(EVERY.values()))).items():
+    rows = list(training_rows(EVERY.values()))
+    ratios, of_now = measured_ratios(), ratios_in(rows)
+    assert ratios.count == of_now.count
+    assert ratios.nine_in_ten == pytest.approx(of_now.nine_in_ten, abs=0.002)
+    for gpu, one in errors_in(rows).items():
         kept = measured_errors()[gpu]
         assert kept.steps == one.steps
         assert (kept.mean, kept.worst) == pytest.approx((one.mean, one.worst), abs=0.002), gpu

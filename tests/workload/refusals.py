@@ -73,7 +73,10 @@ REFUSED = [
         "dense_blocks must be different places from 0 to 47, got [99]",
     ),
     (own(MINE + 'name = "a:b"'), "name of", "must be text without : and , in it, got 'a:b'"),
-    (own(MINE + "gpus = 250"), "no set-up has gpus 250; 248 or 256 GPUs would do."),
+    (
+        own(MINE + "gpus = 250"),
+        "no set-up has gpus 250: gpus must fill whole servers of 8; gpus 248 or 256 would do.",
+    ),
     (own(MINE + "ep = [1]"), "ep must be one number or word, got [1]"),
     (own(MINE + DEGREES + "gpus = 512"), "job.parallel.gpus 512 and dp 4 do not agree"),
     (own(MINE + DEGREES.replace("ep = 16", "ep = 48")), "job.parallel.ep must divide the 64 experts, got 48"),
@@ -128,8 +131,8 @@ REFUSED = [
     (lambda: get("llama-moe").stage_layers(4), "stage must be from 0 to 3, got 4"),
     (lambda: micro_batches_for(1.5, 4), "bubble must be a fraction between 0 and 1, got 1.5"),
     # set-ups and GPUs
-    (fine(gpus=250), "gpus 250; 248 or 256 GPUs would do"),
-    (fine(ep=48), "no set-up has ep 48; leave one of them out."),
+    (fine(gpus=250), "gpus 250: gpus must fill whole servers of 8; gpus 248 or 256 would do"),
+    (fine(ep=48), "no set-up has ep 48: ep must divide the 64 experts; ep 64 would do."),
     (
         fine(gpus=512, global_batch=1000, tp=1, pp=1),
         "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",

@@ -10,9 +10,10 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import numerals, style
+from mfabric_jax.report import style
 from mfabric_jax.report.charts import saved
 from mfabric_jax.report.figures.networks import draw_segments, places_on, write
+from mfabric_jax.report.numerals import bytes_unit, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def ring(
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
-        text, (middle, *places) = f"{count:.3g}", places_on(path)  # many lines cross in their middle
+        text, (middle, *places) = number(count), places_on(path)  # many lines cross in their middle
         wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
         if count != 1 and (free := style.free_place([*places, middle], wide, wide, taken)):
             box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
@@ -84,7 +85,7 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     ring(right, (0.0, 0.0), 2.4, count, names)
     held, total = sent[(count + count.T) > 0].sum() / max(sent.sum(), 1.0), np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"
-    right.set_title(f"{total:g} {noun}, {held:.0%} of the bytes between joined pairs")
+    right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between joined pairs")
     edge = 2.5 if max(map(len, names)) <= 3 else 3.1
     right.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     right.set_axis_off()
@@ -96,7 +97,7 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
 
 
 def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) -> None:
-    unit, scale = numerals.bytes_unit(float(sent.max()))
+    unit, scale = bytes_unit(float(sent.max()))
     sent, size, step = sent * scale, len(names), math.ceil(len(names) / _NUMBERED)
     most = float(sent.max())
     shown = np.ma.masked_array(sent, mask=np.eye(size, dtype=bool))
@@ -112,7 +113,7 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     for (i, j), value in np.ndenumerate(sent) if step == 1 else ():
         if i != j and value > 0:
             ink = "white" if value > 0.6 * most else style.INK
-            write(axes, j, i, f"{value:.{numerals.decimals(most, 3)}f}", min(style.FONT, 112 / size), color=ink)
+            write(axes, j, i, number(value), min(style.FONT, 112 / size), color=ink)
 
 
 region = saved(build_region, data=2)

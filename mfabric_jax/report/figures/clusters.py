@@ -28,7 +28,7 @@ from mfabric_jax.report.figures.networks import (
     utilisation_bar,
     write,
 )
-from mfabric_jax.report.numerals import many
+from mfabric_jax.report.numerals import many, number
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -196,8 +196,8 @@ class _Picture:
         self.axes = figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(-_LEFT, width), ylim=(0, height))
         self.axes.set_axis_off()
-        for number, row in enumerate(self.rows):
-            self._nodes(number, row)
+        for level, row in enumerate(self.rows):
+            self._nodes(level, row)
         for tier, (pairs, count) in enumerate(joined(self.cluster)):
             self._links(tier, pairs, count)
         for region, left, right in self.regions:
@@ -212,8 +212,8 @@ class _Picture:
     def _note(self, y: float, head: str, lines: Sequence[str]) -> None:
         y += (0.17 * bool(head) + 0.145 * len(lines)) / 2
         self.axes.text(self.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
-        for number, line in enumerate(lines):
-            place = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * number
+        for below, line in enumerate(lines):
+            place = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * below
             self.axes.text(*place, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
 
     def _nodes(self, number: int, row: Row) -> None:
@@ -278,7 +278,7 @@ class _Picture:
         for tier, (_, count) in enumerate(joined(cluster)):
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
             planes = cluster.tree.planes if cluster.tree else 1
-            words = [f"{many(int(count.sum()), 'link')} of {cluster.nic_gbps / planes:g} Gbps"]
+            words = [f"{many(int(count.sum()), 'link')} of {number(cluster.nic_gbps / planes)} Gbps"]
             words[0] += " on each plane" if planes > 1 else ""
             if tier == 0 and cluster.rails:
                 alone = int(count.max()) == 1
@@ -296,7 +296,7 @@ class _Picture:
 
     def _of_servers(self) -> tuple[str, list[str]]:
         cluster = self.cluster
-        words = [f"NVSwitch: {cluster.nvswitch_gigabytes_per_s:g} GB/s for a GPU"]
+        words = [f"NVSwitch: {number(cluster.nvswitch_gigabytes_per_s)} GB/s for a GPU"]
         if cluster.nics:
             words.append(f"{many(cluster.nics, 'NIC')} each on packet switches")
         head = f"{many(cluster.servers, noun(cluster))} of {many(cluster.gpus_per_server, 'GPU')}"
@@ -311,7 +311,7 @@ class _Picture:
             words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
         if tier + 1 < climbed(tree):
             up, down = tree.pod_ports if tier else tree.edge_ports
-            words.append(f"{down} down + {up} up ports, {down / up:g}:1{' oversubscribed' if down > up else ''}")
+            words.append(f"{down} down + {up} up ports, {number(down / up)}:1{' oversubscribed' if down > up else ''}")
         else:
             by_tier = (min(tree.edge_ports[1], tree.hosts_per_part), min(tree.edges_per_part, tree.pod_ports[1]))
             words.append(f"{(*by_tier, tree.pods_per_part)[tier]} of {tree.radix} ports in use")
@@ -327,7 +327,7 @@ class _Picture:
         if cluster.name == ACOS:
             words = ["small switches, one for each optical NIC,", "choose among graphs wired beforehand"]
             what = "region of small switches"
-        words.append(f"{many(total, 'circuit')} of {cluster.nic_gbps:g} Gbps each way")
+        words.append(f"{many(total, 'circuit')} of {number(cluster.nic_gbps)} Gbps each way")
         words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
         head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"
         return head, words + (self._load("circuit") if total else [])

@@ -10,6 +10,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.report import style
+from mfabric_jax.report.numerals import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def build_measured_times(fits: Sequence[Fitted]) -> Figure:
         along = np.geomspace(*fit.bytes, _ALONG)
         axes.plot(along, units.to_us(fit.seconds(along)), color=look.colour, linewidth=1.2)
         rate = units.to_gigabytes(fit.bandwidth_bytes_per_s)
-        label = f"{look.label}: {units.to_us(fit.alpha_s):.3g} us + bytes / {rate:.4g} GB/s"
+        label = f"{look.label}: {number(units.to_us(fit.alpha_s))} us + bytes / {number(rate)} GB/s"
         form: dict[str, Any] = {"marker": look.marker, "markerfacecolor": face}
         handles.append(Line2D([], [], color=look.colour, label=label, **form))
     axes.set(xscale="log", yscale="log", xlabel="bytes over the busiest port", ylabel="time [us]")

@@ -20,6 +20,7 @@ from mfabric_jax.extras import extra
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.grouped import Shown, part_of, whole
 from mfabric_jax.report.figures.pairs import Pair, joined_pairs, rates_of
+from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -302,10 +303,10 @@ def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
     pairs = shown.pairs
     rates, words = rates_of(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
-        words += f"; {rates[0]:g} Gbps between joined nodes"
+        words += f"; {number(rates[0])} Gbps between joined nodes"
     elif rates:
-        *others, last = [f"{rate:g}" for rate in reversed(rates)]
-        several = f"{rates[-1]:g} to {rates[0]:g}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
+        *others, last = [number(rate) for rate in reversed(rates)]
+        several = f"{number(rates[-1])} to {number(rates[0])}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
         words += f"; {several} Gbps between joined nodes"
         words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
     words += f"; {shown.said}" if shown.said else ""
@@ -367,7 +368,7 @@ class LinkHeat:
 
     def words(self, *kinds: str) -> str:
         values = np.concatenate([self.value[self.network.run(kind)] for kind in kinds])
-        return f"mean {values.mean():.0%}, max {values.max():.0%}"
+        return f"mean {percent(values.mean())}, max {percent(values.max())}"
 
 
 def colours() -> Colormap:

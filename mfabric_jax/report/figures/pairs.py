@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.report.numerals import number
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Pair:
 
     @property
     def label(self) -> str:
-        there, back = (f"{float(f'{gbps:.4g}'):g}" for gbps in self.gbps)
+        there, back = (number(gbps) for gbps in self.gbps)
         both = len(self.ways) == 2 and there != back
         return f"{there}/{back}" if both else there if self.gbps[0] >= self.gbps[1] else back
 

@@ -10,8 +10,8 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, front, grouped, values_of
-from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.grid import Rows, front, grouped, values_of, with_named_graphs
+from mfabric_jax.report.numerals import number, percent, usable
 
 PER_USER, PER_GPU, USD = "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"
 EP, LIMIT = "ep", "tpot_limit_s"
@@ -42,7 +42,7 @@ def served_charts(rows: Rows) -> list[Chart]:
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
-    fits = [row for row in rows if row["fits"]]
+    fits = [row for row in with_named_graphs(rows) if row["fits"]]
     if not fits:
         raise InputError("the figure of serving needs a row that fits its memory, got none.")
     limits = values_of(fits, LIMIT)
@@ -59,13 +59,18 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
             known = sorted((row[x], row[name]) for row in some)
             points = known if by_size else sorted(_front(known, -1 if name == USD else 1))
             tips = [
-                f"{fabric}: {x_value:.4g} {TITLES[x]}, {y_value:,.4g} {TITLES[name]}" for x_value, y_value in points
+                f"{fabric}: {number(x_value)} {TITLES[x]}, {number(y_value)} {TITLES[name]}"
+                for x_value, y_value in points
             ]
             points = [(sizes.index(size), value) for size, value in points] if by_size else points
             curves.append(Curve(looks[fabric], points, tips=tips))
         where = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
         panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, columns=[*map(str, sizes)]))
-    by = f"by size of a group, within {1000 * limits[0]:g} ms a token" if by_size else "beside speed, set-ups that fit"
+    by = (
+        f"by size of a group, within {number(1000 * limits[0])} ms a token"
+        if by_size
+        else "beside speed, set-ups that fit"
+    )
     return Chart(f"{title} {by}", "", list(looks.values()), panels)
 
 
@@ -92,7 +97,12 @@ def calls_chart(rows: Rows) -> Chart:
             look = dataclasses.replace(looks[name], hollow=True) if constant else looks[name]
             points = [(every.index(row["ep"]), PERCENT * row["error"]) for row in some]
             curves.append(
-                Curve(look, points, tips=[f"{row['row']}: {row['error']:+.1%}" for row in some], joined=False)
+                Curve(
+                    look,
+                    points,
+                    tips=[f"{row['row']}: {percent(row['error'], signed=True)}" for row in some],
+                    joined=False,
+                )
             )
         panels.append(Panel(what, "EP", "error [%]", curves, columns=[str(ep) for ep in every]))
     note = "Hollow: a constant was taken from the row."

@@ -10,8 +10,17 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
+from mfabric_jax.report.grid import (
+    Rows,
+    grouped,
+    needs_values,
+    telling_apart,
+    told_setting,
+    values_of,
+    with_named_graphs,
+)
 from mfabric_jax.report.memory import memory_chart
+from mfabric_jax.report.numerals import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,9 +39,12 @@ def failures_chart(rows: Rows) -> Chart:
     shown = [value for row in rows for value in (row["slow_down"], row.get("published") or 0.0)]
     span, reach = max(map(abs, shown)), (min(shown), max(shown))
     panels, kinds = [], values_of(rows, "failure")
-    several = len(values_of(rows, "fabric")) > 1 if all("fabric" in row for row in rows) else False
-    for key_of, own_rows in grouped(rows, *(("model", "fabric") if several else ("model",))).items():
-        model = " on ".join(key_of)
+    rows = with_named_graphs(rows)
+    fabrics = ["fabric"] if len({row.get("fabric") for row in rows}) > 1 else []
+    apart = telling_apart(rows)
+    for key_of, own_rows in grouped(rows, "model", *fabrics, *apart).items():
+        place, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
+        model = ", ".join([" on ".join(place), *map(told_setting, apart, settings)])
         known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
         points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
@@ -48,7 +60,7 @@ def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
     end = max(0.0, value)
     if published is not None and 0 <= published - end < 0.25 * span:
         end = published + 0.02 * span
-    return end, f"{value:+.1%}"
+    return end, percent(value, signed=True)
 
 
 def steps_chart(rows: Rows) -> Chart:
@@ -59,7 +71,7 @@ def steps_chart(rows: Rows) -> Chart:
     looks = style.distinct_looks(values_of(known, "gpu"))
     ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
-    totals = [(high, f"{row['error']:+.1%}") for row, (_, high) in zip(known, ends, strict=True)]
+    totals = [(high, percent(row["error"], signed=True)) for row, (_, high) in zip(known, ends, strict=True)]
     names = [str(row["row"]) for row in known]
     spread = {
         n: (row["low_s"] / row["measured_s"] - 1, row["high_s"] / row["measured_s"] - 1) for n, row in enumerate(known)

@@ -16,7 +16,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import saved
-from mfabric_jax.report.numerals import time_unit
+from mfabric_jax.report.numerals import percent, time_unit
 from mfabric_jax.report.perfetto import PATH, in_lanes
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def _held_panel(held: Segments) -> charts.Panel:
         value = part["holds_s"] * factor
         look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
         bars.append(charts.Bar(look, place, min(0.0, value), max(0.0, value), ""))
-        totals.append((max(0.0, value), f"{part['holds_s'] / total:.1%}"))
+        totals.append((max(0.0, value), percent(part["holds_s"] / total)))
     below = "; parts hold for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
     names = [part["what"] for part in ranked]
     return charts.Panel("", f"what holds the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)

@@ -11,7 +11,7 @@ from typing import Any
 from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import Rows, grouped, numeric, textual, unround, values_in
+from mfabric_jax.report.grid import Rows, grouped, numeric, textual, values_in
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
@@ -21,7 +21,6 @@ from mfabric_jax.report.tables import ranking_cells
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 _OPEN = 300  # cells of a table that is not folded
-_PLAIN = 1_000_000  # below it round numbers are written as they are
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MADE = {
     "command": "by mfabric {}",
@@ -148,7 +147,8 @@ def _ranking(model: str, ranking: Ranking) -> str:
     ]
     table = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *lines), class_="ranking")
     heading = tag("h3", words(f"{model}: " if model else "", f"best by {ranking.by}"))
-    return heading + tag("div", table, class_="wide") + bullets(ranking.remarks)
+    conclusion = tag("p", words(ranking.conclusion))
+    return heading + conclusion + tag("div", table, class_="wide") + bullets(ranking.remarks)
 
 
 def _held(rows: Rows) -> str:
@@ -225,9 +225,7 @@ def _heading(name: str, number: bool) -> str:
 
 def _column(rows: Rows, name: str) -> tuple[list[Any], list[str]]:
     values = [row[name] for row in rows]
-    if unround(rows, name):
-        return values, numerals.column(values)
-    return values, [f"{v:g}" if isinstance(v, float) and abs(v) < _PLAIN else numerals.column([v])[0] for v in values]
+    return values, list(map(numerals.number, values))
 
 
 def _cell(value: Any, text: str, number: bool) -> str:

@@ -116,11 +116,17 @@ def _svg(panel: Panel, width: int) -> str:
 
 def _themed(svg: str) -> str:
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
-    inside = re.sub(r"<!--.*?-->|<style.*?</style>|font-family: [^;\"]*;? ?", "", inside, flags=re.S)
-    inside = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", inside)
-    inside = re.sub(r"(\d\.\d\d)\d+", r"\1", inside)  # a hundredth of a pixel
-    inside = re.sub(r"#[0-9a-f]{6}\b", lambda found: hue(found[0]), inside)
-    return re.sub(r"\s*\n\s*", " ", inside).replace("> <", "><")
+    inside = re.sub(r"<!--.*?-->|<style.*?</style>", "", inside, flags=re.S)
+    inside = re.sub(r"<[^>]*>", lambda tag: _themed_tag(tag[0]), inside)  # words between tags stay as they are
+    return re.sub(r">\s*\n\s*<", "><", inside)
+
+
+def _themed_tag(text: str) -> str:
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
+    text = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # a hundredth of a pixel
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda found: hue(found[0]), text)
+    return re.sub(r"\s*\n\s*", " ", text)
 
 
 # -- colours: as they are on white, and light enough on a dark page

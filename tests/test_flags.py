@@ -1,0 +1,53 @@
+"""Short flags mean the same in every command, and are spelled alike."""
+
+import pytest
+
+from mfabric_jax import report
+from mfabric_jax.cli import OF_CASES as COMMANDS_OF_CASES
+from mfabric_jax.cli import main
+from mfabric_jax.commands import compare, query, sweep
+from mfabric_jax.commands.words import ALSO, OF_CASES, OF_COMMAND, flags_of_cases, parse, read
+
+
+def test_a_flag_of_one_command_is_a_flag_of_all_unless_its_settings_are_the_command_s_own():
+    for command, flags in OF_COMMAND.items():
+        alone = {flag: path for flag, path in flags.items() if flag not in OF_CASES}
+        assert all(path.startswith("serving.") for path in alone.values()), (command, alone)
+    for command in COMMANDS_OF_CASES:
+        assert flags_of_cases(command).keys() >= OF_CASES.keys()
+
+
+@pytest.mark.parametrize("options", [compare.Options, sweep.Options])
+def test_a_precision_in_one_word_is_a_flag(options):
+    command = options.__module__.rpartition(".")[2]
+    words = ["--precision", "fp8", "--tokens", "6e12"] + (["--out", "x"] if command == "sweep" else [])
+    cases, _ = read(command, words, options)
+    job = cases.blocks[0].case.job
+    assert (job.precision.compute, job.precision.dispatch, job.precision.combine) == ("fp8", "fp8", "bf16")
+    assert job.training_tokens == 6e12
+
+
+def test_help_explains_flags_that_stand_for_several_settings(capsys):
+    assert main(["compare", "--help", "precision"]) == 0
+    assert "job.precision.dispatch" in capsys.readouterr().out
+
+
+def test_other_spellings_are_the_same_option():
+    assert parse(query.Options, ["a.csv", "--picture", "b.png"], "query").figure == "b.png"
+    assert parse(query.Options, ["a.csv", "--figure", "b.png"], "query").figure == "b.png"
+    assert ALSO["--figure"] == "--picture"
+
+
+def test_a_limit_says_how_many_rows_are_shown(capsys, tmp_path):
+    path = report.write_rows([{"number": n, "iteration_s": 1.0 + n / 7} for n in range(90)], tmp_path / "rows.csv", {})
+
+    def shown(*words):
+        assert main(["query", str(path), *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line.strip()[:1].isdigit() and len(line.split()) == 2], lines
+
+    assert len(shown("--limit", "70")[0]) == 70
+    assert len(shown("--limit", "3")[0]) == 3
+    rows, lines = shown()
+    assert len(rows) == query.SHOWN
+    assert "... 70 more rows; --limit 90 shows all, --out writes them" in lines
