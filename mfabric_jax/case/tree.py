@@ -590,6 +590,10 @@ class Network(Group, frozen=True):
     oversubscribed_at: Annotated[
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
     ] = "edge"
+    leaf_servers: Annotated[
+        Literal["most", 1],
+        doc("Servers below an edge switch of that tree: as many as its ports hold; 1: each has its own, no rails."),
+    ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)
     ] = units.us(1.0)

@@ -46,6 +46,7 @@ class ClusterShape(Protocol):
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
     `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
+    `leaf_servers`: below an edge switch of an oversubscribed tree, None: as many as its ports hold;
     `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
@@ -60,6 +61,8 @@ class Asked(Protocol):
     def server(self) -> Gpu: ...
     @property
     def oversubscription(self) -> float | None: ...
+    @property
+    def leaf_servers(self) -> int | None: ...
     @property
     def radix(self) -> int: ...
     @property
@@ -95,6 +98,7 @@ class Form:
 
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
+    - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: as many as its ports hold.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
@@ -112,6 +116,7 @@ class Form:
     tiers: int = 3
     oversubscription: float | None = None
     at: str = "edge"
+    leaf_servers: int | None = None
     planes: int = 1
     panels: bool = False
     graph: Any = None
@@ -239,6 +244,8 @@ class Fabric:
             usual = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
             inside = units.to_gigabytes(self.nvlink_Bps(form.gpu_tbps, nic_gbps, usual))
             rest = {"nvswitch_gigabytes_per_s": inside} | rest
+        if tree is not None and tree.oversubscription != 1 and form.leaf_servers is not None and not self.rails:
+            tree = replace(tree, leaf_hosts=form.leaf_servers * on_tree or None)
         return Cluster(
             self.name,
             servers,

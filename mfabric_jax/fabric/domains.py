@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax import units
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import Asked, ClusterShape, Domain, Fabric, Form
-from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import nic_tree, on_switches, ratio_of
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def _domain(said: Callable[[str], Any]) -> Domain:
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
-    from mfabric_jax.fabric.electrical import Electrical
-
-    return [Electrical(nic_gbps, job.gpus_per_server, edge_of(settings))]
+    return [on_switches(settings, job, nic_gbps, job.gpus_per_server)]
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.failures import NO_OPTICS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 
@@ -16,8 +17,11 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks; None: non-blocking. One edge
-      switch per server (8 host ports, as in the radix-16 tree of 1,024 GPUs).
+    - `oversubscription`: bandwidth of a server over that of the uplinks of an edge switch of its own; None: edge
+      switches limit nothing, or `leaves` says what they limit.
+    - `leaves`: the whole cluster on an oversubscribed tree, whose edge switches hold several servers
+      (`routing.graphs`); `ring_nics`, `stage_nics`: NICs with which a server then sends gradients, and activations to
+      the next stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
@@ -34,9 +38,11 @@ class Electrical(eqx.Module):
     pxn: bool = eqx.field(static=True, default=False)
     planes: int = eqx.field(static=True, default=1)
     own_plane: bool = eqx.field(static=True, default=False)
+    leaves: Cluster | None = eqx.field(static=True, default=None)
+    ring_nics: Any = None
+    stage_nics: Any = None
 
     reconfigures = phases = own_ports = forwards = False
-    joined = True
     delay_s = 0.0
     latency_s = 0.0
 
@@ -50,6 +56,14 @@ class Electrical(eqx.Module):
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
     @property
+    def shares_links(self) -> bool:
+        return self.leaves is not None
+
+    @property
+    def joined(self) -> bool:
+        return self.leaves is None or self.ring_nics is not None
+
+    @property
     def nic_Bps(self):
         """Bytes per second of one NIC."""
         return units.gbps(self.nic_gbps)
@@ -57,11 +71,13 @@ class Electrical(eqx.Module):
     @property
     def send_Bps(self):
         """What one server can send to its peer in the next pipeline stage [bytes/s]."""
-        return self.eps_Bps
+        return self.eps_Bps if self.stage_nics is None else self.stage_nics * self.nic_Bps
 
     @property
     def eps_Bps(self):
-        """What one server can send beyond its edge switch [bytes/s]; the same to receive."""
+        """What one server can send around the ring of its stage [bytes/s]; the same to receive."""
+        if self.ring_nics is not None:
+            return self.ring_nics * self.nic_Bps
         everything = self.nics * self.nic_Bps
         return everything if self.oversubscription is None else everything / self.oversubscription
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
@@ -17,28 +18,49 @@ from mfabric_jax.fabric.design import (
     nics_of,
 )
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
 
 
 def tree_groups(
-    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float = 1.0
+    settings: Asked, job: ClusterShape, nic_gbps: float, nic_uses: Sequence[str], ratio: float = 1.0, **where: Any
 ) -> list[Electrical]:
-    """A star of ports for every use of NICs, behind edge switches with default oversubscription `ratio`."""
-    from mfabric_jax.fabric.electrical import Electrical
-
+    """A group for every use of NICs; `ratio`: default oversubscription, `where`: as of `on_switches`."""
     nics = nics_of(settings, job)
     for use in nic_uses:
         check_own(use, nics, job.gpus_per_server)
-    return [Electrical(nic_gbps, nics, edge_of(settings, ratio), use) for use in nic_uses]
+    return [on_switches(settings, job, nic_gbps, nics, ratio, nic_use=use, **where) for use in nic_uses]
 
 
-def edge_of(settings: Asked, usual: float = 1.0) -> float | None:
-    """Oversubscription of edge switches as a group sees it; None: they limit nothing."""
+def on_switches(
+    settings: Asked,
+    job: ClusterShape,
+    nic_gbps: float,
+    nics: int,
+    usual: float = 1.0,
+    *,
+    nic_use: str = "own",
+    rails: bool = False,
+    pxn: bool = False,
+    parts: int = 1,
+    planes: int = 1,
+) -> Electrical:
+    """A group of servers on a tree with default oversubscription `usual`, in `parts` with a NIC of each rank."""
+    from mfabric_jax.fabric.electrical import Electrical
+
+    own: dict[str, Any] = {"nic_use": nic_use, "pxn": pxn}
     ratio = ratio_of(settings, usual)
-    return None if ratio == 1 else ratio
+    if ratio == 1:
+        return Electrical(nic_gbps, nics, **own)
+    if settings.leaf_servers is not None and not rails:
+        return Electrical(nic_gbps, nics, ratio, **own)
+    tiers = 2 if parts > 1 or planes > 1 else settings.tiers
+    tree = Tree(job.servers * nics, settings.radix * planes, tiers, ratio, parts=parts, planes=planes)
+    if tree.edges_per_part == 1:
+        return Electrical(nic_gbps, nics, **own)
+    leaves = Cluster("", job.servers, 1.0, gpus_per_server=job.gpus_per_server, tree=tree, rails=rails, **own)
+    return Electrical(nic_gbps, nics, leaves=leaves, **own)
 
 
 def ratio_of(form: Form | Asked, usual: float = 1.0) -> float:

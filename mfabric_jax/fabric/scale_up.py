@@ -14,7 +14,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, Misfit, concrete
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import nic_tree, on_switches, ratio_of
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.workload import Workload
 
@@ -50,14 +50,12 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
 
 def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
-    from mfabric_jax.fabric.electrical import Electrical
-
-    return [Electrical(nic_gbps, job.gpus_per_server, edge_of(settings))]
+    return [on_switches(settings, job, nic_gbps, job.gpus_per_server)]
 
 
 def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
-    if edge_of(settings) is not None:
+    if ratio_of(settings) != 1:
         raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {settings.oversubscription:g}.")
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus

@@ -28,7 +28,7 @@ from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
-from mfabric_jax.routing.graphs import ways_on_graph
+from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
@@ -237,7 +237,7 @@ def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchan
 def _over_graph(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.settings.carried_by.acks_back
-    ways = ways_on_graph(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
+    ways = ways_on_links(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))
