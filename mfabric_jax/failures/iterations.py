@@ -197,7 +197,7 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
 def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
     """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
     try:
-        return not one.fabric.over_graph or _left(config, one, kind, stage) is not None
+        return not one.group.shares_links or _left(config, one, kind, stage) is not None
     except InputError:
         return False
 
@@ -205,7 +205,7 @@ def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
 def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
     """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
     for place, stage in enumerate(stages):
-        if place == 0 or one.fabric.over_graph or left.stays:  # else all stages lose the same
+        if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
             left = _left(config, one, kind, stage)
             left, solved = _solved(one, left, stage)
         yield stage, left, solved
@@ -228,13 +228,13 @@ def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchan
     if one.group.reconfigures:
         return left, _solve_circuits(one, left, stage)
     job, carrier = one.workload, linked(one, left.group)
-    if one.fabric.over_graph:
-        return _over_graph(one, left, carrier)
+    if one.group.shares_links:
+        return _on_shared_links(one, left, carrier)
     solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.settings.carried_by.acks_back)
     return left, in_phases(job, solved) if one.group.phases else solved
 
 
-def _over_graph(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
+def _on_shared_links(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.settings.carried_by.acks_back
     ways = ways_on_links(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)

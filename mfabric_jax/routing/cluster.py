@@ -18,6 +18,7 @@ from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, st
 PATHS = ("spray", "ecmp", "least-loaded")
 AT_ONCE = 1 << 16  # flows routed per batch
 ROUNDED = 1e-12  # tolerance on the sum of a flow's shares
+Heirs = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:
@@ -68,9 +69,17 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     return stacked(parts, len(src))
 
 
-def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray) -> Routes:
-    """The links of `links_of(cluster)` from NIC to NIC that sprayed flows between GPUs of different servers cross."""
+def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs = ()) -> Routes:
+    """The links of `links_of(cluster)` from NIC to NIC that sprayed flows between GPUs of different servers cross.
+
+    `heirs`: tree ports that are lost, each with as many ports that carry its bytes in equal parts.
+    """
     ends = _Ends(cluster, src, dst, "spray", 0)
+    if heirs:
+        instead = np.tile(np.arange(cluster.nic_tree.hosts), (len(heirs[0][1]), 1))
+        for lost, others in heirs:
+            instead[:, lost] = others
+        ends.out, ends.into = (instead[:, ports].reshape(-1, len(src)) for ports in (ends.out, ends.into))
     every = _chunks(np.ones(len(src), bool))
     return stacked([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import Cluster, Network
-from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.electrical import Damage, Electrical
 from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.fabric.own_graph import OwnGraph, kinds_of, own_graph
 from mfabric_jax.routing.cluster import links_of, nic_routes
@@ -36,7 +36,7 @@ _ONE = threading.Lock()  # scenarios are solved side by side, over the same rout
 class Links:
     """Links that the groups of a stage share, and the paths of flows between GPUs.
 
-    - `network`: its capacities in NICs; `ports`: NICs of a GPU.
+    - `network`: its capacities in NICs; `ports`: NICs of a GPU; `moved`: a GPU that works on a spare server.
     - `routes(src, dst)`: of flows between GPUs [F]; `load(src, dst, amount)`: what every link carries [L].
     """
 
@@ -44,6 +44,7 @@ class Links:
     ports: float
     routes: Callable[[np.ndarray, np.ndarray], Routes]
     load: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    moved: int | None = None
 
     def over(self, load: np.ndarray) -> float:
         """The most that a link carries over its bandwidth."""
@@ -55,7 +56,7 @@ def shared_links(group: GraphLinks | Electrical, paths: str, seed: int = 0) -> L
     """The links of a graph, or of a tree whose edge switches hold several servers."""
     if isinstance(group, Electrical):
         assert group.leaves is not None
-        return _of_tree(group.leaves)
+        return _of_tree(group.leaves, group.damage)
     return _of_graph(own_graph(group.of), paths, seed)
 
 
@@ -76,17 +77,27 @@ def _of_graph(graph: OwnGraph, paths: str, seed: int) -> Links:
 
 
 @functools.lru_cache(maxsize=8)
-def _of_tree(cluster: Cluster) -> Links:
+def _of_tree(cluster: Cluster, damage: Damage) -> Links:
+    place = np.arange(cluster.gpus)
+    if damage.moved is not None:
+        place[damage.moved] = cluster.gpus
+        tree = dataclasses.replace(cluster.nic_tree, hosts=cluster.nic_tree.hosts + cluster.nics)
+        cluster = dataclasses.replace(cluster, servers=cluster.servers + 1, tree=tree)
     network = links_of(cluster)
-    network = dataclasses.replace(network, capacity=network.capacity / cluster.nic_Bps)
-    routes = functools.partial(nic_routes, cluster)
+    capacity = network.capacity / cluster.nic_Bps * damage.part
+    for link, part in damage.links:
+        capacity[link] *= part
+    network = dataclasses.replace(network, capacity=capacity)
+
+    def routes(src: np.ndarray, dst: np.ndarray) -> Routes:
+        return nic_routes(cluster, place[src], place[dst], damage.heirs)
 
     def load(src: np.ndarray, dst: np.ndarray, amount: np.ndarray) -> np.ndarray:
         hops, share = routes(src, dst)
         there = hops >= 0
         return np.bincount(hops[there], (share * amount[:, None])[there], minlength=len(network.tail))
 
-    return Links(network, cluster.nics / cluster.gpus_per_server, routes, load)
+    return Links(network, cluster.nics / cluster.gpus_per_server, routes, load, damage.moved)
 
 
 def ways_on_links(group: GraphLinks | Electrical, job: Workload, paths: str, seed: int = 0) -> GraphWays:
@@ -114,7 +125,10 @@ class _Shape(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
-    src, dst = leaving(shape.server, shape.stage // (shape.ranks * shape.slices), shape.ranks, shape.slices)
+    groups = shape.stage // (shape.ranks * shape.slices)
+    moved = None if links.moved is None else links.moved % shape.stage
+    src, dst = leaving(shape.server, groups, shape.ranks, shape.slices, moved)
+    pxn = pxn and moved is None  # else flows of that GPU are not those of its server
     if pxn:  # from the NIC of the destination's rank
         own_rail = src % shape.server == dst % shape.server
         src, dst = src[own_rail], dst[own_rail]
@@ -128,6 +142,8 @@ def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape
     """First GPU of the stage whose busiest link carries most in an even all-to-all, the first of equals."""
     if not len(src):
         return 0
+    if links.moved is not None:
+        return links.moved // shape.stage * shape.stage
     starts, even = range(0, shape.gpus, shape.stage), np.ones(len(src))
     busiest = [links.over(links.load(first + src, first + dst, even)) for first in starts]
     return starts[int(np.argmax(np.array(busiest) >= max(busiest) * (1 - NEARLY)))]
