@@ -283,7 +283,11 @@ def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "ed
     if tiers == 2 and at != "edge":
         raise InputError(f"a tree of 2 tiers can only be oversubscribed at the edge, got at {at!r}.")
     below = 1 if at == "edge" else 2
-    links = below + (tiers - below) / oversubscription
+    return attachment_of_links(below + (tiers - below) / oversubscription)
+
+
+def attachment_of_links(links: Any) -> Attachment:
+    """A NIC on a tree with so many links for each NIC, its own included."""
     return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)
 
 

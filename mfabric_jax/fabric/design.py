@@ -99,6 +99,8 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: as many as its ports hold.
+    - `laid_out`: trees of two tiers are priced by the edge switches that the servers fill, a part of one as a whole;
+      else as if all were full.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
@@ -117,6 +119,7 @@ class Form:
     oversubscription: float | None = None
     at: str = "edge"
     leaf_servers: int | None = None
+    laid_out: bool = False
     planes: int = 1
     panels: bool = False
     graph: Any = None

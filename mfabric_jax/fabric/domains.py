@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax import units
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Domain, Fabric, Form
-from mfabric_jax.fabric.fat_tree import nic_tree, on_switches, ratio_of
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, on_switches, switches_of
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[E
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = form.paid_gpus or form.nics or form.gpus_per_server or GPUS
-    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", attachment_of(form, nics)),)
 
 
 def domain_fabric(
@@ -54,8 +54,7 @@ def domain_fabric(
 
     def form(settings: Asked, job: ClusterShape) -> Form:
         paid = found.paid_for(settings.server, job) / job.servers
-        ratio = settings.oversubscription
-        return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=ratio, paid_gpus=paid)
+        return Form(nics=job.gpus_per_server, paid_gpus=paid, **switches_of(settings, job))
 
     found = Fabric(
         name=name,

@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import Attachment, PartGroup, attachment_of_links, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     Asked,
@@ -75,13 +77,37 @@ def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
 
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", attachment_of(form, nics, ratio)),)
+
+
+def attachment_of(
+    form: Form, nics: Any, usual: float = 1.0, *, tiers: int | None = None, parts: int = 1, planes: int = 1
+) -> Attachment:
+    """Parts behind each of the `nics` (maybe an array) that a server has on a tree; `parts`, `planes`: as in `Tree`."""
+    ratio, tiers = ratio_of(form, usual), form.tiers if tiers is None else tiers
+    if not form.laid_out or tiers != 2:
+        return tree_attachment(ratio, tiers, form.at)
+    up, down = Tree(1, form.radix * planes, 2, ratio).edge_ports
+    hosts = form.servers * np.asarray(nics, float) / parts
+    edges = np.ceil(hosts / down)
+    uplinks = np.where(edges > 1, edges * up / np.maximum(hosts, 1), 0.0)  # one edge switch leads nowhere else
+    return attachment_of_links(1 + (uplinks if uplinks.ndim else float(uplinks)))
 
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:
     """The form with NICs as set by the user, else one per GPU."""
-    ratio = settings.oversubscription
-    return Form(nics=nics_of(settings, job), tiers=settings.tiers, oversubscription=ratio, gpu_tbps=settings.gpu_tbps)
+    return Form(nics=nics_of(settings, job), gpu_tbps=settings.gpu_tbps, **switches_of(settings, job))
+
+
+def switches_of(settings: Asked, job: ClusterShape) -> dict[str, Any]:
+    """Fields of `Form` that describe a switch tree and its size."""
+    return {
+        "servers": job.servers,
+        "tiers": settings.tiers,
+        "radix": settings.radix,
+        "oversubscription": settings.oversubscription,
+        "laid_out": settings.leaf_servers is None,
+    }
 
 
 OVERSUBSCRIPTION = 3.0

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import ratio_of, tree_form, tree_groups
+from mfabric_jax.fabric.fat_tree import attachment_of, ratio_of, tree_form, tree_groups
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 
@@ -35,7 +35,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     planes = settings.own(NAME).planes
-    return dataclasses.replace(tree_form(settings, job), tiers=2, radix=settings.radix, planes=planes)
+    return dataclasses.replace(tree_form(settings, job), tiers=2, planes=planes)
 
 
 def _tree(form: Form) -> Tree:
@@ -45,7 +45,7 @@ def _tree(form: Form) -> Tree:
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """A split port counts as one, and so do its transceiver and its fibre, which has a strand for each lane anyway."""
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "planes", tree_attachment(ratio_of(form), tiers=2)),)
+    return (PartGroup(nics, "planes", attachment_of(form, nics, tiers=2, planes=form.planes)),)
 
 
 MULTI_PLANE = Fabric(

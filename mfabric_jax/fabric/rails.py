@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     Asked,
@@ -21,7 +21,7 @@ from mfabric_jax.fabric.design import (
     nics_of,
     tree_links,
 )
-from mfabric_jax.fabric.fat_tree import nic_tree, on_switches, ratio_of, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, on_switches, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def _only_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequ
 
 
 def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
-    return (PartGroup(_rails(form), "rail", tree_attachment(ratio_of(form), tiers=2)),)
+    rails = _rails(form)
+    return (PartGroup(rails, "rail", attachment_of(form, rails, tiers=2, parts=rails)),)
 
 
 def _rails(form: Form) -> Any:

@@ -129,7 +129,7 @@ class Program(eqx.Module):
             moe = places(self.workload).layer >= 0
             always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
             solved = solved._replace(switch=solved.switch | always)
-        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing)
+        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing, self.carry)
         sent = sent_early(self.workload, group, given.tokens, self.tile) if self.early else None
         return solved._replace(busy=busy, early=sent, moved=moved)
 
