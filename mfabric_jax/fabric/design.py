@@ -171,7 +171,8 @@ class Fabric:
     - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
-    - `fills(servers, own)`: values of the fabric's own settings that are left open, by name; None: there are none.
+    - `fills(servers, group, own)`: values of the fabric's own settings that are left open, by name, for expert-parallel
+      groups of `group` servers; None: there are none.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain unless the GPU sets it; None: the fabric is made of servers.
@@ -204,7 +205,7 @@ class Fabric:
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[Asked], int] = tree_links
     link_delay_s: Callable[[Asked], float | None] = lambda settings: None
-    fills: Callable[[int, Any], Mapping[str, Any]] | None = None
+    fills: Callable[[int, int, Any], Mapping[str, Any]] | None = None
     domain_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None
     per_gpu: tuple[str, str] | None = None

@@ -13,14 +13,13 @@ from mfabric_jax.routing.graphs import rated, ways_on_links
 from tests.small import JOB, row, small
 
 
-
 def group(name, ratio, **changes):
     asked = resolve(small({"network.fabric": name, "network.oversubscription": ratio} | changes))
     (one, *_) = get(name).groups(asked.settings, asked.job, 100.0, ("own",))
     return one, asked
 
 
-@pytest.mark.parametrize("name", ("fat-tree", "oversub-fat-tree", "mfabric"))
+@pytest.mark.parametrize("name", ["fat-tree", "oversub-fat-tree", "mfabric"])
 def test_a_server_sends_so_many_times_less_beyond_a_switch_of_its_own(name):
     """`small` has the text of arXiv 2501.03905, with one server below an edge switch."""
     free, _ = group(name, 1.0)
@@ -91,10 +90,10 @@ def test_groups_that_cross_leaves_wait_for_the_uplinks():
     assert ratio == pytest.approx(3.0)  # six NICs of one server over two links
 
 
-@pytest.mark.parametrize("name", ("rail-optimized", "rail-only"))
+@pytest.mark.parametrize("name", ["rail-optimized", "rail-only"])
 def test_a_rail_holds_as_many_servers_as_its_switch_has_ports_down(name):
     """A switch has ports for all 16 servers of a rail, whose bytes no uplink carries."""
-    one, asked = on_leaves(name, 3.0, **{"network.rail-optimized.pxn": True})
+    one, _ = on_leaves(name, 3.0, **{"network.rail-optimized.pxn": True})
     free, _ = group(name, 1.0, **JOB)
     assert one.eps_Bps == pytest.approx(free.eps_Bps)
     alone, _ = on_leaves(name, 3.0, **{"network.rail-optimized.pxn": True, "network.radix": 16, "network.tiers": 2})
