@@ -489,6 +489,9 @@ class Acos(Group, frozen=True):
 class Torus(Group, frozen=True):
     """A 3-D torus of direct links between servers."""
 
+    shape: Annotated[
+        str | None, doc("Three sizes, such as 4x4x8, of as many servers (open: a group, or a stage, is an x-y plane).")
+    ] = None
     ways: Annotated[
         Literal["dimension-order", "shortest"],
         doc("One path, x, y, then z, and gradients around z; or all shortest paths, gradients over all links."),

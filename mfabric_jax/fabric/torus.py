@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings
+from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, sizes, written
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
     from mfabric_jax.fabric.direct_links import DirectLinks
 
-    if settings.own(NAME).ways != WAYS:
+    if settings.own(NAME).ways != WAYS or settings.own(NAME).shape is not None:
         form = _form(settings, job)
         return [DirectLinks.of_cluster(_mesh(job.servers, form), job, nic_gbps, DIRECTIONS * each)]
     return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
@@ -100,9 +100,13 @@ def _plane(job: ClusterShape) -> Shape:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    plane = _plane(job)
+    own, plane = settings.own(NAME), _plane(job)
     shape = (*plane, job.servers // math.prod(plane))
-    return Form(nics=settings.server_nics, shape=shape, ways=settings.own(NAME).ways)
+    if own.shape is not None:
+        shape = sizes("network.torus.shape", own.shape)
+        if len(shape) != 3 or math.prod(shape) != job.servers:
+            raise Misfit(f"network.torus.shape must be three sizes of {job.servers} servers, got {written(shape)}.")
+    return Form(nics=settings.server_nics, shape=shape, ways=own.ways)
 
 
 def _mesh(servers: int, form: Form) -> Mesh:
