@@ -183,7 +183,6 @@ class Fabric:
     - `policy`, `routing`: values shown in rows (`routing` maybe by the settings), None: the user's choice.
     - `reconfigures`: circuits change.
     - `single_paths(settings)`: whether flows may take one path each; otherwise they spread.
-    - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
@@ -215,7 +214,6 @@ class Fabric:
     routing: str | Callable[[Asked], str] | None = "spraying"
     reconfigures: bool = False
     single_paths: Callable[[Asked], bool] = lambda settings: True
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     pxn: bool = False
     uses: str | None = None

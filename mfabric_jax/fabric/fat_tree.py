@@ -120,7 +120,6 @@ FAT_TREE = Fabric(
     tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
-    variants={"own NICs": {"nic_use": ("own",)}, "pooled NICs": {"nic_use": ("pooled",)}},
 )
 OVERSUB_FAT_TREE = Fabric(
     name="oversub-fat-tree",

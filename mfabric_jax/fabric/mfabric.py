@@ -49,8 +49,6 @@ def _optical_regions(form: Form, job: Workload) -> tuple[Any, int]:
     return job.servers_per_region * form.optical_degree, job.servers // job.servers_per_region
 
 
-PUBLISHED = {"policy": "greedy", "rule": "printed", "routing": "unsplit", "first": "block"}
-BEST = {"policy": "joint", "routing": "relay", "first": "pays"}
 MFABRIC = Fabric(
     name="mfabric",
     summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
@@ -66,5 +64,4 @@ MFABRIC = Fabric(
     routing=None,
     reconfigures=True,
     uses="pooled",
-    variants={"as published": PUBLISHED, "at its best": BEST},
 )

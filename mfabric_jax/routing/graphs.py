@@ -52,12 +52,21 @@ class Links:
         return float((load[used] / self.network.capacity[used]).max(initial=0))
 
 
-def shared_links(group: GraphLinks | Electrical, paths: str, seed: int = 0) -> Links:
+@functools.singledispatch
+def shared_links(group, paths: str, seed: int = 0) -> Links:
     """The links of a graph, or of a tree whose edge switches hold several servers."""
-    if isinstance(group, Electrical):
-        assert group.leaves is not None
-        return _of_tree(group.leaves, group.damage)
+    raise TypeError(f"group must be GraphLinks or Electrical, got {type(group).__name__}.")
+
+
+@shared_links.register
+def _(group: GraphLinks, paths: str, seed: int = 0) -> Links:
     return _of_graph(own_graph(group.of), paths, seed)
+
+
+@shared_links.register
+def _(group: Electrical, paths: str, seed: int = 0) -> Links:
+    assert group.leaves is not None
+    return _of_tree(group.leaves, group.damage)
 
 
 @functools.lru_cache(maxsize=8)
