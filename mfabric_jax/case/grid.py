@@ -93,7 +93,7 @@ TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.react
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
-    *("network.nic_use", "network.gpu_tbps"),
+    *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
 )
 MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn

@@ -493,6 +493,18 @@ class Acos(Group, frozen=True):
     ] = TOPOLOGIES
 
 
+class Torus(Group, frozen=True):
+    """A 3-D torus of direct links between servers."""
+
+    shape: Annotated[
+        str | None, doc("Three sizes, such as 4x4x8, of as many servers (open: a group, or a stage, is an x-y plane).")
+    ] = None
+    ways: Annotated[
+        Literal["dimension-order", "shortest"],
+        doc("One path, x, y, then z, and gradients around z; or all shortest paths, gradients over all links."),
+    ] = "dimension-order"
+
+
 class TwistedTorus(Group, frozen=True):
     """A torus of sizes n and 2n whose rings of n close with a shift along those of 2n."""
 
@@ -512,16 +524,20 @@ class FullMesh(Group, frozen=True):
         str | None, doc("NICs of a server for each dimension, such as 6x2 (open: as many for each peer).")
     ] = None
     ways: Annotated[
-        Literal["shortest", "dimension-order", "detour"],
-        doc("All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too."),
-    ] = "shortest"
+        Literal["shortest", "dimension-order", "detour"] | None,
+        doc(
+            "All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too"
+            " (open: detour where a group fills a part of a line, else shortest)."
+        ),
+    ] = None
 
 
 class RailX(Group, frozen=True):
     """Nodes of m x m servers, whose rows and columns rails join through optical switches."""
 
     side: Annotated[
-        Count | None, doc("Servers along a side of a node, m (open: 2 where it divides the servers, else 1).")
+        Count | None,
+        doc("Servers along a side of a node, m (open: the least from 2 on whose nodes hold a group, else 2 or 1)."),
     ] = None
     shape: Annotated[
         str | None, doc("Nodes in a row and in a column, such as 8x8, of as many servers (open: near a square).")
@@ -602,6 +618,10 @@ class Network(Group, frozen=True):
     oversubscribed_at: Annotated[
         Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
     ] = "edge"
+    leaf_servers: Annotated[
+        Literal["most", 1],
+        doc("Servers below an edge switch of that tree: as many as its ports hold; 1: each has its own, no rails."),
+    ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)
     ] = units.us(1.0)
@@ -616,6 +636,7 @@ class Network(Group, frozen=True):
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
     topoopt: TopoOpt = TopoOpt()
+    torus: Torus = Torus()
     twisted_torus: TwistedTorus = msgspec.field(name="twisted-torus", default=TwistedTorus())
     full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
     railx: RailX = RailX()

@@ -133,6 +133,7 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
         on.form(hardware, shape),
         **{"radix": network.radix, "tiers": hardware.tiers, "nic_use": network.nic_use},
         **{"oversubscription": network.oversubscription, "at": network.oversubscribed_at},
+        leaf_servers=hardware.leaf_servers,
         gpus_per_server=shape.gpus_per_server,
     )
     if on.circuits is not None:

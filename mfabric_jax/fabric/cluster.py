@@ -210,7 +210,8 @@ class Cluster:
             at, edge = self.host_gpu, self.gpus + self.servers + self.tree.edge_of(np.arange(self.tree.hosts))
             port = np.full(self.tree.hosts, self.nic_Bps)
             runs += [("nic up", at, edge, port), ("nic down", edge, at, port)]
-            runs += [(kind, tail, head, np.full(len(tail), self.nic_Bps)) for kind, tail, head in switch_links]
+            between = self.nic_Bps * self.tree.width
+            runs += [(kind, tail, head, np.full(len(tail), between)) for kind, tail, head in switch_links]
         table = self.circuits
         ends = (self._optics + server_ for server_ in (table.src, table.dst))
         tail, head, rate = *ends, table.count * self.nic_Bps

@@ -309,7 +309,11 @@ def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "ed
             raise InputError(f"tiers must be 1, 2 or 3, got {each!r}.")
         check_ratio(each, oversubscription, at)
     below = 1 if at == "edge" else 2
-    links = below + (tiers - below) / oversubscription
+    return attachment_of_links(below + (tiers - below) / oversubscription)
+
+
+def attachment_of_links(links: Any) -> Attachment:
+    """A NIC on a tree with so many links for each NIC, its own included."""
     return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)
 
 

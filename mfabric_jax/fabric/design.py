@@ -46,6 +46,7 @@ class ClusterShape(Protocol):
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
     `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
+    `leaf_servers`: below an edge switch of an oversubscribed tree, None: as many as its ports hold;
     `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
@@ -60,6 +61,8 @@ class Asked(Protocol):
     def server(self) -> Gpu: ...
     @property
     def oversubscription(self) -> float | None: ...
+    @property
+    def leaf_servers(self) -> int | None: ...
     @property
     def radix(self) -> int: ...
     @property
@@ -95,6 +98,9 @@ class Form:
 
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
+    - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: as many as its ports hold.
+    - `laid_out`: trees of two tiers are priced by the edge switches that the servers fill, a part of one as a whole;
+      else as if all were full.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
@@ -111,6 +117,8 @@ class Form:
     tiers: int = 3
     oversubscription: float | None = None
     at: str = "edge"
+    leaf_servers: int | None = None
+    laid_out: bool = False
     planes: int = 1
     panels: bool = False
     graph: Any = None
@@ -161,7 +169,8 @@ class Fabric:
     - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
-    - `fills(servers, own)`: values of the fabric's own settings that are left open, by name; None: there are none.
+    - `fills(servers, group, own)`: values of the fabric's own settings that are left open, by name, for expert-parallel
+      groups of `group` servers; None: there are none.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain that can work, unless the GPU sets it; None: it is made of servers.
@@ -173,7 +182,6 @@ class Fabric:
     - `policy`, `routing`: values shown in rows (`routing` maybe by the settings), None: the user's choice.
     - `reconfigures`: circuits change.
     - `single_paths(settings)`: whether flows may take one path each; otherwise they spread.
-    - `variants`: settings by name that a plain comparison shows; empty: the fabric is shown once.
     - `rails`: NICs of equal rank share an edge switch. `pxn`: data always crosses the NVSwitch to its rail.
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
@@ -195,7 +203,7 @@ class Fabric:
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[Asked], int] = tree_links
     link_delay_s: Callable[[Asked], float | None] = lambda settings: None
-    fills: Callable[[int, Any], Mapping[str, Any]] | None = None
+    fills: Callable[[int, int, Any], Mapping[str, Any]] | None = None
     domain_gpus: int | None = None
     built_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None
@@ -206,7 +214,6 @@ class Fabric:
     routing: str | Callable[[Asked], str] | None = "spraying"
     reconfigures: bool = False
     single_paths: Callable[[Asked], bool] = lambda settings: True
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     pxn: bool = False
     uses: str | None = None
@@ -239,6 +246,8 @@ class Fabric:
             usual = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
             inside = units.to_gigabytes(self.nvlink_Bps(form.gpu_tbps, nic_gbps, usual))
             rest = {"nvswitch_gigabytes_per_s": inside} | rest
+        if tree is not None and tree.oversubscription != 1 and form.leaf_servers is not None and not self.rails:
+            tree = replace(tree, leaf_hosts=form.leaf_servers * on_tree or None)
         return Cluster(
             self.name,
             servers,

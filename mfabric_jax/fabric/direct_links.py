@@ -157,7 +157,7 @@ class DirectLinks(eqx.Module, LinkRates):
     share: Float[Array, "N H"] | None = None
 
     nic_use = "pooled"
-    reconfigures = pxn = own_ports = phases = False
+    reconfigures = pxn = own_ports = phases = shares_links = False
     oversubscription = None
     forwards = True  # servers carry what others send
     delay_s = 0.0

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax import units
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Domain, Fabric, Form
-from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, on_switches, switches_of
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -33,14 +33,12 @@ def _domain(said: Callable[[str], Any]) -> Domain:
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
-    from mfabric_jax.fabric.electrical import Electrical
-
-    return [Electrical(nic_gbps, job.gpus_per_server, edge_of(settings))]
+    return [on_switches(settings, job, nic_gbps, job.gpus_per_server)]
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = form.nics or form.gpus_per_server or GPUS
-    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", attachment_of(form, nics)),)
 
 
 def domain_fabric(
@@ -55,7 +53,7 @@ def domain_fabric(
     """The fabric of such domains, of `gpus` GPUs where no settings say another number."""
 
     def form(settings: Asked, job: ClusterShape) -> Form:
-        return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=settings.oversubscription)
+        return Form(nics=job.gpus_per_server, **switches_of(settings, job))
 
     found = Fabric(
         name=name,

@@ -1,6 +1,7 @@
 """The servers of one expert-parallel group on packet switches: a star of ports."""
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -8,16 +9,36 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.failures import NO_OPTICS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
+from mfabric_jax.fabric.tree import UP
+
+
+class Damage(NamedTuple):
+    """What a failure takes from the links of a tree (`routing.cluster.links_of`).
+
+    - `part`: what is left of every link; `links`: numbers of links, and what is left of each.
+    - `heirs`: tree ports, each with the ports that carry its bytes instead in equal parts; of one number for all.
+    - `moved`: a GPU whose work is done by the first GPU of a spare server behind the others.
+    """
+
+    part: float = 1.0
+    links: tuple[tuple[int, float], ...] = ()
+    heirs: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    moved: int | None = None
 
 
 class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks; None: non-blocking. One edge
-      switch per server (8 host ports, as in the radix-16 tree of 1,024 GPUs).
+    - `oversubscription`: bandwidth of a server over that of the uplinks of an edge switch of its own; None: edge
+      switches limit nothing, or `leaves` says what they limit.
+    - `leaves`: the whole cluster on an oversubscribed tree, whose edge switches hold several servers
+      (`routing.graphs`); `damage`: what a failure takes from it.
+    - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
+      stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
@@ -34,9 +55,12 @@ class Electrical(eqx.Module):
     pxn: bool = eqx.field(static=True, default=False)
     planes: int = eqx.field(static=True, default=1)
     own_plane: bool = eqx.field(static=True, default=False)
+    leaves: Cluster | None = eqx.field(static=True, default=None)
+    damage: Damage = eqx.field(static=True, default=Damage())
+    ring_nics: Any = None
+    stage_nics: Any = None
 
     reconfigures = phases = own_ports = forwards = False
-    joined = True
     delay_s = 0.0
     latency_s = 0.0
 
@@ -50,6 +74,14 @@ class Electrical(eqx.Module):
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
     @property
+    def shares_links(self) -> bool:
+        return self.leaves is not None
+
+    @property
+    def joined(self) -> bool:
+        return self.leaves is None or self.ring_nics is not None
+
+    @property
     def nic_Bps(self):
         """Bytes per second of one NIC."""
         return units.gbps(self.nic_gbps)
@@ -57,11 +89,13 @@ class Electrical(eqx.Module):
     @property
     def send_Bps(self):
         """What one server can send to its peer in the next pipeline stage [bytes/s]."""
-        return self.eps_Bps
+        return self.eps_Bps if self.stage_nics is None else self.stage_nics * self.nic_Bps
 
     @property
     def eps_Bps(self):
-        """What one server can send beyond its edge switch [bytes/s]; the same to receive."""
+        """What one server can send around the ring of its stage [bytes/s]; the same to receive."""
+        if self.ring_nics is not None:
+            return self.ring_nics * self.nic_Bps
         everything = self.nics * self.nic_Bps
         return everything if self.oversubscription is None else everything / self.oversubscription
 
@@ -80,6 +114,8 @@ class Electrical(eqx.Module):
 
     def broken(self, hit: Hit) -> Degraded:
         """The group after a failure; spares replace a failed server (or, on a tree, a switch with its servers)."""
+        if self.leaves is not None:
+            return self._broken_tree(self.leaves, hit)
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
         over = 1.0 if self.oversubscription is None else float(self.oversubscription)
         per_server = hit.gpus_per_rank * hit.ranks_per_server
@@ -110,6 +146,42 @@ class Electrical(eqx.Module):
             rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
         star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
         return Degraded(kind, star, hit.server, **rest)
+
+    def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
+        """The same where edge switches hold several servers; a spare server stands behind those of the job."""
+        if hit.kind == "server" or (hit.kind == "switch" and not hit.rails and self.planes == 1):
+            return Degraded(hit.kind, self, hit.server)
+        left = dataclasses.replace(self, damage=self._damage(leaves, hit), ring_nics=None, stage_nics=None)
+        if hit.kind != "gpu":
+            return Degraded(hit.kind, left, hit.server)
+        part = 1 / max(1.0, float(self.ring_nics or 1)) if self.nic_use == "own" else 1.0
+        on_eps = part if hit.attention_gpus > 1 else 0.0
+        return Degraded(hit.kind, left, hit.server, tp_on_eps=on_eps, moved=1 / hit.gpus_per_rank)
+
+    def _damage(self, leaves: Cluster, hit: Hit) -> Damage:
+        tree, server = leaves.nic_tree, hit.gpu // leaves.gpus_per_server
+        port = int(leaves.host(np.array(server), np.array(0)))
+        if hit.kind == "gpu":
+            return Damage(moved=hit.gpu)
+        if hit.kind == "plane" or (hit.kind == "switch" and self.planes > 1):
+            return Damage(part=1 - 1 / self.planes)
+        nic_up, nic_down = 2 * leaves.gpus + port, 2 * leaves.gpus + tree.hosts + port
+        if hit.kind == "plane-link":
+            return Damage(links=tuple((link, 1 - 1 / self.planes) for link in (nic_up, nic_down)))
+        if hit.kind == "link":
+            up, (_, edges) = tree.edge_ports[UP] * self.planes, tree.switches[0]
+            if up < 2:
+                raise InputError("an edge switch has one link up; failure 'link' needs another.")
+            first = 2 * (leaves.gpus + tree.hosts) + int(tree.edge_of(np.array(port)))
+            return Damage(links=tuple((link, 1 - 1 / up) for link in (first, first + edges)))
+        own = self.nic_use == "own"
+        if self.nics < 2:
+            raise InputError(f"failure {hit.kind!r} needs another NIC of the server; it has {self.nics}.")
+        last = max(2, hit.gpus_per_rank) if own else self.nics
+        first = server - hit.server
+        hit_servers = np.arange(first, first + hit.servers) if hit.kind == "switch" else np.array([server])
+        ports = leaves.host(hit_servers[:, None], np.arange(last)).tolist()
+        return Damage(heirs=tuple((lost, tuple(others)) for lost, *others in ports))
 
 
 class Star(eqx.Module):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+import numpy as np
+
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import Attachment, PartGroup, attachment_of_links, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     Asked,
@@ -17,28 +20,49 @@ from mfabric_jax.fabric.design import (
     nics_of,
 )
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
 
 
 def tree_groups(
-    settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float = 1.0
+    settings: Asked, job: ClusterShape, nic_gbps: float, nic_uses: Sequence[str], ratio: float = 1.0, **where: Any
 ) -> list[Electrical]:
-    """A star of ports for every use of NICs, behind edge switches with default oversubscription `ratio`."""
-    from mfabric_jax.fabric.electrical import Electrical
-
+    """A group for every use of NICs; `ratio`: default oversubscription, `where`: as of `on_switches`."""
     nics = nics_of(settings, job)
     for use in nic_uses:
         check_own(use, nics, job.gpus_per_server)
-    return [Electrical(nic_gbps, nics, edge_of(settings, ratio), use) for use in nic_uses]
+    return [on_switches(settings, job, nic_gbps, nics, ratio, nic_use=use, **where) for use in nic_uses]
 
 
-def edge_of(settings: Asked, usual: float = 1.0) -> float | None:
-    """Oversubscription of edge switches as a group sees it; None: they limit nothing."""
+def on_switches(
+    settings: Asked,
+    job: ClusterShape,
+    nic_gbps: float,
+    nics: int,
+    usual: float = 1.0,
+    *,
+    nic_use: str = "own",
+    rails: bool = False,
+    pxn: bool = False,
+    parts: int = 1,
+    planes: int = 1,
+) -> Electrical:
+    """A group of servers on a tree with default oversubscription `usual`, in `parts` with a NIC of each rank."""
+    from mfabric_jax.fabric.electrical import Electrical
+
+    own: dict[str, Any] = {"nic_use": nic_use, "pxn": pxn}
     ratio = ratio_of(settings, usual)
-    return None if ratio == 1 else ratio
+    if ratio == 1:
+        return Electrical(nic_gbps, nics, **own)
+    if settings.leaf_servers is not None and not rails:
+        return Electrical(nic_gbps, nics, ratio, **own)
+    tiers = min(settings.tiers, 2) if parts > 1 or planes > 1 else settings.tiers
+    tree = Tree(job.servers * nics, settings.radix * planes, tiers, ratio, parts=parts, planes=planes)
+    if tree.edges_per_part == 1:
+        return Electrical(nic_gbps, nics, **own)
+    leaves = Cluster("", job.servers, 1.0, gpus_per_server=job.gpus_per_server, tree=tree, rails=rails, **own)
+    return Electrical(nic_gbps, nics, leaves=leaves, **own)
 
 
 def ratio_of(form: Form | Asked, usual: float = 1.0) -> float:
@@ -54,13 +78,39 @@ def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
 
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", attachment_of(form, nics, ratio)),)
+
+
+def attachment_of(
+    form: Form, nics: Any, usual: float = 1.0, *, most_tiers: int = 3, parts: int = 1, planes: int = 1
+) -> Attachment:
+    """Parts behind each of the `nics` (maybe an array) that a server has on a tree; `parts`, `planes`: as in `Tree`."""
+    ratio, tiers = ratio_of(form, usual), np.minimum(form.tiers, most_tiers)
+    full = tree_attachment(ratio, tiers, form.at)
+    if not form.laid_out or not np.any(tiers == 2):
+        return full
+    up, down = Tree(1, form.radix * planes, 2, ratio).edge_ports
+    hosts = form.servers * np.asarray(nics, float) / parts
+    edges = np.ceil(hosts / down)
+    uplinks = np.where(edges > 1, edges * up / np.maximum(hosts, 1), 0.0)  # one edge switch leads nowhere else
+    links = np.where(tiers == 2, 1 + uplinks, full.fibres)
+    return attachment_of_links(links if links.ndim else float(links))
 
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:
     """The form with NICs as set by the user, else one per GPU."""
-    ratio = settings.oversubscription
-    return Form(nics=nics_of(settings, job), tiers=settings.tiers, oversubscription=ratio, gpu_tbps=settings.gpu_tbps)
+    return Form(nics=nics_of(settings, job), gpu_tbps=settings.gpu_tbps, **switches_of(settings, job))
+
+
+def switches_of(settings: Asked, job: ClusterShape) -> dict[str, Any]:
+    """Fields of `Form` that describe a switch tree and its size."""
+    return {
+        "servers": job.servers,
+        "tiers": settings.tiers,
+        "radix": settings.radix,
+        "oversubscription": settings.oversubscription,
+        "laid_out": settings.leaf_servers is None,
+    }
 
 
 OVERSUBSCRIPTION = 3.0
@@ -73,7 +123,6 @@ FAT_TREE = Fabric(
     tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
-    variants={"own NICs": {"nic_use": ("own",)}, "pooled NICs": {"nic_use": ("pooled",)}},
 )
 OVERSUB_FAT_TREE = Fabric(
     name="oversub-fat-tree",

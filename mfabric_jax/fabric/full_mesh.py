@@ -88,6 +88,16 @@ def shape_of(servers: int, own) -> Shape:
     return shape
 
 
+def ways_of(shape: Shape, group: int) -> str:
+    """The usual ways: detours for groups that fill a part of a line, over the idle servers of it; else shortest."""
+    return "detour" if group > 1 and group % shape[0] else WAYS
+
+
+def _fills(servers: int, group: int, own) -> dict[str, str]:
+    shape = shape_of(servers, own)
+    return {"shape": written(shape), "ways": ways_of(shape, group)}
+
+
 def split_of(text: str | None) -> tuple[float, ...] | None:
     return None if text is None else tuple(map(float, sizes("network.full-mesh.split", text)))
 
@@ -134,7 +144,7 @@ FULL_MESH = Fabric(
     mesh=_mesh,
     parts=_parts,
     form=_form,
-    fills=lambda servers, own: {"shape": written(shape_of(servers, own))},
+    fills=_fills,
     path_links=_longest,
     routing=lambda settings: settings.own(NAME).ways,
     single_paths=lambda settings: False,

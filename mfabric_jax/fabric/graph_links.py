@@ -30,6 +30,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     nic_use = "own"
     reconfigures = phases = pxn = own_ports = forwards = False
+    shares_links = True
     oversubscription = mesh = None
     delay_s = 0.0
     latency_s = 0.0

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import (
     Asked,
     ClusterShape,
     Fabric,
     Form,
 )
-from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, ratio_of, switches_of
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
@@ -35,23 +35,20 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[R
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    tree = tree_attachment(ratio_of(form), form.tiers, form.at)
+    tree = attachment_of(form, form.electrical_nics)
     to = ("patch panel", PATCH_PANEL) if form.panels else ("regional OCS", REGIONAL_OCS)
     return PartGroup(form.optical_degree, *to), PartGroup(form.electrical_nics, "switch tree", tree)
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
-    ratio = settings.oversubscription
-    return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics, oversubscription=ratio)
+    return Form(optical_degree=degree, electrical_nics=nics, **switches_of(settings, job))
 
 
 def _optical_regions(form: Form, job: Workload) -> tuple[Any, int]:
     return job.servers_per_region * form.optical_degree, job.servers // job.servers_per_region
 
 
-PUBLISHED = {"policy": "greedy", "rule": "printed", "routing": "unsplit", "first": "block"}
-BEST = {"policy": "joint", "routing": "relay", "first": "pays"}
 MFABRIC = Fabric(
     name="mfabric",
     summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
@@ -67,5 +64,4 @@ MFABRIC = Fabric(
     routing=None,
     reconfigures=True,
     uses="pooled",
-    variants={"as published": PUBLISHED, "at its best": BEST},
 )

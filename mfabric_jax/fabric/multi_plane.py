@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import ratio_of, tree_form, tree_groups
+from mfabric_jax.fabric.fat_tree import attachment_of, ratio_of, tree_form, tree_groups
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 
@@ -25,17 +25,17 @@ NAME = "multi-plane"
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[Electrical]:
-    found = tree_groups(settings, job, nic_gbps, nic_uses)
     own, planes = settings.own(NAME).flows == "own", settings.own(NAME).planes
+    found = tree_groups(settings, job, nic_gbps, nic_uses, planes=planes)
     dataclasses.replace(_tree(_form(settings, job)), hosts=job.servers * found[0].nics)  # `InputError` without room
-    if own and any(one.nic_use != "own" or one.oversubscription is not None for one in found):
+    if own and (ratio_of(settings) != 1 or any(use != "own" for use in nic_uses)):
         raise Misfit("network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1.")
     return [dataclasses.replace(one, planes=planes, own_plane=own) for one in found]
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     planes = settings.own(NAME).planes
-    return dataclasses.replace(tree_form(settings, job), radix=settings.radix, planes=planes)
+    return dataclasses.replace(tree_form(settings, job), planes=planes)
 
 
 def _tree(form: Form) -> Tree:
@@ -45,7 +45,7 @@ def _tree(form: Form) -> Tree:
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     """A split port counts as one, and so do its transceiver and its fibre, which has a strand for each lane anyway."""
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "planes", tree_attachment(ratio_of(form), min(form.tiers, 2))),)
+    return (PartGroup(nics, "planes", attachment_of(form, nics, most_tiers=2, planes=form.planes)),)
 
 
 MULTI_PLANE = Fabric(

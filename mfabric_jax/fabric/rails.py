@@ -1,8 +1,7 @@
 """Rails: NICs of equal rank of all servers meet at the same switch.
 
 Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only: each
-rail is a two-tier tree, and data changes rails over the NVSwitch. All-to-alls over the NVSwitch stay below the switches
-of their rails, so that oversubscription slows gradients and sends alone. Sources: arXiv 2501.03905, 2307.12169.
+rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905, 2307.12169.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     Asked,
@@ -23,32 +21,33 @@ from mfabric_jax.fabric.design import (
     nics_of,
     tree_links,
 )
-from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of, tree_form, tree_groups, tree_parts
-from mfabric_jax.fabric.tree import DOWN, Tree
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, on_switches, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
-
-def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
-    nics = nics_of(settings, job)
-    check_own("own", nics, job.gpus_per_server)
+if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
 
-    ratio = edge_of(settings)
-    below = Tree(1, settings.radix, 2, ratio or 1.0).edge_ports[DOWN]
-    if ratio is not None and job.servers_per_region > below:
-        raise Misfit(
-            f"network.oversubscription {ratio:g} on rails needs every group of servers below one switch of a rail: "
-            f"{below} servers, got {job.servers_per_region}."
-        )
-    return [Electrical(nic_gbps, nics, ratio, pxn=True)]
+
+def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, apart: bool = False) -> list[Electrical]:
+    """`apart`: no spine joins the rails."""
+    nics = nics_of(settings, job)
+    check_own("own", nics, job.gpus_per_server)
+    return [on_switches(settings, job, nic_gbps, nics, rails=True, pxn=True, parts=nics if apart else 1)]
 
 
 def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
-    return (_over_nvswitch if settings.pxn else tree_groups)(settings, job, nic_gbps, nic_uses)
+    if settings.pxn:
+        return _over_nvswitch(settings, job, nic_gbps)
+    return tree_groups(settings, job, nic_gbps, nic_uses, rails=True)
+
+
+def _only_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
+    return _over_nvswitch(settings, job, nic_gbps, apart=True)
 
 
 def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
-    return (PartGroup(_rails(form), "rail", tree_attachment(ratio_of(form), min(form.tiers, 2))),)
+    rails = _rails(form)
+    return (PartGroup(rails, "rail", attachment_of(form, rails, most_tiers=2, parts=rails)),)
 
 
 def _rails(form: Form) -> Any:
@@ -74,7 +73,7 @@ RAIL_ONLY = Fabric(
     name="rail-only",
     summary="a tree of at most two tiers for every rail, no spine; data changes rails over the NVSwitch",
     look=("Rail-only", "#C9B400", "^"),
-    groups=_over_nvswitch,
+    groups=_only_groups,
     tree=lambda form: nic_tree(form, parts=_rails(form)),
     parts=_rail_parts,
     form=tree_form,

@@ -65,8 +65,10 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
     return mesh_of_links(server.size, tail, head, np.tile(width, 2), places=places)
 
 
-def side_of(servers: int, side: int | None) -> int:
-    return side or (2 if servers % 4 == 0 else 1)
+def side_of(servers: int, side: int | None, group: int = 1) -> int:
+    """Servers along a node, unless said: the least of 2 or more whose nodes hold a group, else 2 or 1."""
+    holding = (least for least in range(2, math.isqrt(servers) + 1) if least**2 >= group and servers % least**2 == 0)
+    return side or next(holding, 2 if servers % 4 == 0 else 1)
 
 
 def shape_of(servers: int, side: int, text: str | None = None) -> tuple[int, int]:
@@ -94,8 +96,8 @@ def _layout(form: Form) -> Layout:
     return Layout(shape, side, (SERVER_GPUS if form.nics is None else form.nics) / DIRECTIONS)
 
 
-def _fills(servers: int, own: Any) -> dict[str, Any]:
-    side = side_of(servers, own.side)
+def _fills(servers: int, group: int, own: Any) -> dict[str, Any]:
+    side = side_of(servers, own.side, group)
     return {"side": side, "shape": written(shape_of(servers, side, own.shape))}
 
 

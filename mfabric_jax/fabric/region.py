@@ -48,7 +48,7 @@ class Region(eqx.Module):
     own_ports: bool = eqx.field(static=True, default=False)
 
     reconfigures = joined = True
-    pxn = forwards = phases = False
+    pxn = forwards = phases = shares_links = False
     oversubscription = None
     nic_use = "pooled"
     latency_s = 0.0

@@ -12,9 +12,9 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, Misfit, concrete
-from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import edge_of, nic_tree, ratio_of
+from mfabric_jax.fabric.fat_tree import attachment_of, nic_tree, on_switches, ratio_of, switches_of
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.workload import Workload
 
@@ -50,14 +50,12 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
 
 def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
-    from mfabric_jax.fabric.electrical import Electrical
-
-    return [Electrical(nic_gbps, job.gpus_per_server, edge_of(settings))]
+    return [on_switches(settings, job, nic_gbps, job.gpus_per_server)]
 
 
 def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     _beside_nic(settings.gpu_tbps, nic_gbps)
-    if edge_of(settings) is not None:
+    if ratio_of(settings) != 1:
         raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {settings.oversubscription:g}.")
     gpus = job.gpus_per_server
     circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
@@ -79,12 +77,11 @@ def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = form.gpus_per_server or DOMAIN_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", attachment_of(form, nics)),)
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    ratio = settings.oversubscription
-    return Form(nics=job.gpus_per_server, tiers=settings.tiers, oversubscription=ratio, gpu_tbps=settings.gpu_tbps)
+    return Form(nics=job.gpus_per_server, gpu_tbps=settings.gpu_tbps, **switches_of(settings, job))
 
 
 NVL72 = Fabric(

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings
+from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, sizes, written
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
-DIRECTIONS = 6
+NAME, DIRECTIONS, WAYS = "torus", 6, "dimension-order"
 
 
 def near_square(servers: int) -> Shape:
@@ -60,11 +60,12 @@ def dimension_order(shape: Shape) -> np.ndarray:
     return number(here, shape).reshape(servers, servers)
 
 
-def torus_mesh(shape: Shape, per_direction: int) -> Mesh:
+def torus_mesh(shape: Shape, per_direction: int, ways: str = WAYS) -> Mesh:
     """The torus with `per_direction` links per direction, and its routing rule."""
     from mfabric_jax.fabric.direct_links import mesh_of
 
-    return mesh_of(torus_links(shape, per_direction), following=dimension_order(shape), places=coordinates(shape).T)
+    following = dimension_order(shape) if ways == WAYS else None
+    return mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
 
 
 def per_direction(nics: int | None, name: str = "torus") -> int:
@@ -87,6 +88,9 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
     from mfabric_jax.fabric.direct_links import DirectLinks
 
+    if settings.own(NAME).ways != WAYS or settings.own(NAME).shape is not None:
+        form = _form(settings, job)
+        return [DirectLinks.of_cluster(_mesh(job.servers, form), job, nic_gbps, DIRECTIONS * each)]
     return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
 
 
@@ -96,8 +100,17 @@ def _plane(job: ClusterShape) -> Shape:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    plane = _plane(job)
-    return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
+    own, plane = settings.own(NAME), _plane(job)
+    shape = (*plane, job.servers // math.prod(plane))
+    if own.shape is not None:
+        shape = sizes("network.torus.shape", own.shape)
+        if len(shape) != 3 or math.prod(shape) != job.servers:
+            raise Misfit(f"network.torus.shape must be three sizes of {job.servers} servers, got {written(shape)}.")
+    return Form(nics=settings.server_nics, shape=shape, ways=own.ways)
+
+
+def _mesh(servers: int, form: Form) -> Mesh:
+    return torus_mesh(form.shape or near_cube(servers), per_direction(form.nics), form.ways or WAYS)
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
@@ -111,16 +124,16 @@ def _rings(form: Form, job: Workload) -> tuple[int, float]:
 
 
 TORUS = Fabric(
-    name="torus",
+    name=NAME,
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
     look=("Torus", "#8C564B", "<"),
     groups=_groups,
-    mesh=lambda servers, form: torus_mesh(form.shape or near_cube(servers), per_direction(form.nics)),
+    mesh=_mesh,
     parts=_parts,
     form=_form,
     optical_regions=_rings,
     path_links=lambda settings: 1,
-    routing="dimension-order",
+    routing=lambda settings: settings.own(NAME).ways,
     single_paths=lambda settings: False,
     uses="pooled",
     usual_nics=DIRECTIONS,

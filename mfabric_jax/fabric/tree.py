@@ -25,6 +25,8 @@ class Tree:
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
 
     - `planes`: trees like this one over which every NIC is split; a link stands for one of each.
+    - `leaf_hosts`: hosts below an edge switch. Each then has a link up, which is so much narrower than a NIC as the
+      edge is oversubscribed. None: as many as the ports of the switch, and links up as wide as NICs.
 
     The last edge switch and the last pod may be partly empty. Ports left over by the ratio stay unused (3:1 of 10
     ports: 6 down, 2 up).
@@ -37,6 +39,7 @@ class Tree:
     at: str = "edge"
     parts: int = 1
     planes: int = 1
+    leaf_hosts: int | None = None
 
     def __post_init__(self):
         whole("hosts", self.hosts)
@@ -47,6 +50,8 @@ class Tree:
         if self.tiers not in TIERS:
             raise InputError(f"tiers must be 1, 2 or 3, got {self.tiers!r}.")
         check_ratio(self.tiers, self.oversubscription, self.at)
+        if self.leaf_hosts is not None:
+            whole("leaf_hosts", self.leaf_hosts)
         if self.hosts % self.parts:
             raise InputError(f"parts must divide the {self.hosts} hosts, got {self.parts}.")
         if self.tiers > 1 and (self.edge_ports[UP] == 0 or self.pod_ports[UP] == 0):
@@ -69,7 +74,14 @@ class Tree:
         """(up, down) ports of an edge switch; that of one tier has none up."""
         if self.tiers == 1:
             return 0, self.radix
+        if self.leaf_hosts is not None:
+            return self.leaf_hosts, self.leaf_hosts
         return self._ports(self.oversubscription if self.at == "edge" else 1.0)
+
+    @property
+    def width(self) -> float:
+        """Bandwidth of links between switches, in NICs."""
+        return 1.0 if self.leaf_hosts is None else 1 / self.oversubscription
 
     @property
     def pod_ports(self) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
-from mfabric_jax.routing.graphs import ways_on_graph
+from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
@@ -208,7 +208,7 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
 def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
     """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
     try:
-        return not one.fabric.over_graph or _left(config, one, kind, stage) is not None
+        return not one.group.shares_links or _left(config, one, kind, stage) is not None
     except InputError:
         return False
 
@@ -216,7 +216,7 @@ def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
 def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
     """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
     for place, stage in enumerate(stages):
-        if place == 0 or one.fabric.over_graph or left.stays:  # else all stages lose the same
+        if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
             left = _left(config, one, kind, stage)
             left, solved = _solved(one, left, stage)
         yield stage, left, solved
@@ -239,16 +239,16 @@ def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchan
     if one.group.reconfigures:
         return left, _solve_circuits(one, left, stage)
     job, carrier = one.workload, linked(one, left.group)
-    if one.fabric.over_graph:
-        return _over_graph(one, left, carrier)
+    if one.group.shares_links:
+        return _on_shared_links(one, left, carrier)
     solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.settings.carried_by.acks_back)
     return left, in_phases(job, solved) if one.group.phases else solved
 
 
-def _over_graph(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
+def _on_shared_links(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.settings.carried_by.acks_back
-    ways = ways_on_graph(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
+    ways = ways_on_links(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))

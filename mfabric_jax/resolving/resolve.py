@@ -139,7 +139,7 @@ def worked_out(case: Case) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, round(on.paid_gpus(gpu, job)), on)
+    tree_nics = _ports(found, gpu, job, round(on.paid_gpus(gpu, job)), on)
     _circuits(found, on)
     _tiers(found, on, job.servers, tree_nics)
     _rest(found)
@@ -529,11 +529,17 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
+class _Servers(NamedTuple):
+    servers: int
+    servers_per_region: int
+
+
+def _ports(found: _Open, gpu: Gpu, size: "Workload | _Servers", gpus: int, on: Fabric) -> int:
     """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
     if on.fills is not None:
-        for name, value in on.fills(servers, own_settings(found.case, on.name)).items():
-            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers")
+        servers, group = size.servers, size.servers_per_region
+        for name, value in on.fills(servers, group, own_settings(found.case, on.name)).items():
+            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
@@ -551,7 +557,7 @@ def _ports(found: _Open, gpu: Gpu, servers: int, gpus: int, on: Fabric) -> int:
         )
     if on.domain_gpus is not None:
         return gpus
-    return servers * (on_tree if on.reconfigures else nics)
+    return size.servers * (on_tree if on.reconfigures else nics)
 
 
 def _circuits(found: _Open, on: Fabric) -> None:
@@ -643,7 +649,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, servers * on.built_of(gpu), on)
+    tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.built_of(gpu), on)
     _circuits(found, on)
     _tiers(found, on, servers, tree_nics, least_tiers)
     return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree))

@@ -107,6 +107,11 @@ class Hardware:
         return self.case.network.oversubscription
 
     @property
+    def leaf_servers(self) -> int | None:
+        asked = self.case.network.leaf_servers
+        return None if asked == "most" else asked
+
+    @property
     def radix(self) -> int:
         return self.case.network.radix
 

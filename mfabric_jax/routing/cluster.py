@@ -19,6 +19,7 @@ from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, st
 PATHS = ("spray", "ecmp", "least-loaded")
 AT_ONCE = 1 << 16  # flows routed per batch
 ROUNDED = 1e-12  # tolerance on the sum of a flow's shares
+Heirs = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:
@@ -69,6 +70,21 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
         for some in _chunks(np.ones(len(flow), bool)):
             parts.append((flow[some], _over_tree(cluster, ends, path, some)))
     return stacked(parts, len(src))
+
+
+def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs = ()) -> Routes:
+    """The links of `links_of(cluster)` from NIC to NIC that sprayed flows between GPUs of different servers cross.
+
+    `heirs`: tree ports that are lost, each with as many ports that carry its bytes in equal parts.
+    """
+    ends = _Ends(cluster, src, dst, "spray", 0)
+    if heirs:
+        instead = np.tile(np.arange(cluster.nic_tree.hosts), (len(heirs[0][1]), 1))
+        for lost, others in heirs:
+            instead[:, lost] = others
+        ends.out, ends.into = (instead[:, ports].reshape(-1, len(src)) for ports in (ends.out, ends.into))
+    every = _chunks(np.ones(len(src), bool))
+    return stacked([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
 
 
 def _gpus(name: str, gpu, cluster: Cluster) -> np.ndarray:
@@ -124,7 +140,7 @@ class _Ends:
 
 
 def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
-    tree, per_server = cluster.nic_tree, cluster.gpus_per_server
+    per_server = cluster.gpus_per_server
     out, into, src, dst = ends.out[:, some], ends.into[:, some], ends.src[some], ends.dst[some]
     part = 1 / len(out)
     leave, enter = (part * np.sum([_at(cluster, cluster.host_gpu[nic]) for nic in nics], 0) for nics in (out, into))
@@ -132,7 +148,13 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
         _across(cluster, src // per_server, _at(cluster, src), leave),
         _across(cluster, dst // per_server, enter, _at(cluster, dst)),
     ]
-    ports = 2 * cluster.gpus
+    return _row(*blocks, *_between_nics(cluster, ends, path, some))
+
+
+def _between_nics(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Hops and shares from NIC to NIC, for each NIC that a flow is spread over."""
+    tree, ports, blocks = cluster.nic_tree, 2 * cluster.gpus, []
+    out, into = ends.out[:, some], ends.into[:, some]
     for up, down in zip(out, into, strict=True):
         if path is None:
             inner = tree.sprayed_hops(up, down)
@@ -140,8 +162,8 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
             inner = tree.hops(up, down, path[0][some], path[1][some])
         inner = np.where(inner >= 0, inner + ports + 2 * tree.hosts, -1)
         hops = np.column_stack([ports + up, inner, ports + tree.hosts + down])
-        blocks.append((hops, np.full(hops.shape, part)))
-    return _row(*blocks)
+        blocks.append((hops, np.full(hops.shape, 1 / len(out))))
+    return blocks
 
 
 def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:

@@ -99,7 +99,7 @@ def ends_on_graph(
     ways: GraphWays, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
 ) -> Ends:
     """When the flows of the slowest groups of a graph end; `name`: of a link by its number."""
-    seconds, busiest = [np.zeros(0)], Ends(np.zeros(0), None, 0.0)
+    seconds, busiest, demand = [np.zeros(0)], Ends(np.zeros(0), None, 0.0), ways.at_nics(demand)
     for part in ways.parts:
         size = demand[part.source, part.target] / ways.slices
         load = _load(part.hops, part.share, size, part.links) / nic_Bps

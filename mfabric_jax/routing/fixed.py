@@ -347,10 +347,15 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
     return first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
 
 
-def leaving(gpus_per_server: int, groups: int, ranks: int, slices: int) -> tuple[np.ndarray, np.ndarray]:
+def leaving(
+    gpus_per_server: int, groups: int, ranks: int, slices: int, moved: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """GPUs [F] of the flows between servers of all groups; `moved`: a GPU that is on a server of its own."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server
+    if moved is not None:
+        away |= (src != dst) & ((src == moved) | (dst == moved))
     return src[away], dst[away]
 
 

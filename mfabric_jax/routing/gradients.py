@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mfabric_jax.routing.graph_ways import NEARLY
-
+NEARLY = 1e-9  # of loads
 MostAtOnce = Callable[[np.ndarray, np.ndarray, float], float]
 
 

@@ -21,10 +21,11 @@ from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.flows.host.star import flow_ends, latest_ends
 from mfabric_jax.flows.host_times import finish_times_now, last_ends_now
 from mfabric_jax.platforms import cores
+from mfabric_jax.routing.fixed import away_from_server, by_rail
+from mfabric_jax.routing.gradients import NEARLY
 from mfabric_jax.routing.shortest import Routes
 
 EQUAL = 1e-12  # relative difference that counts as rounding
-NEARLY = 1e-9  # of loads
 BITS = 2.0**40  # of shares that are compared
 
 
@@ -67,6 +68,7 @@ class GraphWays(eqx.Module):
     """The parts of all-to-alls of `groups`. Each flow carries 1 / `slices` of the bytes between its two ranks.
 
     - `of`, `column` [E]: the end of a group `of` is the last of these columns; columns are the groups of all parts.
+    - `per_rail`: ranks of a server, whose bytes for a rank elsewhere leave by the NIC of equal rank; 0: by their own.
     """
 
     parts: tuple[Part, ...]
@@ -74,12 +76,19 @@ class GraphWays(eqx.Module):
     column: Any
     slices: int = eqx.field(static=True)
     groups: int = eqx.field(static=True)
+    per_rail: int = eqx.field(static=True, default=0)
+
+    def at_nics(self, demand: Float[Array, "... R R"]) -> Float[Array, "... R R"]:
+        """The bytes between ranks as bytes between their NICs."""
+        if not self.per_rail:
+            return demand
+        return by_rail(away_from_server(demand, self.per_rail), self.per_rail)
 
     def time(self, fabric: Any, demand: Float[Array, "R R"]) -> Float[Array, ""]:
         """Exact fluid completion time of one all-to-all between ranks [s]; the mean over groups."""
         if not self.parts:
             return jnp.zeros((), demand.dtype)
-        ends = []
+        demand, ends = self.at_nics(demand), []
         for part in self.parts:
             size = demand[part.source, part.target] / self.slices
             capacity = jnp.full(part.links, 1.0, size.dtype) * jnp.asarray(fabric.nic_Bps, size.dtype)
@@ -93,7 +102,7 @@ class GraphWays(eqx.Module):
         """`time` of many all-to-alls, by compiled loops of the host in float64."""
         if not self.parts:
             return np.zeros(len(demand))
-        nic_Bps = float(fabric.nic_Bps)
+        nic_Bps, demand = float(fabric.nic_Bps), self.at_nics(demand)
         ends = [
             _side_by_side(lambda size, part=part: _ends(part, nic_Bps, size), demand[:, part.source, part.target])
             for part in self.parts
@@ -136,7 +145,12 @@ class _Hops(NamedTuple):
 
 
 def ways_of(
-    ends: tuple[np.ndarray, np.ndarray], routes: Routes, capacity: np.ndarray, slices: int, ranks: int
+    ends: tuple[np.ndarray, np.ndarray],
+    routes: Routes,
+    capacity: np.ndarray,
+    slices: int,
+    ranks: int,
+    per_rail: int = 0,
 ) -> GraphWays:
     """Ways of flows between GPUs `ends`, [F] each, on links of `capacity` [L] NICs: those of the group whose links have
     most to carry in an even all-to-all, and of all groups that share links with it, directly or through others."""
@@ -168,7 +182,7 @@ def ways_of(
     nothing = [np.zeros(0, np.int64)]
     groups_of, column = (np.concatenate(nothing + some) for some in (of, columns))
     every = tuple(dataclasses.replace(one, many=counts[at]) for at, one in enumerate(parts))
-    return GraphWays(every, groups_of, column, slices, max(1, len(held)))
+    return GraphWays(every, groups_of, column, slices, max(1, len(held)), per_rail)
 
 
 def _hops_of(routes: Routes, capacity: np.ndarray) -> _Hops:

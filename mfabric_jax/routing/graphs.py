@@ -1,25 +1,29 @@
-"""Bytes of a job on the graph of a file: all-to-alls of its groups, rings of gradients, sends between stages.
+"""Bytes of a job on links that its groups share: all-to-alls, rings of gradients, sends between stages.
 
-Ranks are on the graph's GPUs in order: stage by stage, expert-parallel group by group. All groups of a stage run the
-same all-to-all at once. A time is that of the slowest groups: those that share links with the link which has most to
-carry in an even all-to-all of any stage; the mean over these groups.
+The links are those of a graph, or of a switch tree whose edge switches hold several servers. Ranks are on GPUs in
+order: stage by stage, expert-parallel group by group. All groups of a stage run the same all-to-all at once. A time is
+that of the slowest groups: those that share links with the link which has most to carry in an even all-to-all of any
+stage; the mean over these groups.
 """
 
 import dataclasses
 import functools
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric import Network
+from mfabric_jax.fabric import Cluster, Network
+from mfabric_jax.fabric.electrical import Damage, Electrical
 from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.fabric.own_graph import OwnGraph, kinds_of, own_graph
+from mfabric_jax.routing.cluster import links_of, nic_routes
 from mfabric_jax.routing.fixed import leaving
-from mfabric_jax.routing.gradients import gradient_nics
-from mfabric_jax.routing.graph_ways import NEARLY, GraphWays, ways_of
-from mfabric_jax.routing.shortest import shortest_loads, shortest_routes
+from mfabric_jax.routing.gradients import NEARLY, gradient_nics
+from mfabric_jax.routing.graph_ways import GraphWays, ways_of
+from mfabric_jax.routing.shortest import Routes, shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
 
@@ -28,13 +32,90 @@ PAIRS_AT_ONCE = 1 << 22  # of GPUs that reduce gradients
 _ONE = threading.Lock()  # scenarios are solved side by side, over the same routes
 
 
-def ways_on_graph(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphWays:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Links:
+    """Links that the groups of a stage share, and the paths of flows between GPUs.
+
+    - `network`: its capacities in NICs; `ports`: NICs of a GPU; `moved`: a GPU that works on a spare server.
+    - `routes(src, dst)`: of flows between GPUs [F]; `load(src, dst, amount)`: what every link carries [L].
+    """
+
+    network: Network
+    ports: float
+    routes: Callable[[np.ndarray, np.ndarray], Routes]
+    load: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    moved: int | None = None
+
+    def over(self, load: np.ndarray) -> float:
+        """The most that a link carries over its bandwidth."""
+        used = load > 0
+        return float((load[used] / self.network.capacity[used]).max(initial=0))
+
+
+@functools.singledispatch
+def shared_links(group, paths: str, seed: int = 0) -> Links:
+    """The links of a graph, or of a tree whose edge switches hold several servers."""
+    raise TypeError(f"group must be GraphLinks or Electrical, got {type(group).__name__}.")
+
+
+@shared_links.register
+def _(group: GraphLinks, paths: str, seed: int = 0) -> Links:
+    return _of_graph(own_graph(group.of), paths, seed)
+
+
+@shared_links.register
+def _(group: Electrical, paths: str, seed: int = 0) -> Links:
+    assert group.leaves is not None
+    return _of_tree(group.leaves, group.damage)
+
+
+@functools.lru_cache(maxsize=8)
+def _of_graph(graph: OwnGraph, paths: str, seed: int) -> Links:
+    if paths == SIZED:
+        raise Misfit(f"network.paths must be spray, ecmp or weighted on a graph, got {paths}.")
+    network = dataclasses.replace(graph.network, capacity=graph.network.capacity / graph.nic_Bps)
+    how: dict[str, Any] = {"routing": paths, "seed": seed, "relay": graph.relays.forward}
+
+    def routes(src: np.ndarray, dst: np.ndarray) -> Routes:
+        return shortest_routes(network, graph.nodes[src], graph.nodes[dst], **how)
+
+    def load(src: np.ndarray, dst: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        return shortest_loads(network, graph.nodes[src], graph.nodes[dst], amount, **how)
+
+    return Links(network, _ports(graph, network), routes, load)
+
+
+@functools.lru_cache(maxsize=8)
+def _of_tree(cluster: Cluster, damage: Damage) -> Links:
+    place = np.arange(cluster.gpus)
+    if damage.moved is not None:
+        place[damage.moved] = cluster.gpus
+        tree = dataclasses.replace(cluster.nic_tree, hosts=cluster.nic_tree.hosts + cluster.nics)
+        cluster = dataclasses.replace(cluster, servers=cluster.servers + 1, tree=tree)
+    network = links_of(cluster)
+    capacity = network.capacity / cluster.nic_Bps * damage.part
+    for link, part in damage.links:
+        capacity[link] *= part
+    network = dataclasses.replace(network, capacity=capacity)
+
+    def routes(src: np.ndarray, dst: np.ndarray) -> Routes:
+        return nic_routes(cluster, place[src], place[dst], damage.heirs)
+
+    def load(src: np.ndarray, dst: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        hops, share = routes(src, dst)
+        there = hops >= 0
+        return np.bincount(hops[there], (share * amount[:, None])[there], minlength=len(network.tail))
+
+    return Links(network, cluster.nics / cluster.gpus_per_server, routes, load, damage.moved)
+
+
+def ways_on_links(group: GraphLinks | Electrical, job: Workload, paths: str, seed: int = 0) -> GraphWays:
     """Links and shares of every flow between GPUs of different servers, for the slowest groups of the slowest stage.
 
-    `paths`: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
+    `paths`, of a graph: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
     """
     with _ONE:
-        return _ways(own_graph(group.of), _Shape.of(job), paths, seed)
+        return _ways(shared_links(group, paths, seed), _Shape.of(job), group.pxn)
 
 
 class _Shape(NamedTuple):
@@ -52,36 +133,42 @@ class _Shape(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _ways(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> GraphWays:
-    src, dst = leaving(shape.server, shape.stage // (shape.ranks * shape.slices), shape.ranks, shape.slices)
-    first = _slowest_stage(graph, src, dst, shape, paths, seed)
-    network, ends = _in_nics(graph), (graph.nodes[first + src], graph.nodes[first + dst])
-    routes = binding(
-        network, shortest_routes(network, *ends, routing=_known(paths), seed=seed, relay=graph.relays.forward)
-    )
-    return ways_of((src, dst), routes, network.capacity, shape.slices, shape.ranks)
+def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
+    groups = shape.stage // (shape.ranks * shape.slices)
+    moved = None if links.moved is None else links.moved % shape.stage
+    src, dst = leaving(shape.server, groups, shape.ranks, shape.slices, moved)
+    pxn = pxn and moved is None  # else flows of that GPU are not those of its server
+    if pxn:  # from the NIC of the destination's rank
+        own_rail = src % shape.server == dst % shape.server
+        src, dst = src[own_rail], dst[own_rail]
+    first = _slowest_stage(links, src, dst, shape)
+    routes = binding(links.network, links.routes(first + src, first + dst))
+    per_rail = shape.server // shape.slices if pxn else 0
+    return ways_of((src, dst), routes, links.network.capacity, shape.slices, shape.ranks, per_rail)
 
 
-def _slowest_stage(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, shape: _Shape, paths: str, seed: int) -> int:
+def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape) -> int:
     """First GPU of the stage whose busiest link carries most in an even all-to-all, the first of equals."""
     if not len(src):
         return 0
+    if links.moved is not None:
+        return links.moved // shape.stage * shape.stage
     starts, even = range(0, shape.gpus, shape.stage), np.ones(len(src))
-    busiest = [_busiest(graph, first + src, first + dst, even, paths, seed) for first in starts]
+    busiest = [links.over(links.load(first + src, first + dst, even)) for first in starts]
     return starts[int(np.argmax(np.array(busiest) >= max(busiest) * (1 - NEARLY)))]
 
 
-def rated(group: GraphLinks, job: Workload, paths: str, seed: int = 0) -> GraphLinks:
+def rated(group: Any, job: Workload, paths: str, seed: int = 0) -> Any:
     """The group with what its servers can send of gradients (`gradient_nics`), and to the next stage, all at once: GPUs
     to those of equal rank in the other server."""
     with _ONE:
-        rates = _rates(own_graph(group.of), _Shape.of(job), paths, seed)
+        rates = _rates(shared_links(group, paths, seed), _Shape.of(job))
     every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
     return dataclasses.replace(group, **every)
 
 
 @functools.lru_cache(maxsize=8)
-def _rates(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> dict[str, float | None]:
+def _rates(links: Links, shape: _Shape) -> dict[str, float | None]:
     stage, servers = shape.stage // shape.server, shape.gpus // shape.server
 
     def most(src: np.ndarray, dst: np.ndarray, part: float) -> float:
@@ -89,12 +176,12 @@ def _rates(graph: OwnGraph, shape: _Shape, paths: str, seed: int) -> dict[str, f
         step = max(1, PAIRS_AT_ONCE // shape.server)
         parts = [slice(first, first + step) for first in range(0, len(src), step)]
         ends = ([_gpus_of(shape.server, server[some]) for server in (src, dst)] for some in parts)
-        load = sum(_load(graph, src, dst, np.full(len(src), part), paths, seed) for src, dst in ends)
-        return 1 / _over(graph, np.asarray(load))
+        load = sum(links.load(src, dst, np.full(len(src), part)) for src, dst in ends)
+        return 1 / links.over(np.asarray(load))
 
     onward = np.arange(servers - stage)
     return {
-        "ring_nics": None if stage < 2 else gradient_nics(most, _ports(graph), servers, stage),
+        "ring_nics": None if stage < 2 else gradient_nics(most, links.ports, servers, stage),
         "stage_nics": most(onward, onward + stage, 1.0) if len(onward) else None,
     }
 
@@ -103,9 +190,8 @@ def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
     return np.add.outer(server * per_server, np.arange(per_server)).ravel()
 
 
-def _ports(graph: OwnGraph) -> float:
+def _ports(graph: OwnGraph, network: Network) -> float:
     """NICs of a GPU: links that leave the server which has fewest, over its GPUs."""
-    network = _in_nics(graph)
     server = np.full(network.size, -1)
     server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server
     up = np.isin(network.tail, graph.nodes) & (kinds_of(network)[network.head] == "nvswitch")
@@ -113,30 +199,3 @@ def _ports(graph: OwnGraph) -> float:
     tail, head = server[network.tail], server[network.head]
     out = (tail >= 0) & (tail != head)
     return float(np.bincount(tail[out], network.capacity[out]).min()) / graph.per_server
-
-
-def _busiest(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, amount: np.ndarray, paths: str, seed: int) -> float:
-    """The most that a link carries over its bandwidth in NICs."""
-    return _over(graph, _load(graph, src, dst, amount, paths, seed))
-
-
-def _over(graph: OwnGraph, load: np.ndarray) -> float:
-    used = load > 0
-    return float((load[used] / _in_nics(graph).capacity[used]).max())
-
-
-def _load(graph: OwnGraph, src: np.ndarray, dst: np.ndarray, amount: np.ndarray, paths: str, seed: int) -> np.ndarray:
-    """What every link carries [L]."""
-    ends = graph.nodes[src], graph.nodes[dst]
-    network, relay = _in_nics(graph), graph.relays.forward
-    return shortest_loads(network, *ends, amount, routing=_known(paths), seed=seed, relay=relay)
-
-
-def _known(paths: str) -> str:
-    if paths == SIZED:
-        raise Misfit(f"network.paths must be spray, ecmp or weighted on a graph, got {paths}.")
-    return paths
-
-
-def _in_nics(graph: OwnGraph) -> Network:
-    return dataclasses.replace(graph.network, capacity=graph.network.capacity / graph.nic_Bps)

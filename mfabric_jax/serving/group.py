@@ -20,7 +20,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
-from mfabric_jax.routing.graphs import ways_on_graph
+from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.serving.families import Family
 from mfabric_jax.serving.loads import Copies, Load, copies_of
 from mfabric_jax.simulation.on_host import choice_by_name, once_each_row, solver_now
@@ -159,8 +159,8 @@ def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
     per_server = group.shape.gpus_per_server
     if links.reconfigures:
         return _on_circuits(links, case, server_bytes(copies.between, per_server))
-    if group.on.over_graph:
-        ways = ways_on_graph(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
+    if links.shares_links:
+        ways = ways_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
         unit = at_unit_bandwidth(links, np.dtype(float))
         return once_each_row(lambda each: ways.times_now(unit, each), copies.between)
     if not links.joined:

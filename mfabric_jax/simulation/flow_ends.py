@@ -13,6 +13,7 @@ import numpy as np
 
 from mfabric_jax.array_module import Array
 from mfabric_jax.fabric.own_graph import own_graph
+from mfabric_jax.routing.cluster import links_of
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
 from mfabric_jax.routing.graph_ways import GraphWays
@@ -95,6 +96,8 @@ def ends_of(one: Scenario, solved: Exchanges, carry: Any) -> list[Ends | None]:
 def _name_of_links(one: Scenario) -> Callable[[int], str]:
     if one.fabric.over_graph:
         return own_graph(one.group.of).network.link_name
+    if one.group.shares_links:
+        return links_of(one.group.leaves).link_name
     if one.group.forwards:
         return one.group.mesh.network.link_name
     return "link {} of drawn paths".format

@@ -315,7 +315,7 @@ def linked(one: Scenario, group: Any) -> Any:
     """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group
-    if one.fabric.over_graph:
+    if group.shares_links:
         return rated(group, one.workload, one.settings.case.network.paths.name, one.settings.case.run.seed)
     if group.mesh is not None:
         return wired(group)

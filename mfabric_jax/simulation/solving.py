@@ -30,7 +30,7 @@ from mfabric_jax.policies import check_legal, is_own, takes_many
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.routing.ends import Ends
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
-from mfabric_jax.routing.graphs import ways_on_graph
+from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.simulation.batch import drop_programs_if_crowded
 from mfabric_jax.simulation.flow_ends import ends_of
 from mfabric_jax.simulation.on_host import (
@@ -130,7 +130,7 @@ class Program(eqx.Module):
             moe = places(self.workload).layer >= 0
             always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
             solved = solved._replace(switch=solved.switch | always)
-        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing)
+        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing, self.carry)
         sent = sent_early(self.workload, group, given.tokens, self.tile) if self.early else None
         return solved._replace(busy=busy, early=sent, moved=moved)
 
@@ -364,8 +364,8 @@ def carried(one: Scenario) -> Any:
     """`carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
     settings, group, job = one.settings, one.group, one.workload
     paths: Any = settings.case.network.paths
-    if one.fabric.over_graph:
-        return ways_on_graph(group, job, paths.name, settings.case.run.seed)
+    if group.shares_links:
+        return ways_on_links(group, job, paths.name, settings.case.run.seed)
     if paths.name == "spray" or not one.fabric.single_paths(settings):
         return None
     if group.reconfigures:

@@ -235,11 +235,15 @@ def at_unit_bandwidth(group: Any, dtype) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------- experts that move
-def moving(workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], routing: str) -> Float[Array, "P 2"]:
+def moving(
+    workload: Workload, group: EpGroup, moves: Float[Array, "P R R"], routing: str, carry: Any = None
+) -> Float[Array, "P 2"]:
     """`Exchanges.moved` for `moves` [P R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
 
     def between(demand):
+        if unit.shares_links:
+            return carry.time(unit, demand)
         if not unit.reconfigures:
             return fixed_time(unit, demand, per_server)
         servers = summed_by_server(demand, per_server)

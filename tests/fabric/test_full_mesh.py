@@ -1,15 +1,17 @@
 """Full meshes by hand: loads of links under all ways, lanes, prices, broken links, UB-Mesh's availability."""
 
 import itertools
+import math
 from collections import defaultdict
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from mfabric_jax import Case
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
-from mfabric_jax.fabric.full_mesh import full_mesh
+from mfabric_jax.fabric.full_mesh import FULL_MESH, full_mesh
 from mfabric_jax.fabric.grids import near_equal
 from mfabric_jax.failures.failure_rows import availability
 from mfabric_jax.routing import cluster_routes, links_of
@@ -176,7 +178,7 @@ def test_what_does_not_fit():
 @pytest.mark.usefixtures("as_users_have_it")
 def test_an_iteration_by_hand():
     # 16 servers in 4 x 4, 8 NICs over 6 peers. Groups of 2 servers in a line: the pair's link alone is used.
-    asked = small(JOB | {"network.fabric": "full-mesh"})
+    asked = small(JOB | {"network.fabric": "full-mesh", "network.full-mesh.ways": "shortest"})
     found = row(asked)
     assert (found["nic_use"], found["routing"]) == ("pooled", "shortest")
     single = row(small(JOB | {"network.fabric": "full-mesh", "network.full-mesh.ways": "detour"}))
@@ -197,3 +199,28 @@ def test_a_mesh_of_fractions_is_a_mesh():
     one = Mesh(np.array([0, 1]), np.array([1, 0]), np.array([0.5, 0.5]), (("server", 2),), (("link", 2),))
     group = wired(DirectLinks(2, to_gbps(1.0), 1, None, None, one, stage=2))
     assert float(fixed_time(group, np.array([[0.0, 3.0], [0.0, 0.0]]), 1)) == pytest.approx(6)
+
+
+@pytest.mark.parametrize(
+    ("group", "shape", "ways"),
+    [
+        (8, "16x8", "detour"),
+        (16, "16x8", "shortest"),
+        (4, "8x4", "detour"),
+        (8, "4x2", "shortest"),
+        (1, "4x4", "shortest"),
+    ],
+)
+def test_groups_that_fill_a_part_of_a_line_take_its_idle_servers(group, shape, ways):
+    own = Case().network.full_mesh
+    assert FULL_MESH.fills(math.prod(map(int, shape.split("x"))), group, own) == {"shape": shape, "ways": ways}
+
+
+def test_the_usual_ways_of_an_iteration_are_the_faster():
+    """Groups of two servers on lines of four."""
+    asked = JOB | {"network.fabric": "full-mesh"}
+    usual, detour, shortest = (
+        row(small(asked | ways))["iteration_s"]
+        for ways in ({}, {"network.full-mesh.ways": "detour"}, {"network.full-mesh.ways": "shortest"})
+    )
+    assert usual == detour < shortest

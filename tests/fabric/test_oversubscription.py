@@ -9,9 +9,8 @@ from mfabric_jax.fabric import get
 from mfabric_jax.fabric.cost import tree_attachment
 from mfabric_jax.fabric.registry import server_parts
 from mfabric_jax.routing.fixed import fixed_time
-from tests.small import row, small
-
-TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "mfabric")
+from mfabric_jax.routing.graphs import rated, ways_on_links
+from tests.small import JOB, row, small
 
 
 def group(name, ratio, **changes):
@@ -20,8 +19,9 @@ def group(name, ratio, **changes):
     return one, asked
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_a_server_sends_so_many_times_less_beyond_its_switch(name):
+@pytest.mark.parametrize("name", ["fat-tree", "oversub-fat-tree", "mfabric"])
+def test_a_server_sends_so_many_times_less_beyond_a_switch_of_its_own(name):
+    """`small` has the text of arXiv 2501.03905, with one server below an edge switch."""
     free, _ = group(name, 1.0)
     for ratio in (2.0, 3.0, 7.0):
         assert group(name, ratio)[0].eps_Bps == pytest.approx(free.eps_Bps / ratio)
@@ -58,12 +58,54 @@ def test_one_number_for_two_names():
     assert tree["iteration_s"] == named["iteration_s"] > row(small({"network.fabric": "fat-tree"}))["iteration_s"]
 
 
+SHARED = JOB | {"network.leaf_servers": "most"}
+
+
+def on_leaves(name, ratio, **changes):
+    """A group with what its servers send at once, on 16 servers of 8 NICs in 8 groups of 2."""
+    one, asked = group(name, ratio, **SHARED | changes)
+    return rated(one, asked.job, "spray") if one.shares_links else one, asked
+
+
+def test_servers_below_one_switch_share_no_uplink():
+    """Leaves of 48 NICs down and 16 up hold six servers: three groups of two, whose all-to-alls stay below them. Of the
+    ring of a stage one server in six sends to another leaf, its eight NICs over sixteen links."""
+    one, asked = on_leaves("oversub-fat-tree", None)
+    even = np.ones((1, asked.job.ep, asked.job.ep))
+    free, _ = group("fat-tree", 1.0, **JOB)
+    ways = ways_on_links(one, asked.job, "spray")
+    assert ways.times_now(one, even)[0] == pytest.approx(float(fixed_time(free, jnp.asarray(even[0]), 2)))
+    assert one.eps_Bps == pytest.approx(free.eps_Bps)
+
+
+def test_groups_that_cross_leaves_wait_for_the_uplinks():
+    """Radix 8 at 3:1 has leaves of 6 NICs with 2 up. In every group one leaf holds NICs of one server alone, all of
+    whose bytes go up."""
+    one, asked = on_leaves("oversub-fat-tree", None, **{"network.radix": 8, "network.tiers": 3})
+    even = np.ones((1, asked.job.ep, asked.job.ep))
+    free, _ = group("fat-tree", 1.0, **JOB)
+    ratio = ways_on_links(one, asked.job, "spray").times_now(one, even)[0] / float(
+        fixed_time(free, jnp.asarray(even[0]), asked.job.ranks_per_server)
+    )
+    assert ratio == pytest.approx(3.0)  # six NICs of one server over two links
+
+
+@pytest.mark.parametrize("name", ["rail-optimized", "rail-only"])
+def test_a_rail_holds_as_many_servers_as_its_switch_has_ports_down(name):
+    """A switch has ports for all 16 servers of a rail, whose bytes no uplink carries."""
+    one, _ = on_leaves(name, 3.0, **{"network.rail-optimized.pxn": True})
+    free, _ = group(name, 1.0, **JOB)
+    assert one.eps_Bps == pytest.approx(free.eps_Bps)
+    alone, _ = on_leaves(name, 3.0, **{"network.rail-optimized.pxn": True, "network.radix": 16, "network.tiers": 2})
+    assert alone.shares_links  # 12 servers a switch
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         (
             {"network.fabric": "rail-only", "network.radix": 4, "network.oversubscription": 3.0},
-            "below one switch of a rail",
+            "has room for 12 hosts",
         ),
         ({"network.fabric": "fat-tree", "network.oversubscription": 3.0, "network.paths": "ecmp"}, "single paths"),
     ],

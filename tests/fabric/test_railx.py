@@ -115,3 +115,10 @@ def test_an_iteration():
     found, torus = (row(small(JOB | {"network.fabric": name})) for name in ("railx", "torus"))
     assert (found["nic_use"], found["routing"]) == ("pooled", "shortest paths")
     assert found["ep_comm_s"] == pytest.approx(torus["ep_comm_s"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("servers", "group", "side"), [(128, 8, 4), (32, 4, 2), (8, 4, 2), (8, 1, 2), (8, 8, 2), (81, 8, 3), (7, 1, 1)]
+)
+def test_a_node_holds_a_group_where_nodes_can(servers, group, side):
+    assert side_of(servers, None, group) == side

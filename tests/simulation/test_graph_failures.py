@@ -15,7 +15,7 @@ from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.own_graph import GraphFile, own_graph
 from mfabric_jax.failures import failures
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.routing.graphs import rated, ways_on_graph
+from mfabric_jax.routing.graphs import rated, ways_on_links
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "network.fabric": "graph"}
@@ -64,7 +64,7 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
     left = degraded(group, "plane-link", server=1, gpu=4).group
     assert len(left.of.failed) == 2
-    after = ways_on_graph(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
+    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
         left, np.ones((1, 16, 16))
     )
     assert after[0] == pytest.approx(12 / 3 * 4 / group.nic_Bps, rel=1e-9)  # three links of a quarter NIC each
@@ -77,9 +77,9 @@ def test_what_is_left_carries_all(drawn, kind, load):
     resolved = resolve(case)
     (group,) = resolved.fabric.groups(resolved.settings, resolved.job, 400.0, ("own",))
     even = np.ones((1, 16, 16))
-    assert ways_on_graph(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
+    assert ways_on_links(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
     left = degraded(group, kind, server=1, gpu=4).group
-    after = ways_on_graph(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
+    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
     assert after[0] == pytest.approx(load / group.nic_Bps, rel=1e-9)
 
 

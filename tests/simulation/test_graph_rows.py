@@ -50,6 +50,23 @@ def rows(tmp_path):
             {"fabric": "oversub-fat-tree", "tiers": 2, "radix": 12, "oversubscription": 2},
             {"radix": 12, "oversubscription": 2},
         ),
+        # all servers below one leaf and a part of another, servers across leaves, three tiers, split planes
+        ("leaf-spine", {"fabric": "oversub-fat-tree"}, {"oversubscription": 3}),
+        (
+            "leaf-spine",
+            {"fabric": "fat-tree", "radix": 16, "oversubscription": 3},
+            {"radix": 16, "oversubscription": 3},
+        ),
+        (
+            "fat-tree",
+            {"fabric": "oversub-fat-tree", "radix": 16, "tiers": 3},
+            {"radix": 16, "oversubscription": 3, "gpus": 192},
+        ),
+        (
+            "planes",
+            {"fabric": "multi-plane", "radix": 8, "multi-plane.planes": 4, "oversubscription": 3},
+            {"planes": 4, "split": True, "radix": 8, "oversubscription": 3},
+        ),
         ("fat-tree", {"fabric": "fat-tree", "tiers": 3, "radix": 8}, {"radix": 8}),
         (
             "planes",
@@ -59,11 +76,12 @@ def rows(tmp_path):
     ],
 )
 def test_trees_and_planes_are_those_of_the_fabric(rows, kind, named, numbers):
-    one, other = rows(kind, {f"network.{name}": value for name, value in named.items()}, gpus=64, **numbers)
+    named = {f"network.{name}": value for name, value in named.items()}
+    one, other = rows(kind, named, **{"gpus": 64} | numbers)
     for column in TIMES:
         assert one[column] == pytest.approx(other[column], rel=1e-9), column
     for column in COSTS:
-        assert one[column] == pytest.approx(other[column], rel=0.01), column
+        assert one[column] == pytest.approx(other[column], rel=1e-9), column
     assert "gpu" in one["busiest_link"] or "edge" in one["busiest_link"]
 
 
@@ -94,6 +112,14 @@ def test_meshes_of_gpus_are_those_of_the_fabric(rows, kind, shape, stages, named
         assert one[column] == pytest.approx(other[column], rel=1e-9), column
     if kind == "full-mesh":
         assert one["network_cost_usd"] == pytest.approx(other["network_cost_usd"], rel=0.01)
+
+
+def test_a_torus_of_all_shortest_paths_is_the_graph(rows):
+    settings = ALONE | {"job.parallel.pp": 1, "network.torus.ways": "shortest"}
+    named = {"network.fabric": "torus"}
+    one, other = rows("torus", named, settings, gpus=64, shape=(4, 4, 4))
+    for column in PARTS:
+        assert one[column] == pytest.approx(other[column], rel=1e-9), column
 
 
 def test_a_torus_differs_by_its_paths(rows):

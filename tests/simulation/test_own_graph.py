@@ -12,7 +12,7 @@ from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.own_graph import own_graph, said_of_graph
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.routing.graphs import rated, ways_on_graph
+from mfabric_jax.routing.graphs import rated, ways_on_links
 from mfabric_jax.simulation import simulate
 from tests.command_line import mistake
 from tests.mistakes import refused
@@ -53,9 +53,9 @@ def test_full_mesh_takes_n_over_size_units(on_graph):
     # 16 ranks in a 4x4 mesh, one byte a pair: every link carries 16 / 4 bytes.
     group, job = group_of(on_graph("full-mesh", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4)))
     assert (group.nics, own_graph(group.of).longest) == (6, 2)
-    (seconds,) = ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
+    (seconds,) = ways_on_links(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
     assert seconds == pytest.approx(4 / group.nic_Bps)
-    drawn = ways_on_graph(group, job, "ecmp", seed=1)
+    drawn = ways_on_links(group, job, "ecmp", seed=1)
     assert {share for part in drawn.parts for share in part.share.ravel()} == {1.0}
 
 
@@ -97,7 +97,7 @@ def test_files_of_graphs_stand_among_fabrics(on_graph, capsys, monkeypatch, tmp_
 
 def test_groups_in_one_server_send_nothing_over_the_graph(on_graph):
     group, job = group_of(on_graph("leaf-spine", {"job.parallel.ep": 8}, gpus=16))
-    assert ways_on_graph(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
+    assert ways_on_links(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
 
 
 def test_every_command_asks_whether_gpus_forward(on_graph):
@@ -138,7 +138,7 @@ def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
     placed = case.with_({"network.on-graph.ranks": str(file)})
     for one, times in ((case, 1), (placed, 3)):
         group, job = group_of(one)
-        assert ways_on_graph(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
+        assert ways_on_links(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
             pytest.approx(times)
         )
     solved = solve_cluster(placed)
