@@ -220,11 +220,11 @@ def between_servers(region: Region | DirectLinks, demand, field: str = "demand")
     return _without_own(field, demand)
 
 
-def demands_between_servers(region: Region, demands, field: str = "demands") -> Float[Array, "K S S"]:
+def demands_between_servers(region: Region, demands, field: str, axis: str = "K") -> Float[Array, "K S S"]:
     """`between_servers` of each of several demands, at least one."""
     demands, servers = floats(field, demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
-        wanted = f"[K S S] with S = {servers} servers and at least one demand"
+        wanted = f"[{axis} S S] with S = {servers} servers and at least one demand"
         raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
     return _without_own(field, demands)
 

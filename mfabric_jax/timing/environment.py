@@ -423,7 +423,7 @@ def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
 
 def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
     """Demands [T S S] as floats, with a zero diagonal."""
-    return demands_between_servers(of_type("region", region, Region), demands, field)
+    return demands_between_servers(of_type("region", region, Region), demands, field, "T")
 
 
 def best_trajectory(

@@ -35,7 +35,7 @@ REFUSED = [
     (problem([1.0], [[0.0]]), "hops must be integers"),
     (problem([1.0], [[0]], 0.0), "share must be above 0, got 0"),
     (times(np.ones(2)), "size must be a number or have the shape [4], got [2]."),
-    (times(-np.ones(4)), "size must not be negative, got -1.0."),
+    (times(-np.ones(4)), "size must not be negative, got -1.0 at [0]."),
     (times(after=np.array([[0, 1], [1, 2], [2, 3], [3, 1]])), "after must have no cycle, but 3 wait for each"),
     (times(after=np.array([[2, 2]])), "one waits for itself: 2 -> 2"),
     (times(after=np.array([[0, 4]])), "after must name flows 0..3, got 0..4."),
