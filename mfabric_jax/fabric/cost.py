@@ -253,13 +253,18 @@ def one_number(field: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Attachment:
-    """Parts behind one NIC, besides the NIC itself."""
+    """Parts behind one NIC, besides the NIC itself.
+
+    - `links`: the links that these parts form, by the kind of failure that they have (`fabric.failures`): a link has a
+      transceiver at either end, or one where it ends on an optical switch or a patch panel.
+    """
 
     switch_ports: float = 0
     transceivers: float = 1
     fibres: float = 1
     ocs_ports: float = 0
     panel_ports: float = 0
+    links: tuple[tuple[str, float], ...] = ()
 
     @property
     def counts(self) -> dict[str, float]:
@@ -284,12 +289,17 @@ def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "ed
         raise InputError(f"a tree of 2 tiers can only be oversubscribed at the edge, got at {at!r}.")
     below = 1 if at == "edge" else 2
     links = below + (tiers - below) / oversubscription
-    return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)
+    every = [1.0 if tier < below else 1 / oversubscription for tier in range(tiers)]  # links of a NIC, tier by tier
+    by_kind = tuple(zip(("nic-link", "link", "spine-link"), every, strict=False))
+    return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links, links=by_kind)
 
 
-REGIONAL_OCS = Attachment(ocs_ports=1)
-PATCH_PANEL = Attachment(panel_ports=1)
-DIRECT_LINK = Attachment(fibres=0.5)  # two NICs share a fibre
+REGIONAL_OCS = Attachment(ocs_ports=1, links=(("optical-link", 1),))
+PATCH_PANEL = Attachment(panel_ports=1, links=(("optical-link", 1),))
+# Links that join two servers for good; of two NICs each.
+DIRECT_LINK = Attachment(fibres=0.5, links=(("link", 0.5),))  # they share a fibre
+THROUGH_OCS = Attachment(ocs_ports=1, links=(("link", 0.5),))
+THROUGH_PANEL = Attachment(panel_ports=1, links=(("link", 0.5),))
 
 
 class PartGroup(NamedTuple):

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
-from mfabric_jax.fabric.failures import NO_OPTICS, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 
 
@@ -76,7 +76,7 @@ class Electrical(eqx.Module):
         """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         found |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
-        return found | {"electrical-nics": "its servers have no other network that could relay"}
+        return found | {"electrical-nics": ONE_NETWORK}
 
     def broken(self, hit: Hit) -> Degraded:
         """The group after a failure; spares replace a failed server (or, on a tree, a switch with its servers)."""
@@ -90,26 +90,34 @@ class Electrical(eqx.Module):
         rest: dict[str, Any] = {}
         lost = hit.server * per_server
         part = 1 - 1 / self.planes
+        if kind == "spine-link":
+            return Degraded(kind, self, hit.server)
+        if kind in ("link", "spine"):
+            up = hit.links_left(over, self.planes)
+            if not up and kind == "spine":
+                return Degraded(kind, self, hit.server, waits=ONE_SPINE)
+            kind = kind if up else "switch"  # the only link up: what is below is cut off
+            edge, rest = edge * (up or 1.0), {"eps_left": up or 1.0, "everywhere": kind == "spine"}
+        alone = (per_server if own else nics) < 2
+        if kind == "server" or (kind == "electrical-nic" and alone):
+            rest = {"spare": True}
+        elif kind == "switch" and self.planes == 1 and (alone or not hit.rails):
+            rest = {"waits": CUT_OFF}
         if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
             port, edge, rest = port * part, edge * part, {"eps_left": part}
         elif kind == "plane-link":
             port[lost if own else hit.server] -= 1 / self.planes
             rest = {"eps_left": 1 - 1 / (self.planes * nics)}
-        elif kind == "electrical-nic" or (kind == "switch" and hit.rails):
-            if (per_server if own else nics) < 2:
-                raise InputError(f"failure {kind!r} needs another NIC of the server; it has {nics}.")
+        elif (kind == "electrical-nic" or (kind == "switch" and hit.rails)) and not alone:
             for server in range(hit.servers) if kind == "switch" else (hit.server,):
                 _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
             rest = {"eps_left": (nics - 1) / nics}
-        elif kind == "link":
-            rest = {"eps_left": hit.links_left(over, self.planes)}
-            edge *= rest["eps_left"]
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1
             part = min(1.0, over / nics) if own else 1.0
-            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
+            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank, "spare": True}
         star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
-        return Degraded(kind, star, hit.server, **rest)
+        return Degraded(hit.kind, star, hit.server, **rest)
 
 
 class Star(eqx.Module):
