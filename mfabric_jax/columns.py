@@ -81,6 +81,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("model", "fabric", "network.graph", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use"),
         *("stage", "server", "at", "iterations", "healthy_s", "failed_s", "slow_down", "run_slow_down", "faster_by"),
         *("spare_network_usd", "spare_usd", "spare_part_usd", "devices"),
+        *("usd_per_million_tokens", "lost_usd_per_month", "spare_usd_per_month", "spare_part_usd_per_month", "waits"),
         *("remedy", "failures_per_month", "repair_hours", "hours_a_stop", "stopped_hours_per_month"),
         *("slower_hours_per_month", "lost_hours_per_month", "lost_iterations_per_month", "available", "published"),
         *(f"healthy_{part}" for part in _PARTS),

@@ -98,7 +98,7 @@ class GpuSettings(Group, frozen=True):
     ] = None
     gpus_per_server: Annotated[Count | None, doc("GPUs of a server.")] = None
     scale_up_gpus: Annotated[Count | None, doc("GPUs of an NVLink domain (nvl72, mfabric-cpo).")] = None
-    nvswitches: Annotated[Count | None, doc("NVSwitches of a server, for failures.")] = None
+    nvswitches: Annotated[Count | None, doc("NVSwitches of a server or domain, for failures.")] = None
     watts: Annotated[Amount | None, doc("Power of a GPU [W].")] = None
     usd: Annotated[Amount | None, doc("Price of a GPU [$].")] = None
 
@@ -756,8 +756,8 @@ class FailureSettings(Group, frozen=True):
     kinds: Annotated[
         tuple[str, ...] | None,
         doc(
-            "electrical-nic, electrical-nics, optical-nic, link, gpu, server, optical-switch, controller, nvswitch,"
-            " plane, plane-link, switch (open: those that the fabric has)."
+            "electrical-nic, electrical-nics, optical-nic, nic-link, optical-link, link, spine-link, gpu, server,"
+            " optical-switch, controller, nvswitch, plane, plane-link, switch, spine (open: those that the fabric has)."
         ),
     ] = None
     stage: Annotated[

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.case import Cases
@@ -48,12 +49,24 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     print(report.comparison(rows) if rows else "no rows")
     for line in (*report.remarks(rows, told), *shared.case_notes(cases, found=False), *told["not_known"]):
         print(line)
+    shared.print_lines(_without_failures(rows, cases))
     for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {said}")
     if stopped:
         more = "" if options.out is None else "; the same command goes on"
         print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
     return rows, stopped
+
+
+def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
+    """That dollars are of a cluster on which nothing fails, where they rank several fabrics or rates are given."""
+    rates = any(case.failures.rates is not None for case in cases)
+    priced = {row["fabric"] for row in rows if row.get("usd_per_million_tokens") is not None}
+    if rates or len(priced) > 1:
+        yield (
+            "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order: mfabric "
+            "failures with the same words and --set failures.rates=FILE gives a million tokens with failures, too."
+        )
 
 
 def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:

@@ -19,6 +19,12 @@ LOST = {  # of a month: failures x (hours a stop + repair hours x (1 - 1 / (1 + 
     "slower_hours_per_month": "h slower",
     "lost_hours_per_month": "lost h/month",
 }
+MONTHS = {
+    "kinds": "kinds",
+    "lost_hours_per_month": "lost h/month",
+    "usd_per_million_tokens": "$/M tokens, nothing fails",
+    "usd_per_million_tokens_with_failures": "$/M tokens, with failures",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,33 +35,60 @@ class Options(shared.RowsAndPictures):
     """
 
 
-def _where(row: dict[str, Any]) -> str:
-    return f"{row['model']} on {row['fabric']}, {row['nic_use']} NICs"
+Rows = list[dict[str, Any]]
 
 
-def lost_months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
+def _where(row: dict[str, Any], rows: Rows) -> str:
+    """Of which case a row is; with its bandwidth, where there are several."""
+    of = row.get("network.graph") or row["fabric"]
+    at = f" at {row['nic_gbps']:g} Gbps" if len({each.get("nic_gbps") for each in rows}) > 1 else ""
+    return f"{row['model']} on {of}{at}, {row['nic_use']} NICs"
+
+
+def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
     """What failures of all kinds with a rate take of a month, together: by stops of the job, and as it runs slower."""
-    lost: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row.get("lost_hours_per_month") is not None:
-            lost.setdefault(_where(row), []).append(row)
-    for where, some in lost.items():
-        total, stopped = (
-            sum(row[name] for row in some) for name in ("lost_hours_per_month", "stopped_hours_per_month")
-        )
+    from mfabric_jax.failures.months import months
+
+    for month in months(rows):
+        where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
+        waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
         yield (
-            f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(some)} kinds: {stopped:.3g} h "
-            f"as the job stops (half a checkpoint interval and the restart), {total - stopped:.3g} h as it runs slower."
+            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}), {len(month.rows)} kinds: "
+            f"{month.stopped_h:.3g} h as the job stops (half a checkpoint interval and the restart{waiting}), "
+            f"{month.slower_h:.3g} h as it runs slower."
         )
+        if month.without:
+            yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."
+        if month.usd is not None and month.usd_with is None:
+            yield f"{where}: more hours are lost than a month has, so a million tokens have no price with failures."
+
+
+def priced_months(rows: Rows) -> Iterator[str]:
+    """Dollars of a million tokens with failures, and which case is cheapest with and without them."""
+    from mfabric_jax.failures.months import months
+
+    priced = [month for month in months(rows) if month.usd_with is not None]
+    for month in priced:
+        none = f"; spares of {', '.join(month.unpriced)} have no price" if month.unpriced else ""
+        where = _where(month.first, rows)
+        yield (
+            f"{where}: ${month.usd_with:.4g} a million tokens with failures, ${month.usd:.4g} without: "
+            f"{month.lost_h:.3g} h of a month lost, and ${month.spares_usd:,.0f} a month for spares{none}."
+        )
+    if len(priced) > 1:
+        best, bare = (min(priced, key=lambda month: getattr(month, name)) for name in ("usd_with", "usd"))
+        also = "also if nothing fails" if best is bare else f"if nothing fails, {_where(bare.first, rows)}"
+        yield f"Cheapest a million tokens with failures: {_where(best.first, rows)}; {also}."
 
 
 def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
     """What takes over for a broken GPU, by fabric."""
     named = {"spare-gpu": "its work moves to a GPU of a spare server", "spare-server": "a spare server takes over"}
+    named["repair"] = "the job waits for the repair"
     taken: dict[str, list[str]] = {}
     for row in rows:
         if row["failure"] == "gpu" and row.get("remedy") in named:
-            taken.setdefault(named[row["remedy"]], []).append(_where(row))
+            taken.setdefault(named[row["remedy"]], []).append(_where(row, rows))
     for how, where in taken.items():
         yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}); failures.gpu_remedy chooses."
 
@@ -92,6 +125,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.failures import failures
     from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.failures.iterations import plans
+    from mfabric_jax.failures.months import months
     from mfabric_jax.report import figures
     from mfabric_jax.report.grid import telling_apart
     from mfabric_jax.simulation.results import effective
@@ -114,15 +148,17 @@ def run(cases: Cases, options: Options) -> None:
     print(report.plain(rows, shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     print("\n" + _table(rows, ["model", "fabric", *uses, "failure", "remedy"], spares))
-    if any(row.get("lost_hours_per_month") is not None for row in rows):
+    if every_month := months(rows):
         print("\n" + _table(rows, ["model", "fabric", *uses, "failure"], LOST))
+        print("\n" + _table([month.row for month in every_month], ["model", "fabric", *uses], MONTHS))
     shared.print_lines(lost_months(rows, HOURS_A_MONTH))
+    shared.print_lines(priced_months(rows))
     shared.print_lines(remedies(rows))
     changes = {one.case.network.fabric: shared.changes_of(one.case) for one in every}
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:
         if row.get("faster_by"):
-            print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
+            print(f"{_where(row, rows)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
     shared.print_lines(shared.case_notes(cases))
     if any(row["published"] is not None for row in rows):
         print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")

@@ -47,7 +47,7 @@ def _form(settings: Asked, job: ClusterShape) -> Form:
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     _, tree = MFABRIC.parts(form)
-    switch = Attachment(ocs_ports=form.graphs, fibres=1 + form.graphs / 2)
+    switch = Attachment(ocs_ports=form.graphs, fibres=1 + form.graphs / 2, links=(("optical-link", 1),))
     return PartGroup(form.optical_degree, f"1x{form.graphs} switch", switch), tree
 
 
@@ -64,4 +64,5 @@ ACOS = Fabric(
     routing=None,
     reconfigures=True,
     uses="pooled",
+    switch_a_nic=True,
 )

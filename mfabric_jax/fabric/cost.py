@@ -279,13 +279,18 @@ def one_number(field: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Attachment:
-    """Parts behind one NIC, besides the NIC itself."""
+    """Parts behind one NIC, besides the NIC itself.
+
+    - `links`: the links that these parts form, by the kind of failure that they have (`fabric.failures`): a link has a
+      transceiver at either end, or one where it ends on an optical switch or a patch panel.
+    """
 
     switch_ports: Any = 0
     transceivers: Any = 1
     fibres: Any = 1
     ocs_ports: Any = 0
     panel_ports: Any = 0
+    links: tuple[tuple[str, Any], ...] = ()
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -309,17 +314,24 @@ def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "ed
             raise InputError(f"tiers must be 1, 2 or 3, got {each!r}.")
         check_ratio(each, oversubscription, at)
     below = 1 if at == "edge" else 2
-    return attachment_of_links(below + (tiers - below) / oversubscription)
+    every = [(tier < tiers) * (1.0 if tier < below else 1 / oversubscription) for tier in range(max(TIERS))]
+    return attachment_of_links(*every)
 
 
-def attachment_of_links(links: Any) -> Attachment:
-    """A NIC on a tree with so many links for each NIC, its own included."""
-    return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)
+def attachment_of_links(nic: Any, up: Any = 0.0, spine: Any = 0.0) -> Attachment:
+    """A NIC on a tree, by its links: its own, those from an edge switch up, and those above the aggregation."""
+    by_kind = (("nic-link", nic), ("link", up), ("spine-link", spine))
+    links = nic + up + spine
+    used = tuple((kind, count) for kind, count in by_kind if np.any(count))
+    return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links, links=used)
 
 
-REGIONAL_OCS = Attachment(ocs_ports=1)
-PATCH_PANEL = Attachment(panel_ports=1)
-DIRECT_LINK = Attachment(fibres=0.5)  # two NICs share a fibre
+REGIONAL_OCS = Attachment(ocs_ports=1, links=(("optical-link", 1),))
+PATCH_PANEL = Attachment(panel_ports=1, links=(("optical-link", 1),))
+# Links that join two servers for good; of two NICs each.
+DIRECT_LINK = Attachment(fibres=0.5, links=(("link", 0.5),))  # they share a fibre
+THROUGH_OCS = Attachment(ocs_ports=1, links=(("link", 0.5),))
+THROUGH_PANEL = Attachment(panel_ports=1, links=(("link", 0.5),))
 
 
 class PartGroup(NamedTuple):

@@ -12,7 +12,6 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.failures import NVSWITCHES
 from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
@@ -163,7 +162,6 @@ class Fabric:
     - `parts(form)`: NICs of one server and the parts behind each, for prices, watts and the number on the tree.
     - `tree(form)`: switch tree over the NICs with switch ports, one host in each part; None: no tree.
     - `mesh(servers, form)`: unchanging links of the whole cluster, and routers; None: no such links.
-    - `direct_links(form, job)`: number of links that join servers; None: those of `mesh`.
     - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, None without circuits;
       `choose(degree)` applies the user's policy to every region, `choose(degree, "topoopt")` a named one.
     - `form(settings, job)`: the input of `parts` and `cluster`.
@@ -186,7 +184,8 @@ class Fabric:
     - `uses`: "own" or "pooled" NICs; None: as set, pooled where a GPU has no NIC of its own.
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     - `over_graph`: bytes cross the links of the file that a group names (`routing.graphs`).
-    - `nvswitches`: per server or scale-up domain. `usual_nics`: per server; None: one for each GPU.
+    - `nvswitches`: of a scale-up domain, None: those of the GPU. `usual_nics`: per server; None: one for each GPU.
+    - `switch_a_nic`: every optical NIC has an optical switch of its own.
     """
 
     name: str
@@ -197,7 +196,6 @@ class Fabric:
     form: Callable[[Asked, ClusterShape], Form]
     tree: Callable[[Form], Tree | None] = no_tree
     mesh: Callable[[int, Form], Mesh | None] = lambda servers, form: None
-    direct_links: Callable[[Form, ClusterShape], int] | None = None
     circuits: Callable[..., np.ndarray] | None = None
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
@@ -217,7 +215,8 @@ class Fabric:
     rails: bool = False
     pxn: bool = False
     uses: str | None = None
-    nvswitches: int = NVSWITCHES
+    nvswitches: int | None = None
+    switch_a_nic: bool = False
     usual_nics: int | None = None
     over_graph: bool = False
     phases: bool = False
@@ -273,13 +272,6 @@ class Fabric:
 
     def routing_of(self, settings: Asked) -> str | None:
         return self.routing(settings) if callable(self.routing) else self.routing
-
-    def links(self, form: Form, job: ClusterShape) -> int:
-        """Links of the whole cluster between servers, or between routers if there are any."""
-        if self.direct_links is not None:
-            return self.direct_links(form, job)
-        mesh = self.mesh(job.servers, form)
-        return 0 if mesh is None else mesh.inner_links
 
     def gpus_of(self, server: Gpu) -> int:
         if self.domain_gpus is None:

@@ -8,15 +8,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.checks import not_negative, positive, whole
 from mfabric_jax.fabric.design import ClusterShape
-from mfabric_jax.fabric.failures import NO_OPTICS, NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, NO_PACKETS, ONE_NETWORK, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
 from mfabric_jax.fabric.nic_use import Handover
 
-FIXED = "its optical switches are set once and not modelled by themselves"
+FIXED = "its circuits are set once"
+MANY_RINGS = (
+    "one of its optical switches joins many links, whose loss is not simulated, so the job waits for the repair"
+)
 NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
-ALONE = "a group is one server"
+NO_PATH = "no other path is left, so the job waits for the repair"
+PASSIVE = "its patch panels are passive"
 Kinds = tuple[tuple[str, int], ...]
 
 
@@ -90,6 +94,31 @@ class Mesh(eqx.Module):
         nics = np.array(self.nics)
         nics[lost] -= np.where(nics[lost] % 1, nics[lost], 1)
         return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
+
+    def without_node(self, node: int) -> "Mesh":
+        """The mesh without all links of a node; bytes take what is left, as in `without_one`."""
+        tail, head = np.asarray(self.tail), np.asarray(self.head)
+        nics = np.where((tail == node) | (head == node), 0, np.asarray(self.nics))
+        return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
+
+    def reaches_all(self, before: "Mesh") -> bool:
+        """Whether all servers reach each other, and areas that were joined still are."""
+        some = np.asarray(self.nics) > 0
+        tail, head = np.asarray(self.tail)[some], np.asarray(self.head)[some]
+        seen = np.zeros(sum(count for _, count in self.nodes), bool)
+        seen[0] = True
+        while (fresh := seen[tail] & ~seen[head]).any():
+            seen[head[fresh]] = True
+        return bool(seen[: self.servers].all()) and self._joined_areas == before._joined_areas
+
+    @property
+    def _joined_areas(self) -> set[tuple[int, int]]:
+        if self.areas is None:
+            return set()
+        some, area = np.asarray(self.nics) > 0, np.asarray(self.areas)
+        return {
+            *zip(area[np.asarray(self.tail)[some]].tolist(), area[np.asarray(self.head)[some]].tolist(), strict=True)
+        }
 
 
 def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
@@ -197,38 +226,53 @@ class DirectLinks(eqx.Module, LinkRates):
         return self.mesh is not None and len(self.mesh.nodes) > 1
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that cannot happen here: {kind: reason}."""
-        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
-        found |= dict.fromkeys(PLANES, ONE_PLANE)
-        found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
-        if not self.panels:
-            found["optical-nic"] = "a NIC is one end of a link"
-            found |= dict.fromkeys(("gpu", "server"), NO_SPARE)
-        elif self.nics <= self.ring_nics:
-            found["optical-nic"] = "all NICs of a group are in its ring"
-        if self.routers:
-            found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
-            found |= dict.fromkeys(("electrical-nics", "switch"), "of its routers a link is modelled, no whole router")
-            if self.nics > 1:
-                del found["electrical-nic"]
-        return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if self.servers < 2 else {})
+        """Kinds that it has not: {kind: reason}."""
+        found = dict.fromkeys(PLANES, ONE_PLANE) | {"electrical-nics": ONE_NETWORK}
+        if not self.routers:
+            found |= dict.fromkeys(("electrical-nic", "switch", "spine"), NO_PACKETS)
+            return found | {"controller": FIXED} | ({"optical-switch": PASSIVE} if self.panels else {})
+        found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+        return found if self._nodes("spine") else found | {"spine": "servers are behind all of its routers"}
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure; a spare takes all circuits of a failed server on panels."""
+        """The group after a failure. A spare takes all circuits of a failed server on panels; elsewhere no spare has
+        the place of a server, so the job waits for the repair, as it does where no path is left."""
         if hit.kind in ("gpu", "server"):
-            return Degraded(hit.kind, self, hit.server)
-        if hit.kind == "optical-nic":
+            taken: dict[str, Any] = {"spare": True} if self.panels else {"waits": NO_SPARE}
+            return Degraded(hit.kind, self, hit.server, **taken)
+        if hit.kind == "switch" or (hit.kind == "electrical-nic" and self.nics < 2):
+            return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)
+        if hit.kind == "optical-switch" and hit.many_rings:
+            return Degraded(hit.kind, self, hit.server, waits=MANY_RINGS)
+        if hit.kind == "optical-nic" and self.panels and self.servers > 1 and self.nics > self.ring_nics:
             nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
             return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
+        eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
+        if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # only gradients and sends have links
+            return Degraded(hit.kind, self, hit.server, eps_left=1 - 1 / max(2.0, float(self.ring_nics)))
+        mesh = self.mesh.without_node(self._nodes("spine")[0]) if hit.kind == "spine" else self._without_link(hit)
+        if not mesh.reaches_all(self.mesh):
+            return Degraded(hit.kind, self, hit.server, waits=NO_PATH)
+        rates = {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}  # of all links at once: found anew
+        left = dataclasses.replace(self, mesh=mesh, hops=None, **rates)
+        return Degraded(hit.kind, left, hit.server, eps_left=eps_left, everywhere=hit.kind == "spine")
+
+    def _without_link(self, hit: Hit) -> Mesh:
         assert self.mesh is not None
         joined, node = self.mesh.count, hit.server
         if self.routers:  # its NICs lead to a router, whose links lead to other routers
             router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
             node = node if hit.kind == "electrical-nic" else router
             joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
-        peer = int(joined[node].argmax())
-        if not joined[node, peer]:
-            raise InputError("failure 'link' needs a link between servers of a group; there is none.")
-        left = dataclasses.replace(self, mesh=self.mesh.without_one(node, peer), hops=None)
-        eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
-        return Degraded(hit.kind, left, hit.server, eps_left=eps_left)
+        if not joined[node].any():  # a router without links of its own: the first that has some
+            node = int(joined.any(axis=1).argmax())
+        return self.mesh.without_one(node, int(joined[node].argmax()))
+
+    def _nodes(self, kind: str) -> range:
+        """Numbers of the nodes of a kind."""
+        first = 0
+        for name, count in self.mesh.nodes if self.mesh is not None else ():
+            if name == kind:
+                return range(first, first + count)
+            first += count
+        return range(0)

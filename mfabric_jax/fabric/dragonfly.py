@@ -96,7 +96,8 @@ def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...
 def router_parts(nics: int, servers: int, links: int) -> tuple[PartGroup, ...]:
     """NICs at router ports, and `links` between routers with a port and a transceiver at both ends."""
     ends = 2 * links / (servers * nics)
-    return (PartGroup(nics, "router", Attachment(switch_ports=1 + ends, transceivers=2 + ends, fibres=1 + ends / 2)),)
+    behind = {"switch_ports": 1 + ends, "transceivers": 2 + ends, "fibres": 1 + ends / 2}
+    return (PartGroup(nics, "router", Attachment(**behind, links=(("nic-link", 1), ("link", ends / 2)))),)
 
 
 def _places(shape: Shape, server: np.ndarray) -> np.ndarray:

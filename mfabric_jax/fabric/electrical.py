@@ -10,9 +10,8 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.failures import NO_OPTICS, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
-from mfabric_jax.fabric.tree import UP
 
 
 class Damage(NamedTuple):
@@ -110,7 +109,7 @@ class Electrical(eqx.Module):
         """Failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         found |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
-        return found | {"electrical-nics": "its servers have no other network that could relay"}
+        return found | {"electrical-nics": ONE_NETWORK}
 
     def broken(self, hit: Hit) -> Degraded:
         """The group after a failure; spares replace a failed server (or, on a tree, a switch with its servers)."""
@@ -126,37 +125,55 @@ class Electrical(eqx.Module):
         rest: dict[str, Any] = {}
         lost = hit.server * per_server
         part = 1 - 1 / self.planes
+        if kind == "spine-link":
+            return Degraded(kind, self, hit.server)
+        if kind in ("link", "spine"):
+            up = hit.links_left(over, self.planes)
+            if not up and kind == "spine":
+                return Degraded(kind, self, hit.server, waits=ONE_SPINE)
+            kind = kind if up else "switch"  # the only link up: what is below is cut off
+            edge, rest = edge * (up or 1.0), {"eps_left": up or 1.0, "everywhere": kind == "spine"}
+        alone = (per_server if own else nics) < 2
+        if kind == "server" or (kind == "electrical-nic" and alone):
+            rest = {"spare": True}
+        elif kind == "switch" and self.planes == 1 and (alone or not hit.rails):
+            rest = {"waits": CUT_OFF}
         if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
             port, edge, rest = port * part, edge * part, {"eps_left": part}
         elif kind == "plane-link":
             port[lost if own else hit.server] -= 1 / self.planes
             rest = {"eps_left": 1 - 1 / (self.planes * nics)}
-        elif kind == "electrical-nic" or (kind == "switch" and hit.rails):
-            if (per_server if own else nics) < 2:
-                raise InputError(f"failure {kind!r} needs another NIC of the server; it has {nics}.")
+        elif (kind == "electrical-nic" or (kind == "switch" and hit.rails)) and not alone:
             for server in range(hit.servers) if kind == "switch" else (hit.server,):
                 _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
             rest = {"eps_left": (nics - 1) / nics}
-        elif kind == "link":
-            rest = {"eps_left": hit.links_left(over, self.planes)}
-            edge *= rest["eps_left"]
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1
             part = min(1.0, over / nics) if own else 1.0
-            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank}
+            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank, "spare": True}
         star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
-        return Degraded(kind, star, hit.server, **rest)
+        return Degraded(hit.kind, star, hit.server, **rest)
 
     def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
         """The same where edge switches hold several servers; a spare server stands behind those of the job."""
-        if hit.kind == "server" or (hit.kind == "switch" and not hit.rails and self.planes == 1):
-            return Degraded(hit.kind, self, hit.server)
+        kind, alone = hit.kind, self.nics < 2
+        if kind == "spine-link":
+            return Degraded(kind, self, hit.server)
+        if kind in ("link", "spine") and not hit.links_left(leaves.nic_tree.oversubscription, self.planes):
+            if kind == "spine":
+                return Degraded(kind, self, hit.server, waits=ONE_SPINE)
+            return Degraded(kind, self, hit.server, waits=CUT_OFF)  # the only link up of an edge switch
+        if kind == "server" or (kind == "electrical-nic" and alone):
+            return Degraded(kind, self, hit.server, spare=True)
+        if kind == "switch" and self.planes == 1 and (alone or not hit.rails):
+            return Degraded(kind, self, hit.server, waits=CUT_OFF)
         left = dataclasses.replace(self, damage=self._damage(leaves, hit), ring_nics=None, stage_nics=None)
-        if hit.kind != "gpu":
-            return Degraded(hit.kind, left, hit.server)
+        if kind != "gpu":
+            return Degraded(kind, left, hit.server, everywhere=kind == "spine")
         part = 1 / max(1.0, float(self.ring_nics or 1)) if self.nic_use == "own" else 1.0
         on_eps = part if hit.attention_gpus > 1 else 0.0
-        return Degraded(hit.kind, left, hit.server, tp_on_eps=on_eps, moved=1 / hit.gpus_per_rank)
+        moved = 1 / hit.gpus_per_rank
+        return Degraded(kind, left, hit.server, tp_on_eps=on_eps, moved=moved, spare=True)
 
     def _damage(self, leaves: Cluster, hit: Hit) -> Damage:
         tree, server = leaves.nic_tree, hit.gpu // leaves.gpus_per_server
@@ -168,15 +185,13 @@ class Electrical(eqx.Module):
         nic_up, nic_down = 2 * leaves.gpus + port, 2 * leaves.gpus + tree.hosts + port
         if hit.kind == "plane-link":
             return Damage(links=tuple((link, 1 - 1 / self.planes) for link in (nic_up, nic_down)))
-        if hit.kind == "link":
-            up, (_, edges) = tree.edge_ports[UP] * self.planes, tree.switches[0]
-            if up < 2:
-                raise InputError("an edge switch has one link up; failure 'link' needs another.")
-            first = 2 * (leaves.gpus + tree.hosts) + int(tree.edge_of(np.array(port)))
-            return Damage(links=tuple((link, 1 - 1 / up) for link in (first, first + edges)))
+        if hit.kind in ("link", "spine"):
+            (_, edges), first = tree.switches[0], 2 * (leaves.gpus + tree.hosts)
+            edge = int(tree.edge_of(np.array(port)))
+            hit_edges = range(edges) if hit.kind == "spine" else (edge,)
+            part = hit.links_left(tree.oversubscription, self.planes)
+            return Damage(links=tuple((first + each + end, part) for each in hit_edges for end in (0, edges)))
         own = self.nic_use == "own"
-        if self.nics < 2:
-            raise InputError(f"failure {hit.kind!r} needs another NIC of the server; it has {self.nics}.")
         last = max(2, hit.gpus_per_rank) if own else self.nics
         first = server - hit.server
         hit_servers = np.arange(first, first + hit.servers) if hit.kind == "switch" else np.array([server])

@@ -1,8 +1,11 @@
-"""What can fail, and what is left: groups report what they lack (`lacks`) and what a failure leaves (`broken`).
+"""What can fail, and what is left: groups say which kinds they lack (`lacks`), and what a failure leaves (`broken`).
 
-Source: arXiv 2501.03905, section on failures. Where it leaves a choice, `KINDS` says what is modelled.
+`KINDS` lists every part that a bill or a server can have; a fabric answers for each. Source: arXiv 2501.03905, section
+on failures. Where it leaves a choice, `KINDS` says what is modelled.
 """
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,28 +17,53 @@ from mfabric_jax.fabric.tree import UP, Tree
 KINDS = {
     "electrical-nic": "one NIC of a server on the electrical fabric; its others carry the load",
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
-    "optical-nic": "one NIC of a server on the optical switch, or its port there; circuits are chosen without it",
+    "optical-nic": "one NIC on an optical switch, a patch panel or a direct link; circuits or paths avoid it",
+    "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); as electrical-nic",
+    "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); as optical-nic",
     "link": "one link from an edge switch up or between servers; others carry (to a rail's optical switch: its NIC)",
-    "gpu": "one GPU; its work moves to a spare server, over the electrical fabric (own ports: over one NIC)",
-    "server": "a server; a spare takes over, with its electrical NICs alone",
+    "spine-link": "one link above the aggregation switches of three tiers; all others carry, at no cost",
+    "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits for it",
+    "server": "a server; a spare takes over, on mFabric with its electrical NICs alone; without a spare the job waits",
     "optical-switch": "that of a region, whose traffic takes electrical NICs; of a rail: other rails carry its bytes",
     "controller": "what turns the circuits of a region; they stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
     "plane": "one plane of NICs that are split over several; the others carry",
     "plane-link": "the link of one NIC to one plane; its links to the others carry",
-    "switch": "an edge switch: of rails one NIC of every server; of trees its servers, for which spares take over",
+    "switch": "an edge switch or router: of rails one NIC of every server; else servers are cut off and the job waits",
+    "spine": "a switch above the edge; every edge switch loses its links to it, and the others carry",
+}
+LIKE = {
+    "nic-link": "electrical-nic",
+    "optical-link": "optical-nic",
+}  # what is cut off by a part is gone as if it failed
+SAME_RATE = {  # a part without a rate of its own fails as often as another: {kind: (that one, times as often)}
+    "optical-nic": ("electrical-nic", 1.0),  # the same NIC
+    "electrical-nic": ("optical-nic", 1.0),
+    "nic-link": ("link", 1.0),  # the same two transceivers and fibre
+    "spine-link": ("link", 1.0),
+    "optical-link": ("link", 0.5),  # one transceiver
+    "spine": ("switch", 1.0),  # the same switch
 }
 
 
-NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
+NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide)
 NO_OPTICS = "it has no optical switch"
 NO_PACKETS = "it has no packet switches"
+CUT_OFF = "servers behind it are cut off, more than spares are kept for, so the job waits for the repair"
+ONE_NETWORK = "its servers have no other network that could relay"
+ONE_SPINE = "its only spine switch joins all edge switches, so the job waits for the repair"
 PLANES, ONE_PLANE = ("plane", "plane-link"), "its NICs are on one plane"
 
 
 class Hit(NamedTuple):
-    """What fails: a kind, the `server` of a group of `servers`, and the shapes that matter (`radix` of switches,
-    `rails`: NICs of equal rank share an edge switch; `gpu`: the first of the server, among those of the cluster)."""
+    """What fails: a kind, the `server` of a group of `servers`, and the shapes that matter.
+
+    - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: the first of the server, among all.
+    - `uplinks`: in use at an edge switch; None: all of a full one. `spines`: switches over which these spread, None:
+      one for each uplink, infinite: nothing crosses them. `nics`: of a server on the tree; None: the group's.
+    - `relayed`: peers relay what a server without electrical NICs sends. `many_rings`: a fixed optical switch joins
+      more links than one ring closes with.
+    """
 
     kind: str
     server: int
@@ -46,9 +74,20 @@ class Hit(NamedTuple):
     rails: bool = False
     attention_gpus: int = 1
     gpu: int = 0
+    uplinks: float | None = None
+    spines: float | None = None
+    nics: float | None = None
+    relayed: bool = True
+    many_rings: bool = False
 
     def links_left(self, oversubscription: float = 1.0, planes: int = 1) -> float:
-        """Fraction of an edge switch's uplinks left when one fails; of `planes` alike, of all their switches'."""
+        """Fraction of an edge switch's uplinks left when one fails, or a spine switch with all that lead to it; of
+        `planes` alike, of all their switches'."""
+        if self.spines == math.inf:
+            return 1.0
+        if self.uplinks is not None:
+            share = min(self.uplinks, self.spines or self.uplinks) if self.kind == "spine" else self.uplinks
+            return max(0.0, 1 - 1 / share)
         up = planes * Tree(1, self.radix * planes, oversubscription=oversubscription).edge_ports[UP]
         if up < 2:
             raise InputError(
@@ -71,7 +110,8 @@ class Degraded:
     - `tp_on_eps`: fraction of a server's electrical bandwidth left to one group's tensor-parallel all-reduces; 0: they
       stay on NVLink.
     - `stays`: circuits are not chosen again. `nvlink_left`: fraction of the server's NVLink bandwidth left.
-    - `everywhere`: all stages are hit alike.
+    - `everywhere`: all stages are hit alike. `spare`: a spare server takes over.
+    - `waits`: why the job waits for the repair; None: it goes on.
     """
 
     kind: str
@@ -84,6 +124,8 @@ class Degraded:
     stays: bool = False
     nvlink_left: float = 1.0
     everywhere: bool = False
+    spare: bool = False
+    waits: str | None = None
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
         """Fraction of each rank that sits on each server [R S]."""
@@ -109,6 +151,11 @@ def degraded(
     rails: bool = False,
     attention_gpus: int | None = None,
     gpu: int = 0,
+    uplinks: float | None = None,
+    spines: float | None = None,
+    nics: float | None = None,
+    relayed: bool = True,
+    many_rings: bool = False,
 ) -> Degraded:
     """What is left of a group of equal servers when something of `server` fails.
 
@@ -118,6 +165,7 @@ def degraded(
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
     - `gpu`: the first of that server among all of the cluster, on graphs.
     - `attention_gpus`: that of attention, None: the same; above 1, its all-reduces follow a GPU that moves.
+    - `uplinks`, `spines`, `nics`, `relayed`, `many_rings`: see `Hit`.
     """
     one_of("failure", kind, KINDS)
     known: int = group.servers if servers is None else servers
@@ -131,4 +179,14 @@ def degraded(
     if kind in PLANES and getattr(group, "planes", 1) == 1:
         raise InputError(f"failure {kind!r} needs NICs that are split over planes; of this group {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
-    return group.broken(Hit(kind, server, known, ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu))
+    sizes = ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu
+    hit = Hit(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
+    left = group.broken(hit)
+    return dataclasses.replace(left, kind=kind) if kind in LIKE else left
+
+
+def absent_kinds(group: Any, routing: str) -> dict[str, str]:
+    """Kinds that a group lacks, with those of the links that lead to absent parts: {kind: reason}."""
+    found = group.lacks(routing)
+    found |= {kind: found[of] for kind, of in LIKE.items() if of in found}
+    return {kind: found[kind] for kind in KINDS if kind in found}

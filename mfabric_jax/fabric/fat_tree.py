@@ -93,8 +93,9 @@ def attachment_of(
     hosts = form.servers * np.asarray(nics, float) / parts
     edges = np.ceil(hosts / down)
     uplinks = np.where(edges > 1, edges * up / np.maximum(hosts, 1), 0.0)  # one edge switch leads nowhere else
-    links = np.where(tiers == 2, 1 + uplinks, full.fibres)
-    return attachment_of_links(links if links.ndim else float(links))
+    above = dict(full.links)
+    up = np.where(tiers == 2, uplinks, above.get("link", 0.0))
+    return attachment_of_links(1.0, up if up.ndim else float(up), above.get("spine-link", 0.0))
 
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:

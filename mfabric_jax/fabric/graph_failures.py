@@ -9,31 +9,45 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.own_graph import IN_SERVERS, GraphFile, OwnGraph, own_graph
 from mfabric_jax.fabric.relays import apart
 
-NO_SPARE = "a graph has no spare server"
+NO_SPARE = "a graph has no spare server, so the job waits for the repair"
 NO_SWITCH = "it has no switch behind its NICs"
 NO_LINK = "no other link leads on from there"
 NO_NVSWITCH = "it has no nvswitch"
+NO_SPINE = "GPUs are behind all of its switches"
+NO_WAY = "then {} reaches {} in no way"
 NO_NAMES = "a graph does not say which of its switches are a plane"
-FOUND = ("electrical-nic", "electrical-nics", "link", "switch")
+OF_LINKS = "a link of its NICs to a switch is a plane-link"
 
 
 def lacking(asked: GraphFile, gpu: int = 0) -> dict[str, str]:
-    """Failures at a GPU that a graph cannot have: {kind: reason}."""
-    lacks = dict.fromkeys(("gpu", "server"), NO_SPARE)
-    lacks |= dict.fromkeys(PLANES, ONE_PLANE) if asked.split == 1 else {"plane": NO_NAMES}
-    lacks |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+    """Kinds that a graph has not, at a GPU: {kind: reason}."""
+    lacks = dict.fromkeys(PLANES, ONE_PLANE) if asked.split == 1 else {"plane": NO_NAMES, "nic-link": OF_LINKS}
+    lacks |= dict.fromkeys(("optical-nic", "optical-link", "optical-switch", "controller"), NO_OPTICS)
     lacks |= {} if own_graph(asked).per_server > 1 else {"nvswitch": NO_NVSWITCH}
-    for kind in (*FOUND, *(("plane-link",) if asked.split > 1 else ())):
-        why = _refusal(asked, kind, gpu)
-        lacks |= {} if why is None else {kind: why}
+    for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
+        lacks |= {} if broken_links(asked, kind, gpu) else {kind: why}
+    lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
+    if names := _cut(asked, broken_links(asked, "electrical-nics", gpu)):  # of several NICs at once: not a part
+        lacks["electrical-nics"] = NO_WAY.format(*names)
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
 
+def waiting(asked: GraphFile, kind: str, gpu: int) -> str | None:
+    """Why the job waits for the repair of a part at a GPU; None: it goes on."""
+    if kind in ("gpu", "server"):
+        return NO_SPARE
+    names = _cut(asked, broken_links(asked, kind, gpu))
+    return f"{NO_WAY.format(*names)}, so the job waits for the repair" if names else None
+
+
 def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
-    """Links that fail, in both directions: of a GPU's NIC (`electrical-nic`), one of several that it is split over
-    (`plane-link`), or all NICs of its server; the first that
-    leads on from the switch behind it, or without switches the first to another GPU (`link`); all of that `switch`, or
-    where it would cut GPUs off, of the first switch behind it from which it does not. Empty: there is no such thing."""
+    """Links that fail, in both directions; none: there is no such thing.
+
+    `electrical-nic`: of a GPU's NIC; `plane-link`: one of several that it is split over; `electrical-nics`: of all NICs
+    of its server. `link`: the first that leads on from the switch behind it, without switches the first to another GPU.
+    `switch`: all of that switch; `spine`: all of the first switch behind it that no GPU is at; `spine-link`: the first
+    of these that leads to another such switch.
+    """
     graph = own_graph(asked)
     outside = _outside(graph)
     node = graph.nodes[gpu]
@@ -56,34 +70,46 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
         return _both(graph.network, widest[:1] if switch in graph.nodes else onward[:1])
     if switch in graph.nodes:
         return ()
-    every = [_of_switch(graph.network, int(one)) for one in (switch, *graph.network.head[onward])]
-    return next((links for links in every if not _cut(asked, links)), every[0])
+    if kind == "switch":
+        return _of_switch(graph.network, int(switch))
+    near = _at_gpus(graph)
+    spines = [node for node in graph.network.head[onward] if not near[node]]
+    if kind == "spine-link":
+        above = _usable(graph.network) & np.isin(graph.network.tail, spines) & ~near[graph.network.head]
+        return _both(graph.network, np.flatnonzero(above)[:1])
+    return _of_switch(graph.network, int(spines[0])) if spines else ()
 
 
-def graph_devices(asked: GraphFile, nvswitches: int) -> dict[str, int]:
+def graph_devices(asked: GraphFile) -> dict[str, int]:
     """Number of devices by the kind of failure that they may have."""
     graph = own_graph(asked)
     outside, network = _outside(graph), graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
     inner = ~np.isin(kinds, IN_SERVERS)
     between = _usable(network) & inner[network.tail] & inner[network.head]
-    links = between if between.any() else outside
+    at_gpu, near = np.isin(network.head, graph.nodes), _at_gpus(graph)
+    spine_link = between & ~near[network.tail] & ~near[network.head]
+    links = (between & ~spine_link) | (outside & at_gpu)
     nics, servers = round(graph.nics * len(graph.nodes) / graph.per_server), len(graph.nodes) // graph.per_server
     found = {
         "plane-link": nics * asked.split,
         "electrical-nic": nics,
         "electrical-nics": servers,
+        "nic-link": int((outside & ~at_gpu).sum()),
         "link": int(links.sum()) // 2,
+        "spine-link": int(spine_link.sum()) // 2,
+        "gpu": len(graph.nodes),
+        "server": servers,
     }
-    return found | {"switch": int(inner.sum()), "nvswitch": servers * nvswitches}
+    return found | {"switch": int((inner & near).sum()), "spine": int((inner & ~near).sum())}
 
 
-def _refusal(asked: GraphFile, kind: str, gpu: int) -> str | None:
-    links = broken_links(asked, kind, gpu)
-    if not links:
-        return NO_LINK if kind == "link" else NO_SWITCH
-    names = _cut(asked, links)
-    return "then {} reaches {} in no way".format(*names) if names else None
+def _at_gpus(graph: OwnGraph) -> np.ndarray:
+    """Switches with GPUs or servers behind them [N]."""
+    near = np.zeros(graph.network.size, bool)
+    near[graph.network.head[_outside(graph)]] = True
+    near[graph.nodes] = False
+    return near
 
 
 def _cut(asked: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:

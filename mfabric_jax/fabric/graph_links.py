@@ -52,11 +52,13 @@ class GraphLinks(eqx.Module, LinkRates):
         return lacking(self.of)
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group without the links that fail; its routes are found anew. `InputError` where GPUs are cut off."""
-        from mfabric_jax.fabric.graph_failures import broken_links, lacking
+        """The group without the links that fail; its routes are found anew. Where GPUs are cut off, the job waits."""
+        from mfabric_jax.fabric.graph_failures import broken_links, lacking, waiting
 
         if why := lacking(self.of, hit.gpu).get(hit.kind):
             raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
+        if why := waiting(self.of, hit.kind, hit.gpu):
+            return Degraded(hit.kind, self, hit.server, waits=why)
         of = self.of._replace(failed=broken_links(self.of, hit.kind, hit.gpu))
         left = dataclasses.replace(self, of=of, ring_nics=None, stage_nics=None)
         return Degraded(hit.kind, left, hit.server)

@@ -131,7 +131,8 @@ def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
 def _attachment(outside: float, direct: float, between: float) -> Attachment:
     """Parts behind one NIC of links to switches, between GPUs and between switches, by their widths in NICs."""
     nics, links = outside + 2 * direct, outside + direct + between
-    return Attachment(switch_ports=(outside + 2 * between) / nics, transceivers=2 * links / nics, fibres=links / nics)
+    by_kind = (("nic-link", outside / nics), ("link", (direct + between) / nics))
+    return Attachment((outside + 2 * between) / nics, 2 * links / nics, links / nics, links=by_kind)
 
 
 def kinds_of(network: Network) -> np.ndarray:

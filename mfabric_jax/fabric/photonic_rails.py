@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.rail_rings import RailRings
 
 PORTS = 2  # of a NIC
-RAIL_OCS = Attachment(
-    ocs_ports=PORTS
-)  # a NIC that is split has one transceiver, and a fibre with a strand for each lane
+# A NIC that is split has one transceiver, and a fibre with a strand for each lane: to fail, one link.
+RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[RailRings]:
@@ -76,7 +75,6 @@ PHOTONIC_RAILS = Fabric(
     mesh=_mesh,
     parts=lambda form: (PartGroup(_nics(form), "rail OCS", RAIL_OCS),),
     form=_form,
-    direct_links=lambda form, job: PORTS * _nics(form) * job.servers,
     optical_regions=_rails,
     path_links=lambda settings: 1,
     routing="rings",

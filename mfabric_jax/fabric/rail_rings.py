@@ -7,15 +7,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 from mfabric_jax.fabric.topoopt import ring_circuits
 
-NO_TURNS = "without turns no phase but the present one has circuits, so the job stops"
-ONE_RAIL = "no other rail could carry"
-OF_A_RAIL = ("optical-nic", "link", "optical-switch")
+NO_TURNS = "only the present phase has circuits until it is repaired, so the job waits"
+ONE_RAIL = "no other rail could carry, so the job waits for the repair"
 
 
 class RailRings(DirectLinks):
@@ -32,9 +30,8 @@ class RailRings(DirectLinks):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: {kind: reason}."""
-        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
-        found |= dict.fromkeys(PLANES, ONE_PLANE) | {"controller": NO_TURNS}
-        return found | (dict.fromkeys(OF_A_RAIL, ONE_RAIL) if self.nics < 2 else {})
+        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
+        return found | dict.fromkeys(PLANES, ONE_PLANE)
 
     def broken(self, hit: Hit) -> Degraded:
         """The group after a failure on the first rail; a spare on the same switches takes all circuits of a server.
@@ -42,9 +39,9 @@ class RailRings(DirectLinks):
         A NIC with one link left would make its rail a line, which is as slow or slower than the rail without it.
         """
         if hit.kind in ("gpu", "server"):
-            return Degraded(hit.kind, self, hit.server)
-        if why := self.lacks("").get(hit.kind):
-            raise InputError(f"failure {hit.kind!r} cannot happen on these rings of rails: {why}.")
+            return Degraded(hit.kind, self, hit.server, spare=True)
+        if hit.kind == "controller" or self.nics < 2:
+            return Degraded(hit.kind, self, hit.server, waits=NO_TURNS if hit.kind == "controller" else ONE_RAIL)
         left = RailsLeft(self, *_first_left(self, hit), _carried(self, hit))
         everywhere = hit.kind == "optical-switch"  # all servers of all stages are on it
         return Degraded(hit.kind, left, hit.server, eps_left=1 - 1 / self.nics, everywhere=everywhere)

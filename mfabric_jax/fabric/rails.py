@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import (

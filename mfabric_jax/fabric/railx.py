@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
+from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.grids import near_equal, sizes, written
 from mfabric_jax.workload import Workload
@@ -134,7 +134,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     """The mean over the servers of a node; a NIC that is split over several rails counts as one."""
     shape, side, each = _layout(form)
     inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
-    return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", REGIONAL_OCS)
+    return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
 
 
 def _rails(form: Form, job: Workload) -> tuple[int, float]:

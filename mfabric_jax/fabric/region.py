@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.arrays import counts
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
-from mfabric_jax.fabric.failures import ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
 from mfabric_jax.host_arrays import NOT_NEGATIVE, real_numbers, refuse
 from mfabric_jax.platforms import soundness
@@ -93,36 +93,51 @@ class Region(eqx.Module):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that are not modelled: {kind: reason}; `routing`: over circuits."""
-        found = {"switch": "of its packet switches a link is modelled, no whole switch"} | dict.fromkeys(
-            PLANES, ONE_PLANE
-        )
-        alone = self.servers < 2 or not int(self.optical_degree)
-        if alone or routing != "unsplit":
-            relayed = ("electrical-nics", "electrical-nic") if float(self.electrical_nics) < 2 else ("electrical-nics",)
-            found |= dict.fromkeys(relayed, NO_RELAY if alone else UNSPLIT)
+        found = dict.fromkeys(PLANES, ONE_PLANE)
+        if self._alone or routing != "unsplit":
+            found |= {"electrical-nics": NO_RELAY if self._alone else UNSPLIT}
         return found
 
+    @property
+    def _alone(self) -> bool:
+        """Whether circuits lead to no peer."""
+        return self.servers < 2 or not int(self.optical_degree)
+
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure; EPS and OCS back each other up."""
+        """The group after a failure; EPS and OCS back each other up. A server without a NIC on the EPS and without a
+        peer to relay is replaced by a spare."""
         kind, server, nics = hit.kind, hit.server, float(self.electrical_nics)
+        if kind == "spine-link":
+            return Degraded(kind, self, server)
+        each = nics if hit.nics is None else hit.nics  # `nics` counts their share of the uplinks
+        if kind in ("link", "spine"):
+            part = hit.links_left()
+            if not part and kind == "spine":
+                return Degraded(kind, self, server, waits=ONE_SPINE)
+            kind = kind if part else "switch"  # the only link up: what is below is cut off
+        if kind == "switch":
+            return Degraded(hit.kind, self, server, waits=CUT_OFF)
+        if kind == "electrical-nic" and each < 2 and (self._alone or not hit.relayed):
+            kind = "server"
         here = np.arange(self.servers) == server
         optical = np.full(self.servers, int(self.optical_degree))
         electrical = np.full(self.servers, nics)
-        if kind == "electrical-nics" or (kind == "electrical-nic" and nics < 2):
-            if self.servers < 2 or not int(self.optical_degree):
+        if kind == "electrical-nics" or (kind == "electrical-nic" and each < 2):
+            if self._alone:
                 raise InputError("failure 'electrical-nics' needs a peer that circuits reach; the region has none.")
             left = self._with_nics(optical, electrical * ~here)
             return Degraded("electrical-nics", left, server, relays=True, eps_left=0.5)
         if kind == "electrical-nic":
-            return Degraded(kind, self._with_nics(optical, electrical - here), server, eps_left=(nics - 1) / nics)
-        if kind == "link":
-            part = hit.links_left()
-            return Degraded(kind, self._with_nics(optical, electrical * part), server, eps_left=part)
+            left = min(nics, each - 1)
+            return Degraded(kind, self._with_nics(optical, np.where(here, left, nics)), server, eps_left=left / nics)
+        if kind in ("link", "spine"):
+            left = self._with_nics(optical, electrical * part)
+            return Degraded(kind, left, server, eps_left=part, everywhere=kind == "spine")
         if kind == "gpu":
             spare = 1.0 if self.own_ports else nics
             left = self._with_nics(np.append(optical, 0), np.append(electrical, spare))
             on_eps = spare / nics if hit.attention_gpus > 1 else 0.0
-            return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps)
+            return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps, spare=True)
         circuits = {
             "optical-nic": np.maximum(optical - here, 0),
             "server": optical * ~here,
@@ -130,7 +145,7 @@ class Region(eqx.Module):
             "controller": optical,
         }
         left = self._with_nics(circuits[one_of("failure", kind, circuits)], electrical)
-        return Degraded(kind, left, server, stays=kind == "controller")
+        return Degraded(hit.kind, left, server, stays=kind == "controller", spare=kind == "server")
 
     def _with_nics(self, optical: np.ndarray, electrical: np.ndarray) -> "Region":
         nics = {"optical_degree": optical.astype(np.int32), "electrical_nics": electrical}

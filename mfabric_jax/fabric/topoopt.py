@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
+from mfabric_jax.fabric.cost import THROUGH_PANEL, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
 from mfabric_jax.fabric.fat_tree import tree_form
 from mfabric_jax.workload import Workload
@@ -53,11 +53,6 @@ def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndar
     return count[None]
 
 
-def _links(form: Form, job: ClusterShape) -> int:
-    inside = job.servers * (_nics(form) - _stage_nics(job)) // 2
-    return inside + job.servers - job.servers // job.pp
-
-
 def _nics(form: Form) -> Any:
     return SERVER_GPUS if form.nics is None else form.nics
 
@@ -68,9 +63,8 @@ TOPOOPT = Fabric(
     look=("TopoOpt", "#CC79A7", "P"),
     groups=_groups,
     circuits=_circuits,
-    parts=lambda form: (PartGroup(_nics(form), "patch panel", PATCH_PANEL),),
+    parts=lambda form: (PartGroup(_nics(form), "patch panel", THROUGH_PANEL),),
     form=tree_form,
-    direct_links=_links,
     path_links=lambda settings: 1,
     policy="topoopt",
     routing="forwarding",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
+from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
 from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
 from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, sizes, written
 from mfabric_jax.workload import Workload
@@ -78,7 +78,7 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
     """NICs of a server whose links are direct, and whose links close a ring: one link in n of a ring of n."""
     through = sum(2 * each / size for size in shape if size > 1)
     direct = sum(2 * each for size in shape if size > 1) - through
-    return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
+    return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", THROUGH_OCS)
 
 
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:

@@ -1,22 +1,20 @@
 """The row of a failure: both iterations, the published figure, spares and the loss per month."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
-from mfabric_jax.fabric.design import Form
-from mfabric_jax.fabric.failures import KINDS, Degraded
-from mfabric_jax.fabric.graph_failures import graph_devices
-from mfabric_jax.simulation.rows import PARTS, bill_of, job_columns, usd_of_gpu
+from mfabric_jax.fabric.failures import KINDS, SAME_RATE, Degraded
+from mfabric_jax.failures.counts import LINKS
+from mfabric_jax.simulation.rows import PARTS, bill_of, costs, job_columns, usd_of_gpu
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
 
-SPARED = ("gpu", "server")  # a spare server takes over
+SPARE_GPU, SPARE_SERVER, REPAIR = "spare-gpu", "spare-server", "repair"
 PUBLISHED_ON = "mfabric"
 PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
     ("deepseek-r1", "electrical-nic"): 0.033,
@@ -26,15 +24,32 @@ PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv
 }
 
 
-def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration, after: Iteration) -> dict:
+class Struck(NamedTuple):
+    """A stage that is hit: what is left, all-to-alls of every stage as if it were hit [I P Q L 2], and iterations;
+    None where the job waits for the repair."""
+
+    stage: int
+    left: Degraded
+    solved: Exchanges | None = None
+    after: Iteration | None = None
+
+    def failed_s(self, since: int) -> float:
+        return np.inf if self.after is None else float(self.after.iteration_s[since:].mean())
+
+    @property
+    def remedy(self) -> str | None:
+        """What takes over, or that the job waits for the repair; None: what is left carries on."""
+        if self.left.waits is not None:
+            return REPAIR
+        return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
+
+
+def row_of(config: Any, one: Scenario, kind: str, hit: Struck, before: Iteration) -> dict:
     """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
     settings, job = one.settings, one.workload
-    whole_s, hurt_s = before.iteration_s, after.iteration_s
-    suffers = np.arange(len(whole_s)) >= config.case.failures.iteration
-    run = np.where(suffers, hurt_s, whole_s)
-    parts = {f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]}
-    parts |= {name: float(np.broadcast_to(getattr(after, name), suffers.shape)[suffers].mean()) for name in PARTS[1:]}
-    slow_down = float((hurt_s[suffers] / whole_s[suffers]).mean() - 1)
+    whole_s = before.iteration_s
+    hurt = _of_hit(hit.after, whole_s, config.case.failures.iteration)
+    slow_down = hurt["slow_down"]
     as_published = one.bandwidths[0] == 400 and job.gpus == 1024
     return {
         "model": job.model,
@@ -46,30 +61,60 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         "policy": one.fabric.policy or settings.policy_name,
         "routing": one.fabric.routing_of(settings) or settings.case.circuits.routing,
         "nic_use": one.group.nic_use,
-        "stage": stage,
+        "stage": hit.stage,
         "server": config.case.failures.server,
         "at": config.case.failures.iteration,
         "iterations": len(whole_s),
         "healthy_s": float(whole_s.mean()),
-        "failed_s": float(hurt_s[suffers].mean()),
-        "slow_down": slow_down,
-        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
-        **_expected(config, one, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
+        **{name: hurt.pop(name) for name in ("failed_s", "slow_down", "run_slow_down")},
+        **_expected(config, one, hit, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
+        "remedy": hit.remedy,
+        "waits": hit.left.waits,
         "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
-        **parts,
+        **{f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]},
+        **hurt,
         **job_columns(settings, job),
         "dtype": settings.case.run.dtype,
     }
 
 
-def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down: float) -> dict[str, Any]:
-    job, bill = one.workload, bill_of(one.settings, one.fabric, one.workload, one.bandwidths[0])
+def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[str, float | None]:
+    """Seconds of the affected iterations, and how much longer they are; None where the job waits."""
+    if after is None:
+        return dict.fromkeys(("failed_s", "slow_down", "run_slow_down", *PARTS[1:]))
+    suffers, hurt_s = np.arange(len(whole_s)) >= since, after.iteration_s
+    run = np.where(suffers, hurt_s, whole_s)
+    parts = {name: float(np.broadcast_to(getattr(after, name), suffers.shape)[suffers].mean()) for name in PARTS[1:]}
+    return {
+        "failed_s": float(hurt_s[suffers].mean()),
+        "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
+        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
+        **parts,
+    }
+
+
+def _expected(config: Any, one: Scenario, hit: "Struck", kind: str, *, run_s: float, slow_down: float | None) -> dict:
+    settings, job, there = one.settings, one.workload, config.counted.devices(kind)
+    bill = bill_of(settings, one.fabric, job, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
-    spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
-    spare["spare_part_usd"] = _part_usd(config, one, kind)
-    there = devices(kind, one, config.case.network.radix, config.nvswitches_of(one.fabric))
+    found = {name: _times(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
+    part_usd = _part_usd(config, one, kind)
     stop = config.case.failures.checkpoint_interval_s, config.case.failures.restart_s
-    return spare | {"devices": there} | expected_loss(config.rates.get(kind), there, slow_down, run_s, *stop)
+    rate = config.rates.get(kind)
+    lost = expected_loss(rate, there, slow_down, run_s, *stop, waits=hit.left.waits is not None)
+    each = costs(settings, job, bill, run_s, settings.achieved(job))["usd_per_million_tokens"]
+    an_hour = _times(each, job.iteration_tokens / MILLION * 3600 / run_s)
+    month_of_life = HOURS_A_MONTH * 3600 / settings.parts.running.seconds
+    return {
+        **found,
+        "spare_part_usd": part_usd,
+        "devices": there,
+        **lost,
+        "usd_per_million_tokens": each,
+        "lost_usd_per_month": _times(an_hour, lost["lost_hours_per_month"]),
+        "spare_usd_per_month": None if rate is None else _times(found["spare_usd"], month_of_life),
+        "spare_part_usd_per_month": None if rate is None else _times(part_usd, month_of_life),
+    }
 
 
 def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
@@ -85,77 +130,28 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         return at("nic", 1)
     if kind == "electrical-nics":
         return at("nic", float(one.group.electrical_nics))
-    if kind in ("link", "plane-link"):  # light goes through an optical switch of a rail: a transceiver at the NIC
-        return _sum(at("transceiver", 1 if one.group.phases else 2), at("fibre", 1))
-    if kind == "switch":
+    if kind in (*LINKS, "plane-link"):  # on an optical switch of a region or a rail, light is a NIC's alone
+        ends = 1 if kind == "optical-link" or one.group.phases else 2
+        return _sum(at("transceiver", ends), at("fibre", 1))
+    if kind in ("switch", "spine"):
         box = prices.switch_for(one.bandwidths[0])
         return at("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
         return usd_of_gpu(one.settings)
+    if kind == "optical-switch" and one.fabric.switch_a_nic:
+        return at("ocs_port", config.counted.form.graphs)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
         ports, _ = one.fabric.optical_regions(one.fabric.form(one.settings, one.workload), one.workload)
         return _sum(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
     return None
 
 
+def _times(dollars: float | None, factor: float | None) -> float | None:
+    return None if dollars is None or factor is None else dollars * factor
+
+
 def _sum(*dollars: float | None) -> float | None:
     return None if any(one is None for one in dollars) else sum(one for one in dollars if one is not None)
-
-
-def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
-    """Number of devices of this kind that work in the cluster; idle spares of domains are in the bill alone.
-
-    `electrical-nics`: those of a server count together; links: those from the edge up, or between servers; switches:
-    those at the edge.
-    """
-    job, on = one.workload, one.fabric
-    if on.over_graph:
-        return graph_devices(one.group.of, nvswitches)[kind]
-    form = dataclasses.replace(on.form(one.settings, job), radix=radix)
-    nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
-    tree, hosts = on.tree(form), job.servers * nics.electrical
-    each = {
-        "electrical-nic": hosts,
-        "electrical-nics": job.servers,
-        "optical-nic": job.servers * nics.optical,
-        "link": form.planes * tree.uplinks_of(hosts) if tree else on.links(form, job),
-        "gpu": job.gpus,
-        "server": job.servers,
-        "optical-switch": _optical_switches(one, form) or regions,
-        "controller": regions,
-        "nvswitch": job.servers * nvswitches,
-        "switch": form.planes * tree.edges_of(hosts) if tree else 0,
-        "plane": form.planes,
-        "plane-link": form.planes * hosts,
-    }
-    return each[kind]
-
-
-class ServerNics(NamedTuple):
-    """NICs of a server on packet switches, and its optical ports."""
-
-    electrical: int
-    optical: int
-
-
-def nics_of_server(one: Scenario, form: Form) -> ServerNics:
-    """NICs by the parts of the fabric; for ports included in the price of a GPU, by its groups."""
-    switched, others = 0, 0
-    for group in one.fabric.parts(form):
-        if group.attachment.switch_ports:
-            switched += group.nics
-        else:
-            others += group.nics
-    own = int(one.group.optical_degree) if one.group.own_ports else 0
-    return ServerNics(int(switched), round(others) + own)
-
-
-def _optical_switches(one: Scenario, form: Form) -> int | None:
-    switch, regions = one.settings.parts.ocs, one.fabric.optical_regions
-    if regions is None:
-        return None
-    of_region, number = regions(form, one.workload)
-    return number if switch is None else switch.switches(of_region, number)
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
@@ -172,14 +168,12 @@ def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | No
 LEAST = 1e-5  # fraction of an iteration; less is rounding
 
 
-def faster_by(
-    healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded, slow_down: float, unsplit: bool, since: int
-) -> str | None:
-    """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `failed`:
-    all-to-alls as if every stage were hit; `since`: first affected iteration; `unsplit`: servers with circuits
-    leave their electrical NICs idle."""
-    if slow_down > -LEAST:
+def faster_by(healthy: Exchanges, hit: Struck, slow_down: float | None, unsplit: bool, since: int) -> str | None:
+    """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `since`: first
+    affected iteration; `unsplit`: servers with circuits leave their electrical NICs idle."""
+    if slow_down is None or slow_down > -LEAST or hit.solved is None:
         return None
+    failed, stage, left = hit.solved, hit.stage, hit.left
     shorter = _total(failed.load[since:, stage]) < _total(healthy.load[since:, stage])
     calmer = _total(failed.switch[since:, stage]) < _total(healthy.switch[since:, stage])
     chosen = healthy.anew is not None
@@ -196,7 +190,7 @@ def _total(values: Any) -> float:
 
 # Failures per month, and the hours of work lost to them.
 # A failure that stops the job loses half of a checkpoint interval on average, and the restart; until the repair the job
-# runs slower. Failures are rare, so they never overlap.
+# runs slower, or waits. Failures are rare, so they never overlap.
 
 HOURS_A_MONTH = 730.0
 MILLION = 1_000_000
@@ -218,7 +212,7 @@ class Rate(NamedTuple):
 def read_rates(path: str) -> dict[str, Rate]:
     """{kind: rate} from a file with one table per kind; raises `InputError` for anything else. Keys:
     `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (24); `stops` (true; controller:
-    false)."""
+    false). A kind without a table may have the rate of another (`SAME_RATE`)."""
     found = {}
     for kind, given in read_mapping(path, "rates of failures").items():
         one_of(f"failure in {path!r}:", kind, KINDS)
@@ -239,28 +233,32 @@ def read_rates(path: str) -> dict[str, Rate]:
             raise InputError(f"{kind}.stops must be true or false, got {stops!r}.")
         repair = not_negative(f"{kind}.repair_hours", given.get("repair_hours", 24.0))
         found[kind] = Rate(per_hour, float(repair), stops)
-    return found
+    same = {kind: (found[of], times) for kind, (of, times) in SAME_RATE.items() if kind not in found and of in found}
+    return found | {kind: rate._replace(per_hour=times * rate.per_hour) for kind, (rate, times) in same.items()}
 
 
 def expected_loss(
     rate: Rate | None,
     count: int | None,
-    slow_down: float,
+    slow_down: float | None,
     iteration_s: float,
     checkpoint_interval_s: float,
     restart_s: float,
+    waits: bool = False,
 ) -> dict[str, Any]:
     """`failures_per_month` of `count` devices, hours and iterations of work lost, and the part of the time in which all
-    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair.
+    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair, None
+    where the job `waits` for it.
 
-    Hours lost are failures x `hours_a_stop` (half a checkpoint interval and the restart; 0: the job runs on), and
-    failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
+    Hours lost are failures x `hours_a_stop` (half a checkpoint interval, the restart, and the repair for which a job
+    waits; 0: the job runs on), and failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
     """
     if rate is None or count is None:
         return dict.fromkeys(LOSSES)
     failures = count * rate.per_hour * HOURS_A_MONTH
     a_stop = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
-    stopped, slower = failures * a_stop, failures * rate.repair_hours * (1 - 1 / (1 + slow_down))
+    a_stop += rate.repair_hours if waits else 0.0
+    stopped, slower = failures * a_stop, failures * rate.repair_hours * (1 - 1 / (1 + (slow_down or 0.0)))
     return {
         "failures_per_month": failures,
         "repair_hours": rate.repair_hours,

@@ -19,13 +19,23 @@ from mfabric_jax.array_module import put, stacked
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.fabric import Circuits, Region, degraded
-from mfabric_jax.fabric.design import Fabric, group_numbers
-from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
 from mfabric_jax.fabric.registry import no_price
-from mfabric_jax.failures.failure_rows import SPARED, Rate, faster_by, read_rates, row_of, said_of
+from mfabric_jax.failures.counts import LINKS, Counted
+from mfabric_jax.failures.failure_rows import (
+    SPARE_GPU,
+    SPARE_SERVER,
+    Rate,
+    Struck,
+    faster_by,
+    read_rates,
+    row_of,
+    said_of,
+)
 from mfabric_jax.policies import Policy, check_legal, is_own
 from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.graphs import ways_on_links
@@ -46,11 +56,12 @@ from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
+NONE_THERE = "its bill has none"
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
 
 
 BUSIEST = "busiest"
-CHEAPER, SPARE_GPU, SPARE_SERVER = "cheaper", "spare-gpu", "spare-server"
+CHEAPER = "cheaper"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +76,23 @@ class Failures:
         """The requested kinds; None: all that the fabric has."""
         return self.case.failures.kinds
 
-    def nvswitches_of(self, on: Fabric) -> int:
-        said = resolve(self.case).case.gpu.nvswitches
-        return on.nvswitches if said is None else said
+    @functools.cached_property
+    def counted(self) -> Counted:
+        found = resolve(self.case)
+        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
+        (group, *_) = found.fabric.groups(found.settings, found.job, *where)
+        return Counted.of(found, group)
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Kinds that the fabric lacks: {kind: reason}."""
-        found = resolve(self.case)
-        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
-        (group, *_) = found.fabric.groups(found.settings, found.job, *where)
-        return group.lacks(self.case.circuits.routing) | _lacking_one_switch(found)
+        found = absent_kinds(self.counted.group, self.case.circuits.routing)
+        if not self.counted.nvswitches:
+            gpu, known = self.counted.settings.server.name, self.counted.settings.server.nvswitches
+            unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
+            found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
+        of_bill = (*LINKS, "spine", "optical-switch")
+        return found | {kind: NONE_THERE for kind in of_bill if kind not in found and not self.counted.devices(kind)}
 
     @property
     def present(self) -> list[str]:
@@ -103,17 +120,6 @@ class Failures:
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
         said += [no_price(name, found.settings.parts.prices)]
         return [one for one in said if one]
-
-
-def _lacking_one_switch(found: Resolved) -> dict[str, str]:
-    """Failures that cannot happen, or that nothing survives, where all NICs of a tree are on one switch."""
-    tree = found.fabric.tree(found.fabric.form(found.settings, found.job))
-    if tree is None or tree.tiers > 1:
-        return {}
-    alone = (
-        {} if found.fabric.rails and tree.parts > 1 else {"switch": "all its NICs are on one, without which it stops"}
-    )
-    return alone | {"link": "its NICs are on one switch, from which no link leads up"}
 
 
 def failures_of(case: Case) -> Failures:
@@ -166,29 +172,10 @@ def failures(
         for kind in kinds:
             every = [_worst(config, one, remedy, healthy, before) for remedy in config.remedies_of(kind)]
             hit = min(every, key=lambda each: each.failed_s(since))
-            row = row_of(config, one, kind, hit.stage, before, hit.after)
-            why = faster_by(
-                healthy, hit.solved, hit.stage, hit.left, row["slow_down"], row["routing"] == "unsplit", since
-            )
+            row = row_of(config, one, kind, hit, before)
             if progress:
                 progress(f"{one.workload.model}: {kind}")
-            yield row | {"remedy": hit.remedy(kind), "faster_by": why}
-
-
-class Struck(NamedTuple):
-    """A stage that is hit: what is left, all-to-alls of every stage as if it were hit [I P Q L 2], and iterations."""
-
-    stage: int
-    left: Degraded
-    solved: Exchanges
-    after: Iteration
-
-    def failed_s(self, since: int) -> float:
-        return float(self.after.iteration_s[since:].mean())
-
-    def remedy(self, kind: str) -> str | None:
-        """What takes over for a GPU or server; None: what is left carries on."""
-        return (SPARE_GPU if self.left.moved else SPARE_SERVER) if kind in SPARED else None
+            yield row | {"faster_by": faster_by(healthy, hit, row["slow_down"], row["routing"] == "unsplit", since)}
 
 
 def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
@@ -199,10 +186,21 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
         stages = [stage for stage in every if _simulated(config, one, kind, stage)] or every[:1]
     else:
         stages = [busiest if asked == BUSIEST else asked]
+    if waiting := _waiting(config, one, kind, stages):
+        return waiting
     found = list(_broken(config, one, kind, stages))
     cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in found]
     struck = [Struck(*each, after) for each, after in zip(found, _timed(one, cases), strict=True)]
     return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
+
+
+def _waiting(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Struck | None:
+    """The first stage at which the job waits for the repair, None where it goes on at all of them."""
+    for stage in stages if one.fabric.over_graph else stages[:1]:
+        left = _left(config, one, kind, stage)
+        if left.waits is not None:
+            return Struck(stage, left)
+    return None
 
 
 def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
@@ -227,12 +225,19 @@ def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> It
 def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
     job, settings, asked = one.workload, one.settings, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
-    sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
-    sizes["attention_gpus"] = job.attention_tp
-    switches = {"radix": config.case.network.radix, "rails": one.fabric.rails}
-    nvswitches = config.nvswitches_of(one.fabric)
+    sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
+    sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
+    counted = config.counted
+    sizes |= {"radix": config.case.network.radix, "rails": one.fabric.rails, "many_rings": counted.many_rings}
+    sizes |= {"relayed": config.case.circuits.routing == "unsplit"}
+    if not one.fabric.over_graph:
+        switches, nics = counted.switches, counted.nics.electrical
+        sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}
+    if kind == "nvswitch":
+        sizes["nvswitches"] = resolve(config.case).case.gpu.nvswitches
     gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
-    return degraded(group, kind, server=asked.server, nvswitches=nvswitches, gpu=gpu, **sizes, **switches)
+    like = "optical-nic" if kind == "optical-switch" and one.fabric.switch_a_nic else kind
+    return dataclasses.replace(degraded(group, like, server=asked.server, gpu=gpu, **sizes), kind=kind)
 
 
 def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
@@ -241,6 +246,7 @@ def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchan
     job, carrier = one.workload, linked(one, left.group)
     if one.group.shares_links:
         return _on_shared_links(one, left, carrier)
+    left = _with_rates(one, left, carrier)
     solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.settings.carried_by.acks_back)
     return left, in_phases(job, solved) if one.group.phases else solved
 
@@ -253,9 +259,16 @@ def _on_shared_links(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degra
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))
 
-    solved = _steady(job, np.asarray(one.sent, float), seconds)
-    less = min(carrier.ring_nics / one.group.ring_nics, carrier.stage_nics / one.group.stage_nics)
-    return dataclasses.replace(left, eps_left=less), solved
+    return _with_rates(one, left, carrier), _steady(job, np.asarray(one.sent, float), seconds)
+
+
+def _with_rates(one: Scenario, left: Degraded, carrier: Any) -> Degraded:
+    """With what is left to gradients and sends, where it depends on all links at once."""
+    if getattr(left.group, "ring_nics", 0) is not None or getattr(carrier, "ring_nics", None) is None:
+        return left
+    pairs = [(getattr(carrier, name), getattr(one.group, name)) for name in ("ring_nics", "stage_nics")]
+    less = min(float(now) / float(whole) for now, whole in pairs)
+    return dataclasses.replace(left, eps_left=min(left.eps_left, less))
 
 
 def _solve_packets(workload, tokens: np.ndarray, carrier, acks: float) -> Exchanges:

@@ -119,7 +119,6 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("traffic.source", ("shares",)),
     ),
     "failures": (
-        ("network.oversubscription", (None,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
         ("circuits.schedule", (NO_SCHEDULE,)),

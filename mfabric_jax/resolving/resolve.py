@@ -161,7 +161,8 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
     "memory_gigabytes": ("memory_bytes", units.gigabytes),
     "memory_gigabytes_per_s": ("memory_Bps", units.gigabytes_per_s),
     "nvlink_gigabytes_per_s": ("nvlink", units.gigabytes_per_s),
-    **{name: (name, lambda value: value) for name in ("gpus_per_server", "scale_up_gpus", "watts", "usd")},
+    **{name: (name, lambda value: value) for name in ("gpus_per_server", "scale_up_gpus", "nvswitches")},
+    **{name: (name, lambda value: value) for name in ("watts", "usd")},
 }
 
 
@@ -186,7 +187,9 @@ def _domain(found: _Open) -> None:
         speed = float(units.to_gigabytes(said.Bps))
         for name, value in (("scale_up_gpus", said.gpus), ("nvlink_gigabytes_per_s", speed)):
             found.values[f"gpu.{name}"], found.why[f"gpu.{name}"] = value, f"of {on.name}"
-        found.fill("gpu.nvswitches", said.planes, f"of {on.name}")
+    switches = on.nvswitches if on.domain is None else said.planes
+    if switches is not None:
+        found.fill("gpu.nvswitches", switches, f"of {on.name}")
 
 
 def _overrides(found: _Open) -> dict[str, Any]:

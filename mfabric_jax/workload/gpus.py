@@ -22,6 +22,7 @@ class Gpu:
     - `bf16_flops`, `fp8_flops`: peak dense FLOP/s; `nvlink`: bytes/s per direction inside a server.
     - `memory_bytes`, `memory_Bps`: size and bytes/s of HBM; `watts`, `usd`: of one GPU.
     - `gpus_per_server`, `nics`: of a server; `nics` None: one per GPU.
+    - `nvswitches`: that `nvswitch_gpus` of them share; 0: links from GPU to GPU.
     - `scale_up_gpus`: size of an NVLink domain that spans servers (nvl72, mfabric-cpo); None: the fabric's size.
 
     Raises `InputError` for an impossible number.
@@ -37,6 +38,8 @@ class Gpu:
     gpus_per_server: int = 8
     scale_up_gpus: int | None = None
     nics: int | None = None
+    nvswitches: int | None = None
+    nvswitch_gpus: int = 8
     watts: float | None = None
     usd: float | None = None
 
@@ -47,6 +50,9 @@ class Gpu:
             if getattr(self, field) is not None:
                 checks.positive(field, getattr(self, field))
         checks.whole("gpus_per_server", self.gpus_per_server)
+        checks.whole("nvswitch_gpus", self.nvswitch_gpus)
+        if self.nvswitches is not None:
+            checks.whole("nvswitches", self.nvswitches, at_least=0)
         for field in ("scale_up_gpus", "nics"):
             if getattr(self, field) is not None:
                 checks.whole(field, getattr(self, field))
@@ -81,6 +87,8 @@ FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # of a file: field
     "gpus_per_server": ("gpus_per_server", checks.whole),
     "scale_up_gpus": ("scale_up_gpus", checks.whole),
     "nics": ("nics", checks.whole),
+    "nvswitches": ("nvswitches", lambda field, value: checks.whole(field, value, at_least=0)),
+    "nvswitch_gpus": ("nvswitch_gpus", checks.whole),
     "watts": ("watts", _amount(float)),
     "usd": ("usd", _amount(float)),
 }
@@ -115,7 +123,8 @@ def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
 
     A file may hold `name` (default: the file's name), `source`, `bf16_tflops`, `fp8_tflops` (dense peaks),
     `nvlink_gigabytes_per_s` (one way), `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`,
-    `scale_up_gpus`, `nics` (per server), `watts` and `usd`. `like = "H100-SXM"` takes missing fields from that GPU.
+    `scale_up_gpus`, `nics` (per server), `nvswitches` of `nvswitch_gpus` GPUs (8), `watts` and `usd`.
+    `like = "H100-SXM"` takes missing fields from that GPU.
 
     Raises `InputError` for an unknown name or field, and for an impossible number.
     """

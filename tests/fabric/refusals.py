@@ -107,7 +107,6 @@ FAILURES = [
     (lambda: degraded(REGION, "link", server=3), "server must be below the 3 of the region, got 3."),
     (lambda: degraded(REGION, "link", radix=2), "radix must be 4 or more for failure 'link' (another link stays up)"),
     (lambda: degraded(Region(3, 100.0, 0, 2.0), "electrical-nics"), PEER),
-    (lambda: degraded(Region(1, 100.0, 6, 1.0), "electrical-nic"), PEER),
 ]
 LINK = "link 1 (s -> b)"
 RATE = f"capacity_bytes_per_s of {LINK} must be"

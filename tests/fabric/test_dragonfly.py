@@ -10,6 +10,7 @@ import pytest
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.dragonfly import dragonfly_mesh, dragonfly_shape
+from mfabric_jax.fabric.failures import PLANES
 from mfabric_jax.failures import failures
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
@@ -157,7 +158,9 @@ def test_what_broken_parts_leave():
     whole = links_of_all(36, 2)
     lacks = whole.lacks("unsplit")
     assert {"link", "electrical-nic", "nvswitch"}.isdisjoint(lacks)
-    assert {"switch", "optical-nic", "gpu", "server"} <= set(lacks)
+    assert set(lacks) == {"optical-nic", "optical-switch", "controller", "electrical-nics", "spine", *PLANES}
+    for kind in ("switch", "gpu", "server"):
+        assert degraded(whole, kind).waits.endswith("the job waits for the repair")
     alone = np.zeros((36, 36))
     alone[0, 1] = 6  # to the next router of the group
     assert float(fixed_time(whole, alone, 1)) == pytest.approx(6)

@@ -27,7 +27,7 @@ def test_failures(capsys, tmp_path):
     output = capsys.readouterr()
     rows, config = read_rows(out)
     assert [name for name in header(out) if name in FAILURE_COLUMNS] == FAILURE_COLUMNS
-    assert {"spare_usd", "spare_network_usd", "spare_part_usd", "devices"} < set(header(out))
+    assert {"spare_usd", "spare_network_usd", "spare_part_usd", "devices", "usd_per_million_tokens"} < set(header(out))
     nic_usd, link_usd = 1499, 2 * 659 + 500 * 0.3  # at 400 Gbps: a NIC; two transceivers and 500 m of fibre
     assert [row["spare_part_usd"] for row in rows] == pytest.approx([nic_usd, link_usd])
     assert "spare part [$]" in output.out
@@ -83,7 +83,36 @@ def test_hours_lost_follow_from_the_table_and_what_takes_over_is_said(capsys, tm
         assert title in printed
 
 
+def test_a_job_that_waits_for_a_repair_has_hours_and_dollars_and_the_fabrics_are_ranked(capsys, tmp_path):
+    rates, out = tmp_path / "rates.toml", tmp_path / "rows.csv"
+    rates.write_text("[gpu]\nmtbf_hours = 50000\n")
+    words = ["--fabric", "fat-tree,full-mesh", "--set", "failures.kinds=gpu", "--set", f"failures.rates={rates}"]
+    words += ["--micro-batches", "1", "--set", "traffic.alike=everything", "--dp", "4", "--gpus", "256"]
+    words += ["--efficiency", "0.5"]
+    assert status(*FAILURES, *words, "--out", str(out), "--figures", str(tmp_path)) == 0
+    printed, ((tree, mesh), _) = capsys.readouterr().out, read_rows(out)
+    stop, failures = 2400 / 3600, 256 / 50000 * HOURS
+    assert mesh["lost_hours_per_month"] == pytest.approx(failures * (24 + stop))
+    assert (mesh["failed_s"], mesh["slow_down"], mesh["remedy"]) == (None, None, "repair")
+    assert tree["lost_hours_per_month"] < 24 * failures / 2
+    assert tree["remedy"] != "repair"
+    assert mesh["lost_usd_per_month"] > tree["lost_usd_per_month"] > 0
+    assert "h of them until a repair, because nothing takes over" in printed
+    assert "$/M tokens, with failures" in printed
+    assert "Cheapest a million tokens with failures: llama-moe on fat-tree, own NICs" in printed
+
+
 def test_the_source_of_published_figures_is_said_beside_them(capsys):
     words = ["--set", "failures.kinds=gpu", "--micro-batches", "1", "--set", "traffic.alike=everything"]
     assert status("failures", "--preset", "paper", "--model", "mixtral-8x22b", *words) == 0
     assert "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs" in capsys.readouterr().out
+
+
+def test_a_comparison_of_fabrics_says_that_its_dollars_leave_failures_out(capsys):
+    words = ["compare", "--preset", "paper", "--model", "llama-moe", "--efficiency", "0.5", "--nic-gbps", "400"]
+    words += ["--micro-batches", "1", "--set", "traffic.alike=everything", "--set", "run.draws=1"]
+    said = "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order"
+    assert status(*words, "--fabric", "fat-tree,rail-optimized") == 0
+    assert said in capsys.readouterr().out
+    assert status(*words, "--fabric", "fat-tree") == 0
+    assert said not in capsys.readouterr().out

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 module = importlib.import_module("mfabric_jax.failures.iterations")
 
+JOB_OF_16 = {f"job.parallel.{name}": degree for name, degree in (("tp", 4), ("pp", 1), ("dp", 4), ("ep", 8))}  # servers
 DEGREE, KINDS_ASKED = "network.mfabric.optical_degree", "failures.kinds"
 
 
@@ -67,20 +68,26 @@ ALL = base()
 
 
 def test_what_a_row_holds():
-    assert list(rows(ALL)) == [kind for kind in KINDS if kind not in ("switch", *PLANES)]
+    assert list(rows(ALL)) == [kind for kind in KINDS if kind not in PLANES]
     healthy = row(ALL)["iteration_s"]
+    assert (rows(ALL)["switch"]["remedy"], rows(ALL)["switch"]["failed_s"]) == ("repair", None)
     for kind, one in rows(ALL).items():
+        if kind == "switch":
+            continue
         assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)
         assert (one["policy"], one["routing"], one["dtype"]) == ("greedy", "unsplit", "float64")
         assert (one["server"], one["at"], one["iterations"]) == (0, 0, 2)
         assert 0 <= one["stage"] < 4
         np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)  # that of compare
         np.testing.assert_allclose(one["run_slow_down"], one["failed_s"] / one["healthy_s"] - 1, rtol=1e-9)
-        assert one["slow_down"] > 0 or kind == "controller"  # circuits that stay pay no reconfiguration
+        assert one["slow_down"] > 0 or kind in ("controller", "spine-link")  # circuits that stay pay no reconfiguration
         for run in ("healthy_", ""):  # what explains it: the parts of both iterations
             parts = sum(one[f"{run}{part}"] for part in ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"))
             np.testing.assert_allclose(parts, one[f"{run}s" if run else "failed_s"], rtol=1e-9)
     cost = {kind: one["slow_down"] for kind, one in rows(ALL).items()}
+    assert cost["nic-link"] == cost["electrical-nic"]
+    assert cost["optical-link"] == cost["optical-nic"]
+    assert cost["spine"] >= cost["link"]
     assert cost["server"] > max(cost["gpu"], cost["optical-nic"])
     assert cost["electrical-nics"] >= cost["electrical-nic"] > cost["link"]
 
@@ -235,7 +242,10 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ({"failures.iteration": 2}, "failures.iteration must be below the 2 iterations of the run, got 2."),
         ({"failures.stage": 4}, "failures.stage must be below the 4 pipeline stages of mixtral-8x7b, got 4."),
         ({"failures.server": 4}, "failures.server must be below the 4 servers of a region of mixtral-8x7b, got 4."),
-        (only_one | {KINDS_ASKED: ["electrical-nic"]}, "mfabric: what is relayed then is modelled for routing unsplit"),
+        (
+            only_one | {KINDS_ASKED: ["electrical-nics"]},
+            "mfabric: what is relayed then is modelled for routing unsplit",
+        ),
         ({"circuits.turn": "always"}, "circuits.turn must be on-demand or reuse or predict beside failures"),
         ({"run.replicas": 2}, "run.replicas must be 1 beside failures, got 2."),
         ({"circuits.policy": "static"}, "circuits.policy must not be static beside failures"),
@@ -327,7 +337,7 @@ def test_rows_of_packet_fabrics_and_of_direct_links():
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
     (link,) = failures(on("oversub-fat-tree", kinds=["link"]))
-    assert link["devices"] == 22 * 16  # 48 of 1,024 NICs under each edge switch, 16 links up
+    assert link["devices"] == round(1024 / 3)  # of the bill, whatever ports the last edge switch leaves empty
     assert list(failures(config, start=1)) == [server]
 
 
@@ -343,7 +353,7 @@ def test_the_healthy_cluster_is_that_of_compare():
 def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits():
     job = get("mixtral-8x7b")  # 4 servers
     demand = jnp.ones((4, 4)) * (1 - jnp.eye(4))
-    whole = wired(DirectLinks(4, to_gbps(1.0), 4), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
+    whole = wired(DirectLinks(4, to_gbps(1.0), 4, panels=True), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
     kinds = ("gpu", "server", "optical-nic")
     left = {kind: degraded(whole, kind).group for kind in kinds}
     for kind in ("gpu", "server"):
@@ -362,16 +372,15 @@ def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused(
     notes = [note for plan in asked(["fat-tree", "torus", "mfabric"]) for note in plan.notes]
     assert notes[0] == (
         "fat-tree has no failure electrical-nics (its servers have no other network that could relay) and "
-        "no failure optical-nic, optical-switch, controller (it has no optical switch)."
+        "no failure optical-nic, optical-link, optical-switch, controller (it has no optical switch)."
     )
     assert notes[1].startswith(
-        "torus has no failure electrical-nic, electrical-nics, switch (it has no packet switches)"
+        "torus has no failure electrical-nic, nic-link, switch, spine (it has no packet switches)"
     )
-    assert notes[2] == "mfabric has no failure switch (of its packet switches a link is modelled, no whole switch)."
+    assert len(notes) == 2  # mfabric has every kind
     assert [plan.notes for plan in asked(["fat-tree", "mfabric"], ["link", "nvswitch"])] == [[], []]
     for kinds, fabrics, said in (
-        (["optical-switch"], ["fat-tree", "torus"], "'optical-switch' is on none of the fabrics .fat-tree: it has no"),
-        (["link", "gpu"], ["torus"], "'gpu' is on none of the fabrics .torus: no spare is wired"),
+        (["optical-switch"], ["fat-tree", "full-mesh"], "'optical-switch' is on none of the fabrics .fat-tree: it has"),
         (["electrical-nics"], ["mfabric-cpo"], "'electrical-nics' is on none .*no circuit leads to a server"),
     ):
         check_refused(said, asked, fabrics, kinds)
@@ -397,3 +406,38 @@ def test_scale_up_domains_by_hand():
         assert 0 < longer_s < 0.05 * nic["healthy_s"]
         assert nic["ep_comm_s"] == pytest.approx(nic["healthy_ep_comm_s"])
         assert (nic["devices"], gpu["spare_usd"], gpu["spare_part_usd"]) == (job.gpus, None, 15000)
+
+
+@pytest.mark.parametrize("fabric", ["torus", "full-mesh", "railx", "twisted-torus", "dragonfly"])
+def test_where_no_spare_has_the_place_of_a_server_the_job_waits(fabric):
+    rows = list(
+        failures(on(fabric, JOB_OF_16, kinds=["gpu", "server", *(["switch"] if fabric == "dragonfly" else [])]))
+    )
+    for one in rows:
+        assert (one["remedy"], one["slow_down"], one["failed_s"], one["spare_usd"]) == ("repair", None, None, None)
+        assert one["waits"].endswith("so the job waits for the repair")
+
+
+def test_a_link_of_a_torus_whose_groups_are_one_server_slows_gradients():
+    job = {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("pp", 1), ("dp", 16), ("ep", 8))}
+    (link,) = failures(on("torus", job, kinds=["link"]))
+    assert link["ep_comm_s"] == link["healthy_ep_comm_s"]
+    assert link["dp_comm_s"] == pytest.approx(2 * link["healthy_dp_comm_s"], rel=1e-3)  # one of two NICs of its ring
+
+
+def test_oversubscription_of_a_tree_is_that_of_compare():
+    case = on("fat-tree", JOB_OF_16 | {"network.oversubscription": 2.0}, kinds=["link", "spine"])
+    link, spine = failures(case)
+    assert link["healthy_s"] == pytest.approx(row(case)["iteration_s"], rel=1e-12)
+    assert link["devices"] == 64  # 128 NICs
+    assert spine["slow_down"] >= link["slow_down"] > 0
+    check_refused(
+        "network.oversubscription must be auto or 1 on torus", plans, on("torus", {"network.oversubscription": 2.0})
+    )
+
+
+def test_the_only_electrical_nic_of_a_server_without_relays_is_replaced_with_its_server():
+    alone = {"circuits.routing": "best-path", DEGREE: 6, "network.nics": 7}
+    nic, server = failures(base(alone | {KINDS_ASKED: ["electrical-nic", "server"]}))
+    assert nic["remedy"] == "spare-server"
+    assert nic["failed_s"] == server["failed_s"]

@@ -10,7 +10,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import degraded
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking
+from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking, waiting
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.own_graph import GraphFile, own_graph
 from mfabric_jax.failures import failures
@@ -44,14 +44,19 @@ def test_which_links_break(drawn):
     asked, _ = drawn()
     assert names(asked, broken_links(asked, "electrical-nic", 5)) == ["gpu 5 -> edge 1", "edge 1 -> gpu 5"]
     assert names(asked, broken_links(asked, "link", 5)) == ["edge 1 -> spine 0", "spine 0 -> edge 1"]
-    # Without its leaf a server is cut off; without a spine nobody is.
-    assert {end for name in names(asked, broken_links(asked, "switch", 5)) for end in name.split(" -> ")} == {
-        "spine 0",
-        *(f"edge {leaf}" for leaf in range(4)),
+    ends = {
+        kind: {end for name in names(asked, broken_links(asked, kind, 5)) for end in name.split(" -> ")}
+        for kind in ("switch", "spine")
     }
+    assert ends["spine"] == {"spine 0", *(f"edge {leaf}" for leaf in range(4))}
+    assert "edge 1" in ends["switch"]
     assert len(broken_links(asked, "electrical-nics", 5)) == 8
-    of_servers = {"electrical-nic": 16, "electrical-nics": 4, "nvswitch": 24}
-    assert graph_devices(asked, 6) == of_servers | {"link": 16, "switch": 8, "plane-link": 16}
+    of_servers = {
+        "electrical-nic": 16,
+        "electrical-nics": 4,
+    }
+    of_servers |= {"gpu": 16, "server": 4, "nic-link": 16, "plane-link": 16}
+    assert graph_devices(asked) == of_servers | {"link": 16, "spine-link": 0, "switch": 4, "spine": 4}
 
 
 def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
@@ -70,7 +75,7 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     assert after[0] == pytest.approx(12 / 3 * 4 / group.nic_Bps, rel=1e-9)  # three links of a quarter NIC each
 
 
-@pytest.mark.parametrize(("kind", "load"), [("electrical-nic", 12 + 12 / 3), ("link", 48 / 3), ("switch", 48 / 3)])
+@pytest.mark.parametrize(("kind", "load"), [("electrical-nic", 12 + 12 / 3), ("link", 48 / 3), ("spine", 48 / 3)])
 def test_what_is_left_carries_all(drawn, kind, load):
     # In an even all-to-all of one byte a pair, 12 bytes leave each GPU and 48 each leaf.
     _, case = drawn()
@@ -86,25 +91,28 @@ def test_what_is_left_carries_all(drawn, kind, load):
 def test_rows_of_failures(drawn):
     _, case = drawn()
     rows = {row["failure"]: row for row in failures(case.with_({"failures.server": 1}))}
-    assert list(rows) == ["electrical-nic", "link", "nvswitch", "switch"]
-    for kind in ("electrical-nic", "link", "switch"):
+    assert list(rows) == ["electrical-nic", "nic-link", "link", "gpu", "server", "nvswitch", "switch", "spine"]
+    assert [kind for kind, row in rows.items() if row["remedy"] == "repair"] == ["gpu", "server", "switch"]
+    for kind in ("electrical-nic", "nic-link", "link", "spine"):
         assert rows[kind]["slow_down"] > 0.01
         assert rows[kind]["ep_comm_s"] > rows[kind]["healthy_ep_comm_s"] * 1.05
-    assert (rows["link"]["devices"], rows["switch"]["devices"]) == (16, 8)
+    assert [rows[kind]["devices"] for kind in ("nic-link", "link", "switch", "spine")] == [16, 16, 4, 4]
 
 
-def test_what_would_cut_gpus_off_is_no_failure(drawn):
+def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     asked, _ = drawn()
     assert lacking(asked)["electrical-nics"] == "then gpu 0 reaches gpu 4 in no way"
-    assert lacking(asked)["server"] == "a graph has no spare server"
-    assert "electrical-nic" in lacking(asked._replace(relay="no"))  # its NVSwitch leads to GPUs that do not forward
+    assert waiting(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
+    assert waiting(asked, "electrical-nic", 0) is None
+    assert (
+        waiting(asked._replace(relay="no"), "electrical-nic", 0) is not None
+    )  # its NVSwitch leads to GPUs that do not forward
     alone, case = drawn(gpus_per_server=1)
-    assert lacking(alone, 3)["electrical-nic"] == "then gpu 0 reaches gpu 3 in no way"
+    assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 reaches gpu 3 in no way")
     assert lacking(alone)["nvswitch"] == "it has no nvswitch"
     resolved = resolve(case)
     (group,) = resolved.fabric.groups(resolved.settings, resolved.job, 400.0, ("own",))
-    with pytest.raises(InputError, match="failure 'electrical-nic' is not simulated at this place of the graph: then"):
-        degraded(group, "electrical-nic", gpu=3)
+    assert degraded(group, "electrical-nic", gpu=3).waits == waiting(alone, "electrical-nic", 3)
 
 
 def test_graphs_without_switches_lose_links_between_gpus(drawn):

@@ -21,7 +21,7 @@ from tests.small import JOB, refused, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 TREE = {"network.fabric": "fat-tree"}
-NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.nvswitches", "gpu.usd"}  # of an H100, or what a fabric says of itself
+NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.usd"}  # of an H100, or what a fabric says of itself
 NEVER_FILLED = {"job.batch.per_stage", "job.batch.bubble", "network.prices", "circuits.ocs", "run.sample"}
 NEVER_FILLED |= {"compute.kernels.table", "compute.kernels.launch_us"}
 NEVER_FILLED |= {"network.full-mesh.shape", "network.full-mesh.split", "network.railx.side", "network.railx.shape"}

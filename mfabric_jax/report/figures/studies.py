@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OVER = "time over the degree bound"
-_ABSENT = "none here"
+_ABSENT, _WAITS = "none here", "the job waits"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
     """A panel per model, all of one scale, a bar per kind, a diamond for each published figure."""
-    needs_values(rows, ("model", "failure", "slow_down"), "failures needs slow-downs")
+    timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for the repair
+    needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
-    shown = [value for row in rows for value in (row["slow_down"], row.get("published") or 0.0)]
+    shown = [value for row in timed for value in (row["slow_down"], row.get("published") or 0.0)]
     span, reach = max(map(abs, shown)), (min(shown), max(shown))
     panels, kinds = [], values_of(rows, "failure")
     rows = with_named_graphs(rows)
@@ -46,7 +47,8 @@ def failures_chart(rows: Rows) -> Chart:
         place, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
         model = ", ".join([" on ".join(place), *map(told_setting, apart, settings)])
         known = {kinds.index(row["failure"]): row for row in own_rows}
-        bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
+        slower = {place: row["slow_down"] or 0.0 for place, row in known.items()}
+        bars = [Bar(own, place, min(0.0, value), max(0.0, value), "") for place, value in slower.items()]
         points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
         totals = [_beyond(known[place], span) if place in known else (0.0, _ABSENT) for place in range(len(kinds))]
         curves = [Curve(published, points, joined=False)] if points else []
@@ -57,6 +59,8 @@ def failures_chart(rows: Rows) -> Chart:
 
 def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
     value, published = row["slow_down"], row.get("published")
+    if value is None:
+        return 0.0, _WAITS
     end = max(0.0, value)
     if published is not None and 0 <= published - end < 0.25 * span:
         end = published + 0.02 * span
