@@ -17,7 +17,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.tree import UP, Tree
 from mfabric_jax.host_arrays import host_indices
 
 if TYPE_CHECKING:
@@ -279,8 +279,18 @@ class Cluster:
         to = np.concatenate([np.arange(before), before + pool, before + pools + np.arange(len(self.circuits.src))])
         fixed, optics = np.arange(self.gpus + self.servers), np.arange(self._optical_nodes)
         node = np.concatenate([fixed, len(fixed) + merged, len(fixed) + sum(n for _, n in kinds) + optics])
+        network = replace(network, capacity=self._used_capacity(network))
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *kinds, ("optics", self._optical_nodes))
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
+
+    def _used_capacity(self, network: Network) -> np.ndarray:
+        """Bytes per second of every link, 0 for those that edge switches do not need."""
+        tree, capacity = self.nic_tree, network.capacity.copy()
+        if tree.tiers > 1:
+            up, first = tree.edge_ports[UP], 2 * (self.gpus + tree.hosts)
+            used = (np.arange(up) < np.maximum(1, tree.used_uplinks)[:, None]).ravel()
+            capacity[first : first + 2 * len(used)] *= np.tile(used, 2)
+        return capacity
 
     def with_circuits(self, regions: np.ndarray, *, directed: bool = False) -> Cluster:
         return replace(self, regions=host_indices("regions", regions, 0, MOST_WHOLE), directed=directed)

@@ -45,7 +45,8 @@ class ClusterShape(Protocol):
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
     `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
-    `leaf_servers`: below an edge switch of an oversubscribed tree, None: as many as its ports hold;
+    `leaf_servers`: below an edge switch of an oversubscribed tree, None: as many as its ports hold; `shares_network`:
+    others fill the switches;
     `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
@@ -62,6 +63,8 @@ class Asked(Protocol):
     def oversubscription(self) -> float | None: ...
     @property
     def leaf_servers(self) -> int | None: ...
+    @property
+    def shares_network(self) -> bool: ...
     @property
     def radix(self) -> int: ...
     @property
@@ -98,8 +101,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: as many as its ports hold.
-    - `laid_out`: trees of two tiers are priced by the edge switches that the servers fill, a part of one as a whole;
-      else as if all were full.
+    - `laid_out`: trees of two tiers are priced by the links up that the edge switches need; else as if all were full.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.

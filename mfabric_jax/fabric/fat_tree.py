@@ -90,9 +90,9 @@ def attachment_of(
     if not form.laid_out or not np.any(tiers == 2):
         return full
     up, down = Tree(1, form.radix * planes, 2, ratio).edge_ports
-    hosts = form.servers * np.asarray(nics, float) / parts
-    edges = np.ceil(hosts / down)
-    uplinks = np.where(edges > 1, edges * up / np.maximum(hosts, 1), 0.0)  # one edge switch leads nowhere else
+    hosts = np.maximum(form.servers * np.asarray(nics, float) / parts, 1)
+    full_edges, others = np.divmod(hosts, down)
+    uplinks = np.where(hosts > down, full_edges * up + np.ceil(others * up / down), 0) / hosts  # as `Tree.used_uplinks`
     above = dict(full.links)
     up = np.where(tiers == 2, uplinks, above.get("link", 0.0))
     return attachment_of_links(1.0, up if up.ndim else float(up), above.get("spine-link", 0.0))
@@ -110,7 +110,7 @@ def switches_of(settings: Asked, job: ClusterShape) -> dict[str, Any]:
         "tiers": settings.tiers,
         "radix": settings.radix,
         "oversubscription": settings.oversubscription,
-        "laid_out": settings.leaf_servers is None,
+        "laid_out": settings.leaf_servers is None and not settings.shares_network,
     }
 
 

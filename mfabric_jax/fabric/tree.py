@@ -28,8 +28,8 @@ class Tree:
     - `leaf_hosts`: hosts below an edge switch. Each then has a link up, which is so much narrower than a NIC as the
       edge is oversubscribed. None: as many as the ports of the switch, and links up as wide as NICs.
 
-    The last edge switch and the last pod may be partly empty. Ports left over by the ratio stay unused (3:1 of 10
-    ports: 6 down, 2 up).
+    The last edge switch and the last pod may be partly empty; such a switch uses as many links up as its hosts need
+    (`used_uplinks`). Ports left over by the ratio stay unused (3:1 of 10 ports: 6 down, 2 up).
     """
 
     hosts: int
@@ -107,8 +107,14 @@ class Tree:
         """Edge switches for `hosts` hosts, all parts together, regardless of room above them."""
         return self.parts * -(-(hosts // self.parts) // self.edge_ports[DOWN])
 
-    def uplinks_of(self, hosts: int) -> int:
-        return self.edges_of(hosts) * self.edge_ports[UP]
+    @property
+    def used_uplinks(self) -> np.ndarray:
+        """Links up of each edge switch that its hosts need, all parts together [edges]; one switch alone needs none."""
+        up, down = self.edge_ports
+        edges = self.edges_per_part
+        hosts = np.minimum(down, self.hosts_per_part - down * np.arange(edges))
+        used = np.ceil(hosts * up / down).astype(np.int64) if edges > 1 else np.zeros(1, np.int64)
+        return np.tile(used, self.parts)
 
     @property
     def pods_per_part(self) -> int:
@@ -169,11 +175,13 @@ class Tree:
 
     def hops(self, src, dst, a, c) -> np.ndarray:
         """Links of the path by aggregation switch `a` and core `c` [F 4], numbered as in `switch_links`: edge up,
-        aggregation up, aggregation down, edge down; -1 where the path turns back below."""
+        aggregation up, aggregation down, edge down; -1 where the path turns back below. `a` counts around the links up
+        that both edge switches use."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
+        a = a % np.maximum(1, self.used_uplinks[ends].min(axis=0))
         at_edge = ends * up + a
         at_pod = (self.pod_of(ends) * up + a) * climb + c + 2 * edges * up
         table = np.stack([at_edge[0], at_pod[0], at_pod[1] + pods * up * climb, at_edge[1] + edges * up], axis=1)

@@ -655,7 +655,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
     tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.built_of(gpu), on)
     _circuits(found, on)
     _tiers(found, on, servers, tree_nics, least_tiers)
-    return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree))
+    return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree), shares_network=least_tiers > 1)
 
 
 def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def own_settings(case: Case, fabric: str) -> Any:
 class Hardware:
     """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
 
-    `tiers_by_degree`: tiers for each number of a server's optical NICs from 0, where this number may be traced.
+    - `tiers_by_degree`: tiers for each number of a server's optical NICs from 0, where this number may be traced.
+    - `shares_network`: these servers are a part of the cluster, whose other servers fill the switches.
     """
 
     case: Case
@@ -97,6 +98,7 @@ class Hardware:
     tiers: int
     tiers_by_degree: tuple[int, ...]
     delay_s: float
+    shares_network: bool = False
 
     @property
     def pxn(self) -> bool:

@@ -219,8 +219,9 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
     if size is None:
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]
-    edges, pods = tree.parts * tree.edges_per_part, tree.parts * tree.pods_per_part
-    out, into = np.zeros((2, edges, up, 1))
+    pods = tree.parts * tree.pods_per_part
+    unused = np.arange(up)[:, None] >= np.maximum(1, tree.used_uplinks)[:, None, None]
+    out, into = np.where(unused, np.inf, np.zeros((2, *unused.shape)))
     rise, fall = np.zeros((2, pods, up, climb))
     chosen = hashed(seed, np.arange(len(src)), src, dst)
     (e0, e1), (leaves, beyond) = (tree.edge_of(src), tree.edge_of(dst)), tree.climbs(src, dst)

@@ -143,7 +143,7 @@ def test_each_degree_of_a_sweep_has_the_row_of_its_case():
 
 def test_nothing_leads_up_from_one_switch():
     case = job("fat-tree", 64)
-    with pytest.raises(InputError, match="its NICs are on one switch, from which no link leads up"):
+    with pytest.raises(InputError, match="fat-tree: its bill has none"):
         list(failures(case.with_({"failures.kinds": ["link"]})))
     rails = job("rail-only", 64, **{"failures.kinds": ["switch"]})
     (row,) = failures(cases(rails, {"job.parallel.gpus": (64,)}))

@@ -19,7 +19,7 @@ from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
 from mfabric_jax.fabric.grids import lines, rings
 from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.torus import near_cube
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.tree import UP, Tree
 from mfabric_jax.fabric.twisted_torus import short_side
 
 Run = tuple[str, np.ndarray, np.ndarray, np.ndarray]
@@ -122,8 +122,10 @@ def _on_tree(
     runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
     if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
         return _network(runs, [*nodes, tree.switches[0]])
-    links = tree.switch_links(first)
-    runs += [(kind, tail, head, np.full(len(tail), numbers.port * width)) for kind, tail, head in links]
+    used = (np.arange(tree.edge_ports[UP]) < tree.used_uplinks[:, None]).ravel()
+    for kind, tail, head in tree.switch_links(first):
+        there = used if kind.startswith("edge") else np.ones(len(tail), bool)
+        runs.append((kind, tail[there], head[there], np.full(there.sum(), numbers.port * width)))
     return _network(runs, [*nodes, *tree.switches])
 
 
