@@ -112,8 +112,8 @@ def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
 
 def whole_numbers(field: str, value: Any) -> Array:
     array = real_numbers(field, value)
-    if array.size == 0 and isinstance(array, np.ndarray):  # an empty list has no type of its own
-        return array.astype(np.int64)
+    if isinstance(array, np.ndarray) and not array.size:  # an empty list is of floats
+        array = array.astype(np.int64)
     if kind_of(array.dtype) != "int":
         raise InputError(f"{field} must be integers, got {array.dtype}.")
     return array

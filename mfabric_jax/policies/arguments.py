@@ -9,13 +9,16 @@ from mfabric_jax.arrays import known_values
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.region import NO_CIRCUITS
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, Rule
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers, demands_between_servers
 
 
-def demand_of(demand: Any, region: Region, field: str = "demand") -> Float[Array, "S S"]:
-    """`between_servers`, of a region alone."""
-    return between_servers(of_type("region", region, Region), demand, field)
+def demand_of(
+    demand: Any, region: Region, field: str = "demand", rule: Rule = FROM_0_TO_INFINITY
+) -> Float[Array, "S S"]:
+    """`between_servers`, of a region alone, and refusing NaN where it is known: circuits could not show it."""
+    return between_servers(of_type("region", region, Region), demand, field, rule)
 
 
 def demands_of(demands: Any, region: Region, field: str = "demand") -> Float[Array, "K S S"]:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, one_of, positive
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
@@ -284,7 +285,7 @@ def exact_circuits(
     positive("seconds", seconds)
     if isinstance(demand, Tracer):
         raise InputError("exact_circuits runs on the host: demand must be known, got a value that JAX traces.")
-    demand = demand_of(demand, region)
+    demand = demand_of(demand, region, rule=NOT_NEGATIVE)
     known = greedy(demand, region, rule="next").circuits
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     instance = _instance(demand, *numbers)

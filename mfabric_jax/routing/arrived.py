@@ -75,7 +75,7 @@ def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) ->
     `InputError` and derivatives as of `schedule_time`; under `vmap` a batch.
     """
     of_type("schedule", schedule, Schedule)
-    between = between_servers(of_type("region", region, Region), demand)
+    between = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
     own = floats_or_nan("demand of a server to itself", floats("demand", demand).diagonal(), NOT_NEGATIVE)
     parts = _arrivals(region, schedule.checked(region), between, own)
     if known_values(between) is not None:

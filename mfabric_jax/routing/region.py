@@ -21,7 +21,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE, refuse
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -211,28 +211,30 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 
 
 # ------------------------------------------------------------------------------------------ what a region is made of
-def between_servers(region: Region | DirectLinks, demand, field: str = "demand") -> Float[Array, "S S"]:
-    """The demand as floats with zero diagonal. `InputError` where bytes between servers are negative or not finite;
-    where they are not known, negative ones are NaN."""
+def between_servers(
+    region: Region | DirectLinks, demand, field: str = "demand", rule: Rule = NAN_OR_NOT_NEGATIVE
+) -> Float[Array, "S S"]:
+    """The demand as floats with zero diagonal. `InputError` where bytes between servers break the rule; where they are
+    not known, negative ones are NaN."""
     demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"{field} must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return _without_own(field, demand)
+    return _without_own(field, demand, rule)
 
 
 def demands_between_servers(region: Region, demands, field: str, axis: str = "K") -> Float[Array, "K S S"]:
-    """`between_servers` of each of several demands, at least one."""
+    """`between_servers` of each of several demands, at least one; none is NaN."""
     demands, servers = floats(field, demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
         wanted = f"[{axis} S S] with S = {servers} servers and at least one demand"
         raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
-    return _without_own(field, demands)
+    return _without_own(field, demands, FROM_0_TO_INFINITY)
 
 
-def _without_own(field: str, demand: Float[Array, "... S S"]) -> Float[Array, "... S S"]:
+def _without_own(field: str, demand: Float[Array, "... S S"], rule: Rule) -> Float[Array, "... S S"]:
     own = np.eye(demand.shape[-1], dtype=bool)
     if (known := known_values(demand)) is not None:
-        refuse(field, np.where(own, 0, known), NOT_NEGATIVE)
+        refuse(field, np.where(own, 0, known), rule)
     else:
         demand = marked(demand, FROM_0_TO_INFINITY)
     own = jnp.eye(demand.shape[-1], dtype=bool)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax.arrays import known_values
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.potentials import Links, descended, level
 from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
@@ -39,7 +40,7 @@ def relay_shares(
     """
     whole("steps", steps, at_least=0)
     of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
-    demand = between_servers(of_type("region", region, Region), demand)
+    demand = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
     shares = _descended(*lax.stop_gradient((region, circuits, demand)), steps)
     if known_values(demand) is not None:
         return shares
