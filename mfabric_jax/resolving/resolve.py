@@ -22,6 +22,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
+from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
@@ -76,7 +77,7 @@ class _Open:
     """Values of a case while they are resolved, with reasons."""
 
     def __init__(self, case: Case):
-        self.values, self.why, self.recipe = flat(case), {}, "none"
+        self.asked, self.values, self.why, self.recipe = case, flat(case), {}, "none"
 
     def __getitem__(self, path: str) -> Any:
         return self.values.get(path)
@@ -432,6 +433,7 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         micro_batch=found["job.batch.micro_batch"],
         sequence=found["job.batch.sequence"],
         recompute=None if recompute == "fit" else recompute,
+        loads_of=functools.partial(drawn_loads, found.asked),
         **shape,
     )
 

@@ -24,17 +24,17 @@ SLOW = (
     "circuits.span.length=run) or take a faster one."
 )
 KEPT = "--set circuits.turn=span --set circuits.span.length=run"
-WAITS = "Warning: on {} with telescent, m waits for the optical switch for {}: it "
+WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
-    f"{WAITS.format('mfabric', '98% of an iteration beside its bubble (103.8 of 106.3 s)')}is too slow for circuits that "
+    f"{WAITS.format('mfabric', '98%', ' beside its bubble (103.8 of 106.3 s)')}is too slow for circuits that "
     f"follow the traffic; keep them ({KEPT}) or take a faster one."
 )
 SCHEDULED = (
-    f"{WAITS.format('mfabric', '60% of an iteration (6.000 of 10.00 s)')}is too slow for circuits that change during an "
+    f"{WAITS.format('mfabric', '60%', ' (6.000 of 10.00 s)')}is too slow for circuits that change during an "
     f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster one."
 )
 PHASES = (
-    f"{WAITS.format('photonic-rails', '60% of an iteration (6.000 of 10.00 s)')}reconfigures between phases of "
+    f"{WAITS.format('photonic-rails', '60%', ' (6.000 of 10.00 s)')}reconfigures between phases of "
     "communication, whatever is set; take a faster one, or a fabric whose links stay."
 )
 NEVER = "Circuits of mfabric (greedy) never change here for {}: links wired once do the same, no switch is needed."
