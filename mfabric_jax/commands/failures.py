@@ -103,7 +103,7 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
         for state, before, time in (("", "healthy_", "healthy_s"), (f" with {row['failure']} broken", "", "failed_s")):
             turning, bubble = (row[f"{before}{name}"] for name in ("reconfig_s", "bubble_s"))
             what, seconds = f"{row['model']}{state}", (turning, row[time], bubble)
-            words = slow_switch_words(row["fabric"], what, *seconds, changes[row["fabric"]])
+            words = slow_switch_words(row["fabric"], what, *seconds, changes=changes[row["fabric"]])
             place = row["model"], row["fabric"]
             if words is not None and turning > worst.get(place, (0.0, ""))[0]:
                 worst[place] = turning, words

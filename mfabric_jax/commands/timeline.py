@@ -38,9 +38,9 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
     busiest = max(rows, key=lambda row: row["reconfig_s"])
-    seconds = (busiest[name] for name in ("reconfig_s", "iteration_s", "bubble_s"))
+    seconds = [busiest[name] for name in ("reconfig_s", "iteration_s", "bubble_s")]
     what = f"{model}, stage {busiest['stage']},"
-    words = slow_switch_words(case.network.fabric, what, *seconds, shared.changes_of(case))
+    words = slow_switch_words(case.network.fabric, what, *seconds, changes=shared.changes_of(case))
     shared.print_lines([*([] if words is None else [words]), *shared.case_notes(cases)])
     if options.out is not None:
         shared.tell(report.write_perfetto(segments, options.out, effective(cases)))

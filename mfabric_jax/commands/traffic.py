@@ -40,6 +40,7 @@ def _size(job: Workload) -> str:
 def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report, workload
     from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.resolving.traffic import drawn_loads
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
@@ -71,7 +72,7 @@ def run(cases: Cases, options: Options) -> None:
         print(f"Counted is every selection; between servers {how} sends {part}.")
     print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" says why the shares differ.')
     print(_size(job))
-    stage, held = workload.fullest_stage(job)
+    stage, held = workload.fullest_stage(job, drawn_loads(resolved.case, job))
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
     shared.print_lines(shared.case_notes(cases))
@@ -102,14 +103,14 @@ def _check(options: Options) -> None:
 
 def _alltoallv(case: Case, path: str, options: Options) -> str:
     """Write one dispatch, and say how it is measured."""
+    from mfabric_jax.resolving.traffic import traffic_of
     from mfabric_jax.simulation import resolve
-    from mfabric_jax.simulation.scenario import traffic_of
     from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
 
     resolved = resolve(case)
     job = resolved.job
     which = OneOf(case.run.sample or 0, options.block or 0, options.micro_batch or 0)
-    demand = one_dispatch(job, traffic_of(resolved.settings, job)[0], which)
+    demand = one_dispatch(job, traffic_of(resolved.case, job, past=resolved.settings.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
     several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"

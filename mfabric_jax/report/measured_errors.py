@@ -52,11 +52,17 @@ def measured_ratios() -> Ratios:
     return Ratios(**_table()["ratios"])
 
 
-def measured_words(gpus: Iterable[str]) -> str:
-    """A sentence on what was measured of some GPUs."""
+def measured_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
+    """Sentences on what was measured of some GPUs, with evenly routed tokens; `loads`: what the busiest rank of each
+    row receives over the mean."""
     known, asked = measured_errors(), list(dict.fromkeys(gpus))
     said = [f"{gpu} {known[gpu].words}" for gpu in asked if gpu in known]
     without = [gpu for gpu in asked if gpu not in known]
     nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
     made = f"predicted over measured, less 1; mfabric validate training, {_table()['date']}"
-    return f"Measured steps of trainings ({made}): {'; '.join([*said, *nothing])}."
+    found = f"Measured steps of trainings, of evenly routed tokens ({made}): {'; '.join([*said, *nothing])}."
+    each = list(dict.fromkeys(f"{load:.2f}" for load in sorted(loads)))
+    if not each:
+        return found
+    over = each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
+    return f"{found} In these rows the busiest rank receives {over} times the mean."

@@ -59,7 +59,8 @@ def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         listed = effective.get("resolved", {}).get(GPU, [])
         every = [listed] if isinstance(listed, str) else listed
     if every:
-        yield measured_words(every)
+        loads = (usable(row.get("rank_load_over_mean")) for row in rows)
+        yield measured_words(every, [load for load in loads if load is not None])
 
 
 def job_words(rows: Rows) -> list[str]:

@@ -33,6 +33,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
+from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.recording import axes_of
@@ -88,7 +89,7 @@ class _Open:
     """Values of a case while they are resolved, with reasons."""
 
     def __init__(self, case: Case):
-        self.values, self.why, self.recipe = flat(case), {}, "none"
+        self.asked, self.values, self.why, self.recipe = case, flat(case), {}, "none"
         self.tiers_by_degree: tuple[int, ...] = ()
 
     def __getitem__(self, path: str) -> Any:
@@ -432,6 +433,7 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         micro_batch=found["job.batch.micro_batch"],
         sequence=found["job.batch.sequence"],
         recompute=None if recompute == "fit" else recompute,
+        loads_of=functools.partial(drawn_loads, found.asked),
         **shape,
     )
 
@@ -591,7 +593,11 @@ class _Room(NamedTuple):
     def of(found: _Open, on: Fabric) -> "_Room":
         radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
         two = Tree(1, radix, tiers=2).most_hosts
-        tree = on.tree(Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes))
+        tree = (
+            None
+            if on.over_graph
+            else on.tree(Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes))
+        )
         at_edge = found["network.oversubscribed_at"] == "edge"
         if tree is None:
             return _Room(None, two * at_edge, 1)

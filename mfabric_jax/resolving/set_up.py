@@ -1,6 +1,7 @@
 """What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -10,6 +11,7 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.resolve import Resolved, worked_out
 from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
@@ -23,8 +25,9 @@ MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
 
 
 def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
-    """Gigabytes that a GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown."""
-    parts, has = fullest_stage(job)[1], settings.server.memory_bytes
+    """Gigabytes that the busiest GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown.
+    It receives what time takes it to receive (`drawn_loads`)."""
+    parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
@@ -117,7 +120,8 @@ def too_large_words(resolved: Resolved) -> str | None:
         stated |= {"job.parallel.tp": etp * job.folded, "job.parallel.etp": etp}
         return worked_out(resolved.asked.with_(stated)).job
 
-    does = [remedy_words(one, job) for one in remedies(job, server, again)]
+    loads_of = functools.partial(drawn_loads, resolved.case)
+    does = [remedy_words(one, job) for one in remedies(job, server, again, loads_of)]
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."

@@ -272,19 +272,8 @@ class Settings(Hardware):
         return self.server.memory_Bps or math.inf
 
     def room(self, job: Workload) -> Room:
-        facts, rule = job.architecture, self.case.placement.rule
-        limited = job.node_limit == "model" and facts.expert_groups > 1
-        groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
-        room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
-        room.check(facts.experts)
-        whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
-        if limited and rule.name != "contiguous" and not whole_groups:
-            raise InputError(
-                f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
-                f"contiguous, or hierarchical with one group a server ({room.servers}), got {rule.name!r} with "
-                f"{groups}."
-            )
-        return room
+        """`room_of` the case."""
+        return room_of(self.case, job)
 
     # ---------------------------------------------------------------------------------------------------------- network
     @property
@@ -325,3 +314,20 @@ def knobs_of(source: Any) -> Knobs:
     if source.value.endswith(".json"):
         return Knobs.read(source.value)
     return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
+
+
+def room_of(case: Case, job: Workload) -> Room:
+    """The slots of a group; `InputError` for a placement that its gate does not allow."""
+    facts, rule = job.architecture, case.placement.rule
+    limited = job.node_limit == "model" and facts.expert_groups > 1
+    groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
+    room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
+    room.check(facts.experts)
+    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
+    if limited and rule.name != "contiguous" and not whole_groups:
+        raise InputError(
+            f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
+            f"contiguous, or hierarchical with one group a server ({room.servers}), got {rule.name!r} with "
+            f"{groups}."
+        )
+    return room

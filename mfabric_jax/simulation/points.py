@@ -19,6 +19,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.resolving.traffic import replicas_of
 from mfabric_jax.routing.ends import Ends
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.flow_ends import Circuits, circuits_of, ends_at, flow_columns, slot_of
@@ -39,7 +40,6 @@ from mfabric_jax.simulation.scenario import (
     Scenario,
     check_dtype,
     rates_at,
-    replicas_of,
     slowest_columns,
 )
 from mfabric_jax.simulation.solving import (

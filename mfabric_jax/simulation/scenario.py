@@ -25,10 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import programs, traffic
+from mfabric_jax import programs
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.bands import PROMPT
-from mfabric_jax.case import Case
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
@@ -40,7 +39,8 @@ from mfabric_jax.policies import Policy, is_own, topoopt, uniform, weighs_turns
 from mfabric_jax.policies.static import matchings
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved
-from mfabric_jax.resolving.settings import SCHEDULE, Settings, knobs_of
+from mfabric_jax.resolving.settings import SCHEDULE, Settings
+from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.graphs import rated
@@ -50,8 +50,6 @@ from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.scheduled import carries_schedule
 from mfabric_jax.timing.switching import reads_rates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
-from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
-from mfabric_jax.traffic.placement_files import read_placement
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import IDEAL, Shares
@@ -60,7 +58,6 @@ from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DTYPES = ("float32", "float64")
 AS_SET = "as set"  # variant name of a row without variants
-REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iteration, block and micro-batch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +272,7 @@ class TrafficOf:
 @cached_by_files(lambda of: named_files(of.resolved.case), maxsize=16)
 def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
-    return traffic_of(resolved.settings, resolved.job)
+    return traffic_of(resolved.case, resolved.job, past=resolved.settings.past)
 
 
 def _decision_s(one: Scenario) -> float:
@@ -326,56 +323,6 @@ def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
     """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
     mean = np.mean([np.asarray(sent_tokens(workload, one), np.float64).mean(axis=(0, 1, 2)) for one in tokens], axis=0)
     return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
-
-
-def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
-    rule: Any = settings.case.placement.rule
-    moved = rule.name not in ("contiguous", "given")
-    past = settings.past or (moved and rule.loads > 0)
-    every = _tokens(settings.case, workload, settings.case.run.iterations + past)
-    every = tuple(_alike(settings.case, tokens.after_the_first() if past else tokens) for tokens in every)
-    if rule.name == "given":
-        return placed_at(every, read_placement(rule.value).slots)
-    if not moved:
-        return every
-    rest = {"on": "past" if rule.loads else "now", "window": max(1, rule.loads)}
-    return placed_alike(every, settings.room(workload), placement_policy(rule.name), every=rule.every, **rest)
-
-
-def _alike(case: Case, tokens: Tokens) -> Tokens:
-    alike = case.traffic.alike
-    if alike == "nothing":
-        return tokens
-    layers = slice(None) if alike == "micro-batches" else slice(1)
-    source = f"{tokens.source}, the same for every {REPEATED[alike]}"
-    alike = tokens.changed(lambda each: each[:1, layers, :1], source=source)
-    return dataclasses.replace(alike, before=alike.count[0])
-
-
-def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
-    source: Any = case.traffic.source
-    replicas = replicas_of(case.run.replicas, workload)
-    if source.name == "trace":
-
-        def read(times: int) -> Tokens:
-            return traffic.recorded(workload, source.path, source.records, times * iterations, source.axes)
-
-        return read_apart(read, replicas)
-    return drawn_apart(lambda times: _drawn(case, workload, iterations, times * case.traffic.drawn), replicas)
-
-
-def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
-    source: Any = case.traffic.source
-    if source.name == "authors":
-        return traffic.authors(workload, iterations)
-    if source.name == "knobs":
-        return traffic.from_knobs(workload, knobs_of(source), iterations, micro_batches, case.run.seed)
-    drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": micro_batches}
-    drawn |= {"seed": case.run.seed, "drift": source.drift}
-    if source.name == "generated":
-        return traffic.generated(workload, source.skew, **drawn)
-    return traffic.measured(workload, **drawn)
 
 
 def check_dtype(dtype: str) -> None:
@@ -440,25 +387,6 @@ WIRINGS: dict[str, Callable[..., DirectLinks]] = {
     "rings": all_rings,
     "totient-perms": totient_rings,
 }
-
-
-def replicas_of(replicas: int | str, workload: Workload) -> int:
-    """Number of simulated replicas; "all": every replica of the job."""
-    return workload.dp if isinstance(replicas, str) else replicas
-
-
-def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with micro-batches of its own; `draw`: tokens with a multiple of the micro-batches."""
-    every = draw(replicas)
-    size = every.count.shape[2] // replicas
-    parts = [slice(at * size, (at + 1) * size) for at in range(replicas)]
-    return tuple(every.changed(lambda count, part=part: count[:, :, part]) for part in parts)
-
-
-def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations."""
-    every = read(replicas)
-    return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 
 
 def slowest(timed: Iteration, replicas: int) -> Iteration:

@@ -1,10 +1,11 @@
 """Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
 
 Activations follow arXiv 2205.05198 for gated FFNs, no dropout, fused attention, probabilities of experts applied to the
-gated product, and what is computed again (formula: docs/models.md). Loads are balanced. `HEADROOM` covers
-communicators, fragmentation and libraries.
+gated product, and what is computed again (formula: docs/models.md). What a rank receives is even, or `loads` times as
+much, by pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mfabric_jax import units
@@ -54,9 +55,12 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory_of(workload: Workload, stage: int) -> Memory:
+Loads = Sequence[float] | None
+
+
+def memory_of(workload: Workload, stage: int, loads: Loads = None) -> Memory:
     """Memory of one GPU of a pipeline stage [B]; `InputError` for a stage that does not exist."""
-    return _OnGpus(workload).of(workload.check_stage(stage))
+    return _OnGpus(workload, loads).of(workload.check_stage(stage))
 
 
 def _updated(workload: Workload, dense: float, expert: float) -> float:
@@ -75,17 +79,20 @@ def step_bytes(workload: Workload, stage: int) -> float:
     return each * _updated(workload, dense, params.expert / workload.tp)
 
 
-def fullest_stage(workload: Workload) -> tuple[int, Memory]:
+def fullest_stage(workload: Workload, loads: Loads = None) -> tuple[int, Memory]:
     """The pipeline stage whose GPUs need the most memory, and that memory [B]."""
-    gpus = _OnGpus(workload)
+    gpus = _OnGpus(workload, loads)
     every = [gpus.of(stage) for stage in range(workload.pp)]
     stage = max(range(workload.pp), key=lambda at: every[at].total)
     return stage, every[stage]
 
 
 class _OnGpus:
-    def __init__(self, workload: Workload):
+    """Bytes a token of a GPU, by whether a block has experts; `ROUTED` parts grow with what a rank receives."""
+
+    def __init__(self, workload: Workload, loads: Loads):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
+        self.loads = (1.0,) * workload.pp if loads is None else loads
         model, again = workload.architecture, again_of(workload.recompute)
         self.kinds = kinds_of_block(workload)
         self.tokens = workload.tokens / workload.tp
@@ -95,12 +102,16 @@ class _OnGpus:
             for kind, parts in kept.items()
         }
         self.attention = sum(part for name, part in stays[True].items() if name in ATTENTION)
-        self.inner = {
-            kind: sum(part for name, part in parts.items() if name not in ATTENTION) for kind, parts in stays.items()
+        inner = {
+            kind: {name: part for name, part in parts.items() if name not in ATTENTION} for kind, parts in stays.items()
         }
-        self.again = max(sum(kept[kind].values()) - sum(stays[kind].values()) for kind in kept)
+        self.dense, self.moe = sum(inner[False].values()), _Routed.of(inner[True])
+        self.again = {
+            kind: _Routed.of({name: part for name, part in kept[kind].items() if name not in stays[kind]})
+            for kind in kept
+        }
         rows = model.top_k * model.hidden * (workload.dispatch_bytes + workload.combine_bytes)
-        self.buffers = rows if workload.ep > 1 else 0.0
+        self.rows = rows if workload.ep > 1 else 0.0
         head = (model.vocab > 0) * (2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab)
         joined = 2 * model.hidden * (ACTIVATION_BYTES + workload.kept_bytes)  # two vectors and, normed, the product's
         self.logits = self.tokens * (head + workload.predicted * (head + joined))
@@ -112,7 +123,7 @@ class _OnGpus:
             (params.dense + word_params(workload, stage)) / workload.attention_tp,
             params.expert / workload.tp,
         )
-        shard, block = _updated(workload, dense, expert), self._largest_block(held)
+        shard, block, load = _updated(workload, dense, expert), self._largest_block(held), self.loads[stage]
         whole, (blocks, moe, plain) = dense + expert, self._in_flight(stage, held)
         return Memory(
             weights=workload.weight_bytes
@@ -121,9 +132,9 @@ class _OnGpus:
             * (shard + block if self.share >= SHARDING.index("gradients") else whole),
             optimizer=(MASTER_BYTES + 2 * workload.moment_bytes) * shard,
             attention=self.tokens * blocks * self.attention,
-            inner=self.tokens * (moe * self.inner[True] + plain * self.inner[False]),
+            inner=self.tokens * (moe * self.moe.at(load) + plain * self.dense),
             logits=held.ends * self.logits,
-            buffers=self.tokens * (self.again + self.buffers),
+            buffers=self.tokens * (max(part.at(load) for part in self.again.values()) + load * self.rows),
         )
 
     def _largest_block(self, held: Holding) -> float:
@@ -141,6 +152,22 @@ class _OnGpus:
         return moe + dense, moe, dense
 
 
+class _Routed(NamedTuple):
+    """Bytes a token that do not depend on what a rank receives, and those that do, of an even load."""
+
+    fixed: float
+    routed: float
+
+    @classmethod
+    def of(cls, parts: dict[str, float]) -> "_Routed":
+        routed = sum(part for name, part in parts.items() if name in ROUTED)
+        return cls(sum(parts.values()) - routed, routed)
+
+    def at(self, load: float) -> float:
+        return self.fixed + load * self.routed
+
+
+ROUTED = ("rows", "gate", "gated")  # of `kept_bytes`: of tokens that routed experts receive
 ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `kept_bytes`
 OF_PRODUCTS = (  # each in `Workload.kept_bytes`
     *("norm", "out", "inner norm", "rows", "gate", "gated"),

@@ -11,7 +11,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.workload.estimate import USUAL, Speeds, iteration_seconds
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.memory import UNKNOWN_BYTES, fullest_stage, memory_of, usable_bytes
+from mfabric_jax.workload.memory import UNKNOWN_BYTES, Loads, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import DEGREES, Workload
 from mfabric_jax.workload.recompute import LEVELS
@@ -43,12 +43,21 @@ class Candidate(NamedTuple):
     why: str = ""
 
 
+LoadsOf = Callable[[Workload], Loads]  # what the busiest rank of a stage receives over an even load
+
+
+def evenly(workload: Workload) -> Loads:
+    """All ranks receive as much."""
+    return None
+
+
 def quickest(
     architecture: Architecture,
     server: Gpu,
     *,
     recompute: str | None = None,
     speeds: Speeds = USUAL,
+    loads_of: LoadsOf = evenly,
     **stated: Any,
 ) -> Candidate:
     """The set-up with the least estimated time per token that fits the memory of a GPU of `server`.
@@ -68,12 +77,12 @@ def quickest(
         jobs = _workloads(architecture, stated, lambda ep, wide=wide: wide == _is_wide(ep, stated))
         for seconds, job in _by_time(jobs, server, recompute, speeds):
             at_least = memory_of(job, 0).total
-            if at_least <= room and (candidate := _candidate(job, server, seconds)).fits:
+            if at_least <= room and (candidate := _candidate(job, server, seconds, loads_of)).fits:
                 return candidate._replace(why=_why(job, candidate, server, speeds))
             too_large.append((at_least, len(too_large), seconds, job))
     if not too_large:
         raise _refusal(architecture, stated)
-    least = _least(sorted(too_large), server)
+    least = _least(sorted(too_large), server, loads_of)
     why = (
         f"No set-up fits {_room(server)}; {_in_words(least)} needs least, {gigabytes_in_words(least.memory_bytes)} GB."
     )
@@ -84,14 +93,14 @@ def _is_wide(ep: int, stated: Mapping[str, Any]) -> bool:
     return "ep" in stated or ep >= stated["gpus_per_server"]
 
 
-def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu) -> Candidate:
+def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, loads_of: LoadsOf) -> Candidate:
     """The set-up that needs least memory, of `rows` sorted by a lower bound of it."""
     _, _, seconds, job = rows[0]
-    best = _candidate(job, server, seconds)
+    best = _candidate(job, server, seconds, loads_of)
     for at_least, _, seconds, job in rows[1:]:
         if at_least >= best.memory_bytes:
             break
-        best = min(best, _candidate(job, server, seconds), key=lambda each: each.memory_bytes)
+        best = min(best, _candidate(job, server, seconds, loads_of), key=lambda each: each.memory_bytes)
     return best
 
 
@@ -120,8 +129,8 @@ def _harder(job: Workload) -> tuple[str, ...]:
     return levels[levels.index(job.recompute) + 1 :] if job.recompute in levels else ()
 
 
-def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
-    needs = fullest_stage(job)[1].total
+def _candidate(job: Workload, server: Gpu, seconds: float, loads_of: LoadsOf) -> Candidate:
+    needs = fullest_stage(job, loads_of(job))[1].total
     size = job.tp, job.pp, job.ep, job.dp, job.gpus, job.micro_batches, job.recompute
     return Candidate(*size, needs, seconds, needs <= usable_bytes(server.memory_bytes), job.folded)
 
@@ -334,18 +343,18 @@ class Remedy(NamedTuple):
     memory_bytes: float
 
 
-def remedies(workload: Workload, server: Gpu, rerun: Rerun) -> list[Remedy]:
+def remedies(workload: Workload, server: Gpu, rerun: Rerun, loads_of: LoadsOf = evenly) -> list[Remedy]:
     """Changes with which a set-up fits memory on as many GPUs: for every setting the smallest sufficient one, else the
     fastest other set-up on 1, 2, 4 or 8 times as many GPUs. `rerun` is the workload with settings changed."""
     smallest: dict[str, Remedy] = {}
     for changed in _single_changes(workload):
         setting = next(iter(changed))
-        if setting not in smallest and (remedy := _remedy(rerun, changed, server)) is not None:
+        if setting not in smallest and (remedy := _remedy(rerun, changed, server, loads_of)) is not None:
             smallest[setting] = remedy
     if smallest:
         return list(smallest.values())
     for times in MORE_GPUS:
-        if (remedy := _other_set_up(workload, server, rerun, workload.gpus * times)) is not None:
+        if (remedy := _other_set_up(workload, server, rerun, workload.gpus * times, loads_of)) is not None:
             return [remedy]
     return []
 
@@ -365,24 +374,25 @@ def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
                 yield {name: getattr(workload, name) * times, "dp": workload.dp // times}
 
 
-def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu) -> Remedy | None:
+def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu, loads_of: LoadsOf) -> Remedy | None:
     job = _tried(lambda: rerun(changed))
     if job is None:
         return None
-    needs = fullest_stage(job)[1].total
+    needs = fullest_stage(job, loads_of(job))[1].total
     return Remedy(changed, job, needs) if needs <= usable_bytes(server.memory_bytes) else None
 
 
-def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> Remedy | None:
+def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int, loads_of: LoadsOf) -> Remedy | None:
     kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "folded", "sharding", "dispatch_bytes")
     same = {name: getattr(workload, name) for name in (*kept, "combine_bytes", "grad_bytes", "redundant_experts")}
     try:
-        other = quickest(workload.architecture, server, gpus=gpus, **same)
+        other = quickest(workload.architecture, server, gpus=gpus, loads_of=loads_of, **same)
     except InputError:
         return None
     changed = {name: getattr(other, name) for name in (*DEGREES, "recompute")}
     changed |= {"gpus": gpus, "micro_batch": OWN_MICRO_BATCH}
-    return _remedy(rerun, {name: value for name, value in changed.items() if value != getattr(workload, name)}, server)
+    changed = {name: value for name, value in changed.items() if value != getattr(workload, name)}
+    return _remedy(rerun, changed, server, loads_of)
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:

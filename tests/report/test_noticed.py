@@ -24,19 +24,18 @@ SLOW = (
     "circuits.span.length=run) or take a faster one."
 )
 KEPT = "--set circuits.turn=span --set circuits.span.length=run"
-WAITS = "Warning: on {} with telescent, m waits for the optical switch for {}: it "
+WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
-    f"{WAITS.format('mfabric', '97.7% of an iteration beside its bubble (103.79 of 106.27 s)')}"
-    f"is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one."
+    f"{WAITS.format('mfabric', '97.7%', ' beside its bubble (103.79 of 106.27 s)')}is too slow for circuits that "
+    f"follow the traffic; keep them ({KEPT}) or take a faster one."
 )
 SCHEDULED = (
-    f"{WAITS.format('mfabric', '60.0% of an iteration (6 of 10 s)')}"
-    f"is too slow for circuits that change during an all-to-all; choose them once "
-    f"(--set circuits.schedule=none {KEPT}) or take a faster one."
+    f"{WAITS.format('mfabric', '60.0%', ' (6 of 10 s)')}is too slow for circuits that change during an "
+    f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster one."
 )
 PHASES = (
-    f"{WAITS.format('photonic-rails', '60.0% of an iteration (6 of 10 s)')}"
-    "reconfigures between phases of communication, whatever is set; take a faster one, or a fabric whose links stay."
+    f"{WAITS.format('photonic-rails', '60.0%', ' (6 of 10 s)')}reconfigures between phases of "
+    "communication, whatever is set; take a faster one, or a fabric whose links stay."
 )
 NEVER = "Circuits of mfabric (greedy) never change in these rows for {}: fixed links would give the same times."
 BUSY = (

@@ -8,8 +8,8 @@ import pytest
 
 from mfabric_jax import InputError, resolve
 from mfabric_jax.failures.iterations import plans
+from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.placement import copied_experts
@@ -115,7 +115,7 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
     tree, domain = (scenario(small(given | {"network.fabric": fabric})) for fabric in ("fat-tree", "nvl72"))
     rooms = [one.settings.room(one.workload) for one in (tree, domain)]
     assert [room.servers for room in rooms] == [4, 1]
-    own = traffic_of(domain.settings, domain.workload)[0]
+    own = traffic_of(domain.settings.case, domain.workload, past=domain.settings.past)[0]
     np.testing.assert_array_equal(domain.tokens.count, own.count)
     assert (tree.tokens.count != domain.tokens.count).any()
 

@@ -13,7 +13,7 @@ from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.validation import training_rows, trainings
 from mfabric_jax.validation.step_parts import PARTS as STEP_PARTS
 from mfabric_jax.validation.step_parts import step_parts
-from mfabric_jax.validation.training_steps import PARTS, RATIOS, training_ratios, training_summary
+from mfabric_jax.validation.training_steps import CLUSTER, PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.workload.gpus import GPUS
 from tests.measured_errors import errors_in, ratios_in
 
@@ -98,7 +98,7 @@ def test_what_ran_fits(name):
 TOO_MUCH = [  # what a row needs without what it had [GB], and of which part that is mostly
     # 17 chunks of 4 layers in flight, 4,096 tokens of 128 x (192 + 192 + 128) elements of queries, keys and values: 37
     # GB more, and normed inputs and gated products, a byte each.
-    ("deepseek-v3-2048", {"job.recompute": "none"}, 110, "attention"),
+    ("deepseek-v3-2048", {"job.recompute": "none"}, 113, "attention"),
     # 32 experts over the 8 of half as many servers: twice their weights, 2 and 4 bytes each.
     ("deepseek-v3-2048", {"job.parallel.ep": 32}, 74, "inner"),
     # Up-projections kept: 56 layers in flight x 2,048 tokens x 131 KB.
@@ -171,6 +171,8 @@ def test_measured_errors_of_gpus_are_said():
     assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
     said = measured_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
     assert said.endswith(f": H200-SXM 1 step, {found['H200-SXM'].mean:+.1%}; no step of A100-80GB-SXM was measured.")
+    assert said.startswith("Measured steps of trainings, of evenly routed tokens (predicted over measured, less 1; ")
+    assert {CLUSTER[name] for name in ("traffic.generated.skew", "compute.experts")} == {0.0, "balanced"}
     rows = [
         {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
     ]
@@ -179,6 +181,10 @@ def test_measured_errors_of_gpus_are_said():
     for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
         assert measured_words(["H200-SXM"]) in remarks(rows, told)
     assert measured_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
+    skewed = [rows[0] | {"gpu.name": "B200-HGX", "rank_load_over_mean": load} for load in (1.591, 1.0, 1.2)]
+    for some, over in ((skewed, "1.00 to 1.59"), (skewed[:1], "1.59")):
+        words = f"{measured_words(['B200-HGX'])} In these rows the busiest rank receives {over} times the mean."
+        assert words in remarks(some, {})
 
 
 @pytest.mark.slow

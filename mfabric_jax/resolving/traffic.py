@@ -1,0 +1,138 @@
+"""Traffic of a case: recorded or drawn, with experts placed, and how unevenly it loads ranks."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import traffic
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.resolving.settings import knobs_of, room_of
+from mfabric_jax.text_files import stamp
+from mfabric_jax.traffic.dispatch import kept_part
+from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
+from mfabric_jax.traffic.placement_files import read_placement
+from mfabric_jax.traffic.tokens import Tokens
+from mfabric_jax.workload import Workload
+
+REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iteration, block and micro-batch"}
+
+
+def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
+    """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
+    rule: Any = case.placement.rule
+    moved = rule.name not in ("contiguous", "given")
+    past = past or (moved and rule.loads > 0)
+    every = _tokens(case, workload, case.run.iterations + past)
+    every = tuple(_alike(case, tokens.after_the_first() if past else tokens) for tokens in every)
+    if rule.name == "given":
+        return placed_at(every, read_placement(rule.value).slots)
+    if not moved:
+        return every
+    rest = {"on": "past" if rule.loads else "now", "window": max(1, rule.loads)}
+    return placed_alike(every, room_of(case, workload), placement_policy(rule.name), every=rule.every, **rest)
+
+
+def _alike(case: Case, tokens: Tokens) -> Tokens:
+    alike = case.traffic.alike
+    if alike == "nothing":
+        return tokens
+    layers = slice(None) if alike == "micro-batches" else slice(1)
+    source = f"{tokens.source}, the same for every {REPEATED[alike]}"
+    alike = tokens.changed(lambda each: each[:1, layers, :1], source=source)
+    return dataclasses.replace(alike, before=alike.count[0])
+
+
+def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+    source: Any = case.traffic.source
+    replicas = replicas_of(case.run.replicas, workload)
+    if source.name == "trace":
+
+        def read(times: int) -> Tokens:
+            return traffic.recorded(workload, source.path, source.records, times * iterations, source.axes)
+
+        return read_apart(read, replicas)
+    return drawn_apart(lambda times: _drawn(case, workload, iterations, times * case.traffic.drawn), replicas)
+
+
+def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
+    source: Any = case.traffic.source
+    if source.name == "authors":
+        return traffic.authors(workload, iterations)
+    if source.name == "knobs":
+        return traffic.from_knobs(workload, knobs_of(source), iterations, micro_batches, case.run.seed)
+    drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": micro_batches}
+    drawn |= {"seed": case.run.seed, "drift": source.drift}
+    if source.name == "generated":
+        return traffic.generated(workload, source.skew, **drawn)
+    return traffic.measured(workload, **drawn)
+
+
+def replicas_of(replicas: int | str, workload: Workload) -> int:
+    """Number of simulated replicas; "all": every replica of the job."""
+    return workload.dp if isinstance(replicas, str) else replicas
+
+
+def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
+    """Traffic of every replica, with micro-batches of its own; `draw`: tokens with a multiple of the micro-batches."""
+    every = draw(replicas)
+    size = every.count.shape[2] // replicas
+    parts = [slice(at * size, (at + 1) * size) for at in range(replicas)]
+    return tuple(every.changed(lambda count, part=part: count[:, :, part]) for part in parts)
+
+
+def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
+    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations."""
+    every = read(replicas)
+    return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
+
+
+def drawn_loads(case: Case, job: Workload) -> tuple[float, ...] | None:
+    """What the busiest rank of a block receives over an even load, mean over the blocks of each pipeline stage, in the
+    first iteration: what experts take time for. None: experts are balanced, or a recording is not of such a job."""
+    if case.compute.experts.name == "balanced":
+        return None
+    busiest = _of_layers(_LoadOf.of(case, job))
+    if busiest is None:
+        return None
+    held = ([layer % len(busiest) for layer in job.stage_layers(stage)] for stage in range(job.pp))
+    return tuple(float(busiest[layers].mean()) if layers else 1.0 for layers in held)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LoadOf:
+    """A case and a job; `key`: what decides how uneven its traffic is."""
+
+    case: Case = dataclasses.field(compare=False)
+    job: Workload = dataclasses.field(compare=False)
+    key: tuple
+
+    @staticmethod
+    def of(case: Case, job: Workload) -> "_LoadOf":
+        source: Any = case.traffic.source
+        file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
+        placed = stamp(getattr(case.placement.rule, "value", None) or "")
+        shape = "ep", "tp", "gpus_per_server", "sequence_ranks", "sequence", "micro_batch", "capacity_factor"
+        own = tuple(getattr(job, name) for name in (*shape, "expert_slots", "architecture"))
+        return _LoadOf(case, job, (case.traffic, case.placement, case.run.seed, file, placed, *own))
+
+
+@functools.lru_cache(maxsize=256)
+def _of_layers(of: _LoadOf) -> Float[np.ndarray, "L"] | None:
+    """Of the busiest rank over an even load, by layer: mean over micro-batches."""
+    case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
+    try:
+        tokens = traffic_of(case, of.job)[0]
+    except InputError:
+        return None
+    return _busiest(of.job, tokens)[0]
+
+
+def _busiest(job: Workload, tokens: Tokens) -> np.ndarray:
+    received = (tokens.count * kept_part(job, tokens.count)).sum(axis=-2)
+    of_rank = received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1)
+    return of_rank.max(axis=-1).mean(axis=2) / job.selections
