@@ -64,7 +64,7 @@ def _at_half(rows: Rows) -> list[Any]:
 
 
 SECONDS = "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"
-RATIOS = ("speed_up", None, False, 3), ("published", None, False, 3)
+RATIOS = ("speed_up", None), ("published", None)
 SPEED_UPS = pivot(["gpu_tbps"], "{efficiency:.0%}", "speed_up")
 TITLE = "speed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s"
 table = told(then(_at_half, listed("gpu_tbps", "fabric", *SECONDS, *RATIOS)), TITLE, SPEED_UPS)

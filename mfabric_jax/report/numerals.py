@@ -6,7 +6,7 @@ from typing import Any
 
 MISSING = "-"
 _DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: of rounded numbers, of exact ones, and without rounding errors
-_SMALL, _LARGE = 1e-5, 1e9  # numbers outside have an exponent
+_SMALLEST_POWER, _LARGEST_POWER = -5, 9  # of ten: numbers outside have an exponent
 LARGEST = 1e150  # differences and ratios of what lies below
 SMALLEST = 1e-150  # and above are finite
 
@@ -56,9 +56,7 @@ def number(value: Any) -> str:
     """
     if value is None:
         return MISSING
-    if isinstance(value, str | bool):
-        return str(value)
-    if isinstance(value, int):
+    if isinstance(value, str | int):
         return str(value)
     if not math.isfinite(value) or value == 0:
         return "0" if value == 0 else str(float(value))
@@ -67,7 +65,7 @@ def number(value: Any) -> str:
     text = f"{exact:.{(_EXACT if held else _DIGITS) - 1}e}"
     mantissa, power = text.split("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if held else mantissa
-    if not _SMALL <= abs(value) < _LARGE:
+    if not _SMALLEST_POWER <= int(power) < _LARGEST_POWER:
         return f"{mantissa}e{power}"
     places = len(mantissa.partition(".")[2]) - int(power)
     return f"{exact:.{max(0, places)}f}"

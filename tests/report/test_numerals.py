@@ -40,9 +40,8 @@ def test_a_number_has_four_digits_or_is_exact(value, text):
 
 
 def test_a_share_has_a_tenth_of_a_per_cent():
-    assert [percent(value) for value in (0.745, -0.0004, 1234.5, None, float("nan"))] == [
-        "74.5%", "0.0%", "123450.0%", "-", "nan",
-    ]  # fmt: skip
+    shares = {0.745: "74.5%", -0.0004: "0.0%", 1234.5: "123450.0%", None: "-", float("nan"): "nan"}
+    assert {value: percent(value) for value in shares} == shares
     assert [percent(value, signed=True) for value in (0.1, -0.0004, -0.25)] == ["+10.0%", "+0.0%", "-25.0%"]
 
 
