@@ -89,12 +89,9 @@ class Ocs:
     def switches(self, region_ports: Any, regions: Any) -> Any:
         """Switches for `regions` regions of `region_ports` ports each (numbers or arrays); a region is on one
         switch."""
-        return np.ceil(self.paid_switches(region_ports, regions)).astype(int)[()]
-
-    def paid_switches(self, region_ports: Any, regions: Any) -> Any:
-        """What these regions pay of such switches: as many as fit share one equally."""
         together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
-        return np.where(np.asarray(region_ports) > 0, regions / together, 0.0)[()]
+        needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
+        return needed if needed.ndim else needed.item()
 
 
 @dataclass(frozen=True)

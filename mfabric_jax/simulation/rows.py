@@ -54,7 +54,7 @@ def bill_of(
     usd = _times(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
     watts = _times(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
-        switches = share * parts.ocs.paid_switches(*on.optical_regions(form, job))
+        switches = share * parts.ocs.switches(*on.optical_regions(form, job))
         usd, watts = (
             _sum(usd, _times(switches, parts.ocs.usd or 0)),
             _sum(watts, _times(switches, parts.ocs.watts or 0)),

@@ -6,7 +6,6 @@ import pytest
 
 from mfabric_jax import Case, resolve
 from mfabric_jax.fabric import NAMES, get
-from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.serving.deployment import deployment
 from mfabric_jax.serving.group import group_of
 from mfabric_jax.simulation.results import not_known
@@ -108,10 +107,3 @@ def test_training_on_nvl72_pays_its_idle_gpus(case):
     assert found.network_usd == pytest.approx(16 * 72 * three_tiers)
     (said,) = [line for line in not_known(cases(small({"network.fabric": "nvl72"}))) if "idle" in line]
     assert said.startswith("nvl72: 1,024 GPUs of mixtral-8x7b run on 1,152 in 16 domains of 72; the others are idle")
-
-
-def test_regions_pay_their_part_of_an_optical_switch():
-    switch = Ocs("", "", ports=100)
-    assert switch.paid_switches(30, 10) == pytest.approx(10 / 3)
-    assert switch.paid_switches(50, 1) == 0.5
-    assert switch.paid_switches(0, 5) == 0
