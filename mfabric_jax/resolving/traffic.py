@@ -1,7 +1,6 @@
 """Traffic of a case: recorded or drawn, with experts placed, and how unevenly it loads ranks."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,10 @@ from jaxtyping import Float
 
 from mfabric_jax import traffic
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError
 from mfabric_jax.resolving.settings import knobs_of, room_of
-from mfabric_jax.text_files import stamp
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.dispatch import kept_part
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
 from mfabric_jax.traffic.placement_files import read_placement
@@ -113,15 +113,12 @@ class _LoadOf:
 
     @staticmethod
     def of(case: Case, job: Workload) -> "_LoadOf":
-        source: Any = case.traffic.source
-        file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
-        placed = stamp(getattr(case.placement.rule, "value", None) or "")
         shape = "ep", "tp", "gpus_per_server", "sequence_ranks", "sequence", "micro_batch", "capacity_factor"
         own = tuple(getattr(job, name) for name in (*shape, "expert_slots", "architecture"))
-        return _LoadOf(case, job, (case.traffic, case.placement, case.run.seed, file, placed, *own))
+        return _LoadOf(case, job, (case.traffic, case.placement, case.run.seed, *own))
 
 
-@functools.lru_cache(maxsize=256)
+@cached_by_files(lambda of: named_files(of.case), maxsize=256)
 def _of_layers(of: _LoadOf) -> Float[np.ndarray, "L"] | None:
     """Of the busiest rank over an even load, by layer: mean over micro-batches."""
     case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
