@@ -90,7 +90,8 @@ def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
         if row["failure"] == "gpu" and row.get("remedy") in named:
             taken.setdefault(named[row["remedy"]], []).append(_where(row, rows))
     for how, where in taken.items():
-        yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}); failures.gpu_remedy chooses."
+        chosen = "" if how == named["repair"] else "; failures.gpu_remedy chooses"
+        yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}){chosen}."
 
 
 def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterator[str]:
