@@ -593,11 +593,8 @@ class _Room(NamedTuple):
     def of(found: _Open, on: Fabric) -> "_Room":
         radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
         two = Tree(1, radix, tiers=2).most_hosts
-        tree = (
-            None
-            if on.over_graph
-            else on.tree(Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes))
-        )
+        form = Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes)
+        tree = None if on.over_graph else on.tree(form)
         at_edge = found["network.oversubscribed_at"] == "edge"
         if tree is None:
             return _Room(None, two * at_edge, 1)
