@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.fabric import get
+from mfabric_jax.fabric import degraded, get
 from mfabric_jax.fabric.cost import tree_attachment
 from mfabric_jax.fabric.registry import server_parts
 from mfabric_jax.routing.fixed import fixed_time
@@ -88,6 +88,20 @@ def test_groups_that_cross_leaves_wait_for_the_uplinks():
         fixed_time(free, jnp.asarray(even[0]), asked.job.ranks_per_server)
     )
     assert ratio == pytest.approx(3.0)  # six NICs of one server over two links
+
+
+def test_a_broken_uplink_of_a_shared_switch():
+    """One of the two links up of the first leaf is left to group 0, which then takes twice as long; the two groups with
+    which it shares leaves take as long as before."""
+    one, asked = on_leaves("oversub-fat-tree", None, **{"network.radix": 8, "network.tiers": 3})
+    even = np.ones((1, asked.job.ep, asked.job.ep))
+    before = ways_on_links(one, asked.job, "spray").times_now(one, even)[0]
+    sizes = {"servers": 2, "ranks_per_server": 2, "gpus_per_rank": 4}
+    left = rated(degraded(one, "link", **sizes).group, asked.job, "spray")
+    after = ways_on_links(left, asked.job, "spray").times_now(left, even)[0]
+    assert after / before == pytest.approx((2 + 1 + 1) / 3)
+    whole = degraded(one, "server", **sizes)
+    assert whole.group is one
 
 
 @pytest.mark.parametrize("name", ["rail-optimized", "rail-only"])
