@@ -276,7 +276,9 @@ def test_the_quickest_degrees_that_leave_servers_are_named_where_those_found_do_
     deepseek = found("deepseek-v3")
     assert deepseek.job.servers_per_region == 1
     said = wider_words(deepseek)
-    ep = int(re.search(r"\(--ep (\d+)\)", said)[1])
+    ep = int(re.search(r"--ep (\d+) lets", said)[1])
+    assert "times the time" not in said
+    assert "no fabric matters" not in said
     best = found("deepseek-v3", {"job.parallel.ep": ep})
     assert f"ep {ep}, dp {best.job.dp}, pp {best.job.pp} on 1,024 GPUs" in said
     assert best.job.servers_per_region > 1
