@@ -260,7 +260,8 @@ def _refusing_rule(architecture: Architecture, stated: Mapping[str, Any]) -> str
             f"a pipeline stage fills whole servers of {per_server} GPUs, so gpus must be a multiple of "
             f"pp x {per_server} = {pp * per_server}"
         )
-    if gpus is not None and pp is not None and dp is not None and not any(gpus == dp * group * pp for group in groups):
+    both = None if pp is None or dp is None else pp * dp
+    if gpus is not None and both is not None and not any(gpus == both * group for group in groups):
         return "gpus must be tp x ep x dp x pp"
     deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
     return (

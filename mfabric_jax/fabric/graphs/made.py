@@ -122,10 +122,12 @@ def _on_tree(
     runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
     if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
         return _network(runs, [*nodes, tree.switches[0]])
-    used = (np.arange(tree.edge_ports[UP]) < tree.used_uplinks[:, None]).ravel()
+    part = np.repeat(
+        tree.used_uplinks / tree.edge_ports[UP], tree.edge_ports[UP]
+    )  # spread over the links to all spines
     for kind, tail, head in tree.switch_links(first):
-        there = used if kind.startswith("edge") else np.ones(len(tail), bool)
-        runs.append((kind, tail[there], head[there], np.full(there.sum(), numbers.port * width)))
+        capacity = np.full(len(tail), numbers.port * width)
+        runs.append((kind, tail, head, capacity * part if kind.startswith("edge") else capacity))
     return _network(runs, [*nodes, *tree.switches])
 
 
