@@ -19,7 +19,7 @@ DRAW = "draw_{}_s"  # of traffic, from 2
 
 LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd"  # of a million tokens at quotes
 LOW_PORTS_NETWORK = "low_ports_network_usd"
-QUOTED = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
+QUOTED: tuple[str, ...] = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
 
 
 def is_of_band(column: str) -> bool:

@@ -256,7 +256,7 @@ def columns_of(
 def _at_quotes(one: Scenario, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
     """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
     settings = one.settings
-    found: dict[str, Any] = {column: None for column in QUOTED}
+    found: dict[str, Any] = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quoted(settings.server.name).items():
         bill = bill_of(settings, one.fabric, one.workload, nic_gbps, parts, **ports)
         found[column] = costs(settings, one.workload, bill, total, achieved)["usd_per_million_tokens"]

@@ -122,9 +122,8 @@ def _on_tree(
     runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
     if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
         return _network(runs, [*nodes, tree.switches[0]])
-    part = np.repeat(
-        tree.used_uplinks / tree.edge_ports[UP], tree.edge_ports[UP]
-    )  # spread over the links to all spines
+    up = tree.edge_ports[UP]
+    part = np.repeat(tree.used_uplinks / up, up)  # a leaf's links up are spread over all spines
     for kind, tail, head in tree.switch_links(first):
         capacity = np.full(len(tail), numbers.port * width)
         runs.append((kind, tail, head, capacity * part if kind.startswith("edge") else capacity))
