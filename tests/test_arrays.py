@@ -383,6 +383,38 @@ def test_large_demands_take_their_seconds():
     assert completion_times(FlowProblem(np.array([5 * 10**9]), [[0]]), [10**10]).finish[0] == 2
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: all_to_all_time(REGION, RING, DEMAND),
+        lambda: all_to_all_time(RING, Circuits(RING), DEMAND),
+        lambda: all_to_all_time(REGION, Circuits(RING), Circuits(RING)),
+        lambda: fluid_lower_bound(REGION, RING, DEMAND),
+        lambda: relay_shares(REGION, RING, DEMAND),
+        lambda: schedule_time(REGION, Plan(Circuits(RING)), DEMAND),
+        lambda: max_min_rates([1.0]),
+        lambda: completion_times([1.0], [1.0]),
+        lambda: policies.greedy(REGION, DEMAND),
+        lambda: policies.joint(DEMAND, REGION, previous=RING),
+        lambda: transfer(ROUTES, links_of(TREE), 1.0),
+    ],
+)
+def test_another_thing_in_the_place_of_one_is_a_sentence(call):
+    assert result(lambda _: call(), None) is REFUSED
+
+
+def test_a_degree_that_is_exceeded_under_jit_ends_in_one_sentence():
+    def time(count):
+        return all_to_all_time(REGION, Circuits(count), DEMAND)
+
+    words = "circuits: more circuits at a server than its optical degree."
+    with pytest.raises(InputError, match=f"^{words}$"):
+        jax.vmap(time)((9 * RING)[None])
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        jax.jit(time)(9 * RING)
+    assert str(caught.value).strip().splitlines()[-1].endswith(f"InputError: {words}")
+
+
 # What takes no arrays of numbers: settings of one number, files, results that the package makes. `evaluate` checks its
 # cases itself (tests/simulation/test_batch.py); `exchanges` and `iterate` take what others of this table make.
 WITHOUT = """
