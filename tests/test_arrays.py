@@ -339,7 +339,7 @@ def off_jit(row, good, want):
         assert no_number(result(row.call, np.where(some, np.nan, good)))
     if row.kind == "index":
         assert result(row.call, good + 10**6) is REFUSED
-    if row.kind in ("index", "label", "count"):
+    if row.kind in ("index", "count"):
         beyond = good.astype(np.int64) + 2**32  # 32 bits would hold what is good
         got = result(row.call, beyond)
         assert got is REFUSED or (row.kind == "count" and right(got, result(row.call, beyond.astype(float))))
@@ -408,8 +408,9 @@ def test_a_degree_that_is_exceeded_under_jit_ends_in_one_sentence():
         return all_to_all_time(REGION, Circuits(count), DEMAND)
 
     words = "circuits: more circuits at a server than its optical degree."
-    with pytest.raises(InputError, match=f"^{words}$"):
+    with pytest.raises(InputError) as refused:
         jax.vmap(time)((9 * RING)[None])
+    assert str(refused.value) == words
     with pytest.raises((RuntimeError, ValueError)) as caught:
         jax.jit(time)(9 * RING)
     assert str(caught.value).strip().splitlines()[-1].endswith(f"InputError: {words}")
