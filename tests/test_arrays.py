@@ -339,7 +339,7 @@ def off_jit(row, good, want):
         assert no_number(result(row.call, np.where(some, np.nan, good)))
     if row.kind == "index":
         assert result(row.call, good + 10**6) is REFUSED
-    if row.kind in ("index", "label", "count"):
+    if row.kind in ("index", "count"):
         beyond = good.astype(np.int64) + 2**32  # 32 bits would hold what is good
         got = result(row.call, beyond)
         assert got is REFUSED or (row.kind == "count" and right(got, result(row.call, beyond.astype(float))))
@@ -381,6 +381,39 @@ def test_large_demands_take_their_seconds():
     slow = FlowProblem(np.array([10**9]), [[0]])
     assert completion_times(slow, np.array([3 * 10**9])).finish[0] == 3
     assert completion_times(FlowProblem(np.array([5 * 10**9]), [[0]]), [10**10]).finish[0] == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: all_to_all_time(REGION, RING, DEMAND),
+        lambda: all_to_all_time(RING, Circuits(RING), DEMAND),
+        lambda: all_to_all_time(REGION, Circuits(RING), Circuits(RING)),
+        lambda: fluid_lower_bound(REGION, RING, DEMAND),
+        lambda: relay_shares(REGION, RING, DEMAND),
+        lambda: schedule_time(REGION, Plan(Circuits(RING)), DEMAND),
+        lambda: max_min_rates([1.0]),
+        lambda: completion_times([1.0], [1.0]),
+        lambda: policies.greedy(REGION, DEMAND),
+        lambda: policies.joint(DEMAND, REGION, previous=RING),
+        lambda: transfer(ROUTES, links_of(TREE), 1.0),
+    ],
+)
+def test_another_thing_in_the_place_of_one_is_a_sentence(call):
+    assert result(lambda _: call(), None) is REFUSED
+
+
+def test_a_degree_that_is_exceeded_under_jit_ends_in_one_sentence():
+    def time(count):
+        return all_to_all_time(REGION, Circuits(count), DEMAND)
+
+    words = "circuits: more circuits at a server than its optical degree."
+    with pytest.raises(InputError) as refused:
+        jax.vmap(time)((9 * RING)[None])
+    assert str(refused.value) == words
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        jax.jit(time)(9 * RING)
+    assert str(caught.value).strip().splitlines()[-1].endswith(f"InputError: {words}")
 
 
 # What takes no arrays of numbers: settings of one number, files, results that the package makes. `evaluate` checks its

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mfabric_jax.checks import MOST_WHOLE, InputError, one_of
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse
 
@@ -50,7 +50,7 @@ class Flows:
             if shape != (self.flows,):
                 raise InputError(f"{name} must have the shape [{self.flows}], got {shape}.")
         for name in ("src", "dst", "message", "task"):
-            host_indices(name, getattr(self, name), -1, MOST_WHOLE)
+            host_indices(name, getattr(self, name), -1, np.iinfo(np.int64).max)
         for name in ("size", "start", "lag", "latency", "weight", "cap"):
             rule = NO_NAN if name == "start" else FROM_0_TO_INFINITY
             refuse(name, getattr(self, name), rule)
