@@ -12,7 +12,7 @@ from mfabric_jax.export import exported_iteration
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.failures import failures
 from mfabric_jax.resolving.resolve import worked_out
-from mfabric_jax.resolving.set_up import memory_columns, untried_words, wider_words
+from mfabric_jax.resolving.set_up import memory_columns, too_large_words, untried_words, wider_words
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.points import Points
 from mfabric_jax.workload import get
@@ -89,9 +89,14 @@ def test_preset_paper_runs_models_as_the_catalogue_has_them(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_case_of_defaults_fits_the_memory(model):
-    found = resolve(Case().with_({"model.name": model}))
-    assert memory_columns(found.settings, found.job)["fits"]
-    assert found.job.gpus == 1024
+    """But for DeepSeek's own recipe on 80 GB, where the busiest rank receives 1.59 times the mean, as time takes it."""
+    for experts in ("received", "balanced"):
+        found = resolve(Case().with_({"model.name": model, "compute.experts": experts}))
+        fits = not model.startswith("deepseek") or experts == "balanced"
+        assert memory_columns(found.settings, found.job)["fits"] == fits
+        assert found.job.gpus == 1024
+        assert fits == (too_large_words(found) is None)
+        assert fits or "; what fits: " in too_large_words(found)
 
 
 def test_dp_and_gpus_follow_from_each_other():
@@ -255,6 +260,7 @@ def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():
 def found(model, changes=None):
     """On a fat-tree, its degrees left open."""
     given = {"model.name": model, "model.recipe": "none", "network.fabric": "fat-tree", "job.parallel.gpus": 1024}
+    given |= {"compute.experts": "balanced"}
     return worked_out(Case().with_(given | (changes or {})))
 
 
