@@ -62,8 +62,8 @@ def cost_table(
     """Network cost of one server: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Separate rows: what
-    `gpus` (None: all with which the fabric is built) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if priced. `form`: see
-    `Form`.
+    `gpus` (None: all with which the fabric is built) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if
+    priced. `form`: see `Form`.
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)

@@ -107,6 +107,8 @@ class Failures:
 
 def _lacking_one_switch(found: Resolved) -> dict[str, str]:
     """Failures that cannot happen, or that nothing survives, where all NICs of a tree are on one switch."""
+    if found.fabric.over_graph:
+        return {}
     tree = found.fabric.tree(found.fabric.form(found.settings, found.job))
     if tree is None or tree.tiers > 1:
         return {}

@@ -133,7 +133,8 @@ def worked_out(case: Case) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job.servers, round(on.paid_gpus(gpu, job)), on)
+    can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
+    tree_nics = _ports(found, gpu, job.servers, can_work, on)
     _circuits(found, on)
     _tiers(found, on, job.servers, tree_nics)
     _rest(found)
@@ -576,7 +577,8 @@ class _Room(NamedTuple):
     def of(found: _Open, on: Fabric) -> "_Room":
         radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
         two = Tree(1, radix, tiers=2).most_hosts
-        tree = on.tree(Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes))
+        form = Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes)
+        tree = None if on.over_graph else on.tree(form)
         at_edge = found["network.oversubscribed_at"] == "edge"
         if tree is None:
             return _Room(None, two * at_edge, 1)
@@ -637,7 +639,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, servers * on.built_of(gpu), on)
+    tree_nics = _ports(found, gpu, servers, servers * on.gpus_of(gpu), on)
     _circuits(found, on)
     _tiers(found, on, servers, tree_nics, least_tiers)
     return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree))
