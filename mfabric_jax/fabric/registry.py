@@ -62,8 +62,8 @@ def cost_table(
     """Network cost of one server: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Separate rows: what
-    `gpus` (None: the fabric's number) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if priced. `form`: see
-    `Form`.
+    `gpus` (None: all with which the fabric is built) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if
+    priced. `form`: see `Form`.
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
@@ -72,7 +72,7 @@ def cost_table(
 
 def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
     fabric = get(name)
-    gpus = fabric.gpus_per_server if gpus is None else whole("gpus", gpus)
+    gpus = (fabric.built_gpus or fabric.gpus_per_server) if gpus is None else whole("gpus", gpus)
     found = [
         (group.to, part, group.nics * count)
         for group in server_parts(name, **{"gpus_per_server": gpus} | form)

@@ -140,7 +140,8 @@ def worked_out(case: Case) -> Resolved:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job, round(on.paid_gpus(gpu, job)), on)
+    can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
+    tree_nics = _ports(found, gpu, job, can_work, on)
     _circuits(found, on)
     _tiers(found, on, job.servers, tree_nics)
     _rest(found)
@@ -655,7 +656,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.built_of(gpu), on)
+    tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.gpus_of(gpu), on)
     _circuits(found, on)
     _tiers(found, on, servers, tree_nics, least_tiers)
     return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree), shares_network=least_tiers > 1)

@@ -96,7 +96,7 @@ class Hardware:
     optical_degree: int
     electrical_nics: int
     tiers: int
-    tiers_by_degree: tuple[int, ...]
+    tiers_by_degree: tuple[int, ...] = dataclasses.field(compare=False)
     delay_s: float
     shares_network: bool = False
 

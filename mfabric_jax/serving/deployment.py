@@ -303,6 +303,10 @@ class Deployment:
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
+    def per_gpu(self) -> tuple[float | None, float | None]:
+        """`Pool.per_gpu` of the pool that decodes."""
+        return self.decode.per_gpu
+
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """GPUs that prefill for each that decodes, where answers have the length that is set."""
         asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh

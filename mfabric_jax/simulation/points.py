@@ -238,7 +238,7 @@ class Points:
 
     @functools.cached_property
     def _program(self) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-        return _program_of(self.resolved, self.block.variant)
+        return _program_of(self.resolved, self.settings.tiers_by_degree, self.block.variant)
 
     @property
     def scenario(self) -> Scenario:
@@ -425,9 +425,11 @@ class Points:
         return found
 
 
-@cached_by_files(lambda resolved, variant: named_files(resolved.case), maxsize=4)
-def _program_of(resolved: Resolved, variant: str) -> tuple[Scenario, IterationOf, dict[str, Any]]:
-    """A case as a program."""
+@cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)
+def _program_of(
+    resolved: Resolved, tiers: tuple[int, ...], variant: str
+) -> tuple[Scenario, IterationOf, dict[str, Any]]:
+    """A case as a program; `tiers`: its `tiers_by_degree`, in which equal cases may differ."""
     scenario = scenario_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
     return scenario, *function_of(scenario)
 

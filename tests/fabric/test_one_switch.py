@@ -9,6 +9,8 @@ from mfabric_jax.case.grid import Block
 from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import example_cluster
 from mfabric_jax.fabric import get
+from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.failures import failures
 from mfabric_jax.serving.group import group_of
 from mfabric_jax.simulation.points import Points
@@ -85,6 +87,14 @@ def test_an_oversubscribed_tree_needs_links_up():
 )
 def test_one_stated_tier_that_cannot_be(changes, sentence):
     assert refused(lambda: resolve(job("fat-tree", 64, **{"network.tiers": 1}).with_(changes))) == sentence
+
+
+def test_a_graph_has_no_tiers_of_its_own(tmp_path):
+    (tmp_path / "graph.json").write_text(graph_text(made("leaf-spine", Numbers(gpus=16, radix=8))))
+    given = {"network.fabric": "graph", "network.graph": str(tmp_path / "graph.json")}
+    for tiers in ("fewest", 1, 2):
+        found = resolve(job("fat-tree", 16, **given, **{"network.tiers": tiers}))
+        assert found.fabric.path_links(found.settings) == 4
 
 
 def test_a_group_that_serves_shares_its_network_with_others():
