@@ -126,8 +126,8 @@ class ServingSettings(Group, frozen=True):
     ] = None
     by: Annotated[
         Literal["predicted", "high"],
-        doc("What keeps to times, alone and under a load: seconds as predicted, or the slower end of their band."),
-    ] = "predicted"
+        doc("What keeps to times, alone and under a load: the slow end of the band of seconds, or the prediction."),
+    ] = "high"
     formats: Formats = Formats()
     drafts: Drafts = Drafts()
     prefill: Prefill = Prefill()

@@ -51,7 +51,7 @@ def run(cases: Cases, options: Options) -> None:
             print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
         shared.print_lines(said.of_load(rows, cases))
     shared.print_lines(said.of_search(groups, every) if searching else ())
-    shared.print_lines([*said.of_rows(rows), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
+    shared.print_lines([*said.of_rows(rows, every), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
         shared.tell(served(every, pathlib.Path(options.figures) / "serving.png"))
 

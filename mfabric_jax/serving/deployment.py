@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from mfabric_jax.traffic.generator import base_popularity, layer_shares, measure
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.kernels import HOW
 from mfabric_jax.workload.models import Architecture
 
 PASS = 8192  # tokens of a micro-batch of prefill where none are stated
@@ -162,8 +160,8 @@ class Deployment:
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
     def judged_s(self, numbers: Numbers) -> Any:
-        """Seconds from token to token that must keep to a time: predicted, or the slower end (`serving.by`)."""
-        return judged(self.case, functools.partial(self.decoding, numbers), "tpot_s")
+        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`serving.by`)."""
+        return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":
         """What stays as it is whatever the batch."""
@@ -206,7 +204,11 @@ class Deployment:
 
     def judged_pass_s(self, nic_gbps: Any) -> Any:
         """As `judged_s`, of a pass of prefill."""
-        return judged(self.case, functools.partial(self.prefilling, nic_gbps), "step_s")
+        return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
+
+    def judged_prompt_s(self, nic_gbps: Any) -> Any:
+        """As `judged_s`, of a lone prompt's passes and the transfer of its cache."""
+        return self.prompt_s(nic_gbps, self.judged_pass_s(nic_gbps))
 
     @property
     def prompt(self) -> int:
@@ -309,11 +311,10 @@ class Deployment:
         return MILLION * each * (1 + self.prefill_share(decoding, nic_gbps)) / decoding.tokens_per_s
 
 
-def judged(case: Case, of: Callable[[str], Any], predicted: str) -> Any:
-    """Seconds `of` kernels that keep to times: as `predicted`, or the slower way with slow kernels."""
-    if case.serving.by == "predicted":
-        return getattr(of("usual"), predicted)
-    return parts.slower_s(of(HOW[0]))
+def slower(case: Case, what: str) -> float:
+    """What predicted seconds are multiplied by before they are held against a time (`serving.by`); `what`: a key of
+    `MEASURED_OVER_PREDICTED`."""
+    return 1.0 if case.serving.by == "predicted" else parts.MEASURED_OVER_PREDICTED[what][1]
 
 
 def deployment(case: Case) -> Deployment:

@@ -23,9 +23,6 @@ SERVER = 8  # GPUs that `tokens_per_s` is of
 BEST_GROUPS = 4  # that a token takes its experts from in DeepEP's benchmark
 
 
-MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.53), "prefill": (1.5, 1.94)}  # least and most of the rows; a test has them
-
-
 class Measured(NamedTuple):
     """One row. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
 
@@ -146,10 +143,10 @@ def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
         wires = deployed.decode.wires(nic_gbps)
         return float(wires.call_s(one.batch, combine=one.what == "combine")), None, None
     if one.what == "prefill":
-        slow, usual, fast = (deployed.prefilling(nic_gbps, how) for how in HOW)
-        return float(usual.step_s), *band(fast, slow)
-    slow, usual, fast = (deployed.decoding(deployed.numbers, how) for how in HOW)
-    return float(usual.tpot_s), *band(fast, slow)
+        pass_s = float(deployed.prefilling(nic_gbps).step_s)
+        return pass_s, *band(deployed.prefilling(nic_gbps, HOW[-1]), pass_s, "prefill")
+    tpot_s = float(deployed.decoding(deployed.numbers).tpot_s)
+    return tpot_s, *band(deployed.decoding(deployed.numbers, HOW[-1]), tpot_s, "tpot")
 
 
 def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
