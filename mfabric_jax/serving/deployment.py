@@ -206,10 +206,6 @@ class Deployment:
         """As `judged_s`, of a pass of prefill."""
         return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
-    def judged_prompt_s(self, nic_gbps: Any) -> Any:
-        """As `judged_s`, of a lone prompt's passes and the transfer of its cache."""
-        return self.prompt_s(nic_gbps, self.judged_pass_s(nic_gbps))
-
     @property
     def prompt(self) -> int:
         """Tokens of a prompt."""

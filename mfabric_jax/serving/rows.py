@@ -17,7 +17,7 @@ from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
 from mfabric_jax.serving.group import group_of
-from mfabric_jax.serving.sizing import batches_of, best_of, decode_choices, fewest, ways_of
+from mfabric_jax.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
 from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.simulation.rows import bill_of, unknown_parts
@@ -44,7 +44,7 @@ def serve(
     for case in every[start:]:
         deployed = known(case)
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
-        member, outcome = next(best_members(deployed, [deployed], progress))
+        member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)
         yield row | varied_settings(case, asked)
 
@@ -53,7 +53,7 @@ Member = tuple[Deployment, load.Outcome | None]
 
 
 def best_members(
-    deployed: Deployment, prefill: Sequence[Deployment], progress: Callable[[str], None]
+    deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]
 ) -> Iterator[Member]:
     """A deployment with its best batch (under a load, and the fewest groups) beside any of some pools that prefill, and
     what its load sees; then the cheapest where that is another one. Without `serving.tpot_ms`: as it is."""

@@ -5,6 +5,7 @@ every size of a group that prefills, with its tokens of a pass and overlap; unde
 batches of `sizing.decode_choices`. `sizing` finds the best of each size that decodes; a row stands for it.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +15,11 @@ from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of, model_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, Deployment, kernels_of
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of
 from mfabric_jax.serving.group import group_of, lanes_of
 from mfabric_jax.serving.loads import SURE
 from mfabric_jax.serving.rows import best_members, full_row, known, varied_settings
-from mfabric_jax.serving.sizing import silent
+from mfabric_jax.serving.sizing import Reader, silent
 
 PASSES = 1024, 2048, 4096, 8192  # tokens of a micro-batch of prefill
 LEAST, MOST = 4, 320  # GPUs that share the experts
@@ -93,37 +94,33 @@ def _of_prefill(case: Case, size: int) -> Case:
 
 
 @functools.lru_cache(maxsize=64)
-def prefill_choices(case: Case) -> list[Deployment]:
+def prefill_choices(case: Case) -> list[Reader]:
     """Pools that prefill, where they are open: the size of their groups, tokens of a pass and overlap, of those whose
     memory holds the weights (the largest group where none does). Those that read the most tokens a second of a GPU come
-    first; of each size only those that no other one beats in tokens a second and in the time of a lone prompt."""
+    first; of each size only those that no other one beats in tokens a second and, where a time of the first token is
+    stated, in the time of a lone prompt."""
     serving = case.serving
     sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
     tokens = (serving.prefill.tokens,) if serving.prefill.tokens else PASSES
     own = serving.overlap if serving.prefill.overlap is None else serving.prefill.overlap
-    names = "serving.prefill.ep", "serving.prefill.tokens", "serving.prefill.overlap"
-    kept: list[tuple[float, Deployment]] = []
+    kept: list[Reader] = []
     for size in sizes:
-        some = []
-        for chosen in itertools.product((size,), tokens, (True, False) if own is None else (own,)):
-            deployed = known(case.with_(dict(zip(names, chosen, strict=True))))
-            if deployed.prefill_fits:
-                some.append((*_seconds(deployed), deployed))
-        kept += [(each_s, one) for each_s, lone_s, one in some if not _beaten(each_s, lone_s, some)]
+        deployed, some = known(case.with_({"serving.prefill.ep": size})), []
+        for count, overlap in itertools.product(tokens, (True, False) if own is None else (own,)):
+            said = {"serving.prefill.ep": size, "serving.prefill.tokens": count, "serving.prefill.overlap": overlap}
+            one = dataclasses.replace(deployed, case=case.with_(said))
+            some += [Reader.of(one)] if one.prefill_fits else []
+        kept += [one for one in some if not any(_beats(other, one) for other in some)]
     if not kept:
-        return [known(case.with_({"serving.prefill.ep": sizes[-1]}))]
-    return [deployed for _, deployed in sorted(kept, key=lambda pair: pair[0])]
+        return [Reader.of(known(case.with_({"serving.prefill.ep": sizes[-1]})))]
+    return sorted(kept, key=lambda one: one.read_s)
 
 
-def _seconds(deployed: Deployment) -> tuple[float, float]:
-    """Of a GPU for a token in full passes, and of a lone prompt; the latter alike where no time is stated for it."""
-    nic_gbps = deployed.case.network.nic_gbps
-    each_s = float(deployed.judged_pass_s(nic_gbps)) / deployed.pass_tokens
-    return each_s, 0.0 if deployed.case.serving.load.ttft_ms is None else float(deployed.judged_prompt_s(nic_gbps))
-
-
-def _beaten(each_s: float, lone_s: float, some: list[tuple[float, float, Deployment]]) -> bool:
-    return any(other[:2] != (each_s, lone_s) and other[0] <= each_s and other[1] <= lone_s for other in some)
+def _beats(one: Reader, other: Reader) -> bool:
+    """Whether a pool is better than another of its size."""
+    timed = one.deployed.case.serving.load.ttft_ms is not None
+    each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (one, other))
+    return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def in_time(deployed: Deployment) -> Deployment:
     better way; where even one token is too slow or too large, with one. A step may be slower for a smaller batch by
     nothing but what it hides, so all are looked at."""
     context = deployed.case.serving.context
-    return best_of([batches_of(way, context) for way in ways_of(deployed)], [deployed])[0]
+    return best_of([batches_of(way, context) for way in ways_of(deployed)], [Reader.of(deployed)])[0]
 
 
 def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
@@ -133,38 +133,44 @@ def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
     return dataclasses.replace(deployed, case=deployed.case.with_(said), prefill=prefill.prefill)
 
 
-def best_of(decode: Sequence[Batches], prefill: Sequence[Deployment]) -> list[Deployment]:
+class Reader(NamedTuple):
+    """A pool that prefills: seconds of a GPU for a token in full passes, and of a lone prompt as it must keep to
+    `serving.load.ttft_ms`."""
+
+    deployed: Deployment
+    read_s: float
+    lone_s: float
+
+    @classmethod
+    def of(cls, deployed: Deployment) -> "Reader":
+        nic_gbps = deployed.case.network.nic_gbps
+        step_s = float(deployed.prefilling(nic_gbps).step_s)
+        lone_s = float(deployed.prompt_s(nic_gbps, slower(deployed.case, "prefill") * step_s))
+        return cls(deployed, step_s / deployed.pass_tokens, lone_s)
+
+
+def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
     """Of all batches with all pools that prefill: the member that decodes the most tokens a second of a GPU in time, of
     several the cheapest; then the cheapest in time where that is another one. Where none is in time, the one that is
     nearest to it."""
     case = decode[0].deployed.case
-    nic_gbps, limit_ms = case.network.nic_gbps, case.serving.load.ttft_ms
+    limit_ms = case.serving.load.ttft_ms
     limit_s = math.inf if limit_ms is None else float(units.ms(limit_ms))
-    lone_s = [float(pool.judged_prompt_s(nic_gbps)) for pool in prefill]
-    read_s = [float(pool.prefilling(nic_gbps).step_s) / pool.pass_tokens for pool in prefill]
     per_answer = decode[0].deployed.fresh / case.serving.answer  # tokens that prefill reads for one that is decoded
     most, least = [], []
-    for (i, own), j in itertools.product(enumerate(decode), range(len(prefill))):
-        good = np.flatnonzero(own.in_time & (own.step_s + lone_s[j] <= limit_s))
+    for (i, own), (j, pool) in itertools.product(enumerate(decode), enumerate(prefill)):
+        good = np.flatnonzero(own.in_time & (own.step_s + pool.lone_s <= limit_s))
         if len(good):
             tokens = own.tokens_per_s[good]
             best = int(good[tokens.argmax()])
-            most.append(((-tokens.max(), read_s[j]), (i, best, j)))
-            least.append(((1 / tokens.max() + per_answer * read_s[j],), (i, best, j)))
+            most.append(((-tokens.max(), pool.read_s), (i, best, j)))
+            least.append(((1 / tokens.max() + per_answer * pool.read_s,), (i, best, j)))
     if not most:
-        return [_nearest(decode, prefill, [max(0.0, lone - limit_s) for lone in lone_s], read_s)]
+        own = max(decode, key=lambda one: one.most_in_time)
+        pool = min(prefill, key=lambda one: (max(0.0, one.lone_s - limit_s), one.read_s))
+        return [with_prefill(own.member(own.best), pool.deployed)]
     chosen = dict.fromkeys((min(most)[1], min(least)[1]))
-    return [with_prefill(decode[i].member(batch), prefill[j]) for i, batch, j in chosen]
-
-
-def _nearest(
-    decode: Sequence[Batches], prefill: Sequence[Deployment], late_s: list[float], read_s: list[float]
-) -> Deployment:
-    """Where no member is in time: the most tokens a second with each token in time, else the least late batch; with the
-    pool whose prompt is least late, of several the one that reads the most."""
-    own = max(decode, key=lambda one: one.most_in_time)
-    j = min(range(len(prefill)), key=lambda n: (late_s[n], read_s[n]))
-    return with_prefill(own.member(own.best), prefill[j])
+    return [with_prefill(decode[i].member(batch), prefill[j].deployed) for i, batch, j in chosen]
 
 
 # -------------------------------------------------------------------------------------------------------- under a load
@@ -175,7 +181,7 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 
 
 def fewest(
-    decode: Sequence[Batches], prefill: Sequence[Deployment], progress: Says = silent
+    decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
 ) -> tuple[Deployment, Outcome | None]:
     """The member with the fewest GPUs that keeps a load in time, and what its requests see: of pools that decode (of one
     size), those that prefill, and numbers of groups where none are stated. At one load the fewest GPUs are the cheapest.
@@ -183,7 +189,7 @@ def fewest(
     Where no member keeps it: the first of each with as many groups as keep up. None: memory holds no request.
     `InputError` for a log that cannot be read.
     """
-    first = with_prefill(decode[0].member(decode[0].best), prefill[0])
+    first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
     asked = loads.asked_of(first)
     if asked is None:
         return first, None
@@ -209,14 +215,14 @@ def _gpus(member: Deployment) -> int:
 class _Search:
     """Members in the order of their GPUs, without those that cannot keep a load in time."""
 
-    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Deployment], asked: Asked):
-        self._decode, self._prefill, self._asked = decode, prefill, asked
+    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], asked: Asked):
+        self._decode, self._prefill, self._asked = decode, [pool.deployed for pool in prefill], asked
         self._limits = loads.limits_of(decode[0].deployed.case, asked)
         requests = asked.requests
         rate = 0.0 if math.isinf(requests.rate) else requests.rate
         self._answers = rate * float(requests.answer.mean())
         prompts = rate * float(requests.fresh.mean())
-        self._prefill_least = [_enough(prompts, loads.prefill_capacity(pool, requests)) for pool in prefill]
+        self._prefill_least = [_enough(prompts, loads.prefill_capacity(pool, requests)) for pool in self._prefill]
         stated = decode[0].deployed.case.serving.load
         self._stated = stated.decode_groups, stated.prefill_groups
         self._decode_known: dict[tuple[int, int], int] = {}

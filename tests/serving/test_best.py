@@ -1,0 +1,129 @@
+"""The best of `serve` is the best of all members of its space: drawn small spaces, every member of which is looked at."""
+
+import itertools
+import random
+
+import pytest
+
+from mfabric_jax.case import Case
+from mfabric_jax.serving import cheapest, fastest, in_time, load, serve
+from mfabric_jax.serving.load import mean_context, requests_of
+from mfabric_jax.serving.rows import full_row, known
+from mfabric_jax.serving.sizing import Reader, batches_of, best_of, fewest
+
+DRAWN = 25  # spaces without a load, and as many with one
+GROUPS = 1, 2
+BASE = {
+    **{"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H200-SXM"},
+    **{"serving.context": 300.0, "serving.answer": 40},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse():
+    """Tables of seconds with few points, for members and search alike."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(load, "GRID", (12, 5))
+        patched.setattr(load, "PASSES", (5, 1))
+        yield
+
+
+class Drawn:
+    """A small space: values of what a search chooses, and what is asked of it."""
+
+    def __init__(self, seed, loaded):
+        draw = random.Random(seed)
+        self.sizes = draw.sample((8, 16, 24), draw.randint(1, 2))
+        self.batches = draw.sample(range(2, 40), draw.randint(2, 3))
+        self.ways = draw.choice(((True,), (False,), (True, False)))
+        pools = [*itertools.product((8, 16), (1024, 4096), (True, False))]
+        self.pools = draw.sample(pools, draw.randint(1, 2))
+        self.asked = BASE | {"serving.by": draw.choice(("predicted", "high"))}
+        self.asked |= {"serving.tpot_ms": draw.uniform(20, 60), "run.seed": seed}
+        self.asked["serving.load.ttft_ms"] = draw.choice((None, draw.uniform(100, 400)))
+        self.groups = [(None,), (None,)]
+        if loaded:
+            self.asked |= {"serving.load.rate": draw.uniform(20, 300), "serving.load.requests": 200}
+            self.asked["serving.load.keep"] = draw.choice((0.7, 0.9, 0.99))
+            self.groups = [(draw.choice(GROUPS),) if draw.random() < 0.2 else GROUPS for _ in range(2)]
+        names = "decode_groups", "prefill_groups"
+        stated = {name: counts[0] for name, counts in zip(names, self.groups, strict=True) if len(counts) == 1}
+        self.asked |= {f"serving.load.{name}": count for name, count in stated.items()}
+
+    def pool(self, ep, tokens, overlap):
+        names = ("serving.prefill.ep", ep), ("serving.prefill.tokens", tokens), ("serving.prefill.overlap", overlap)
+        return dict(names)
+
+    def members(self):
+        """A row for every member, all of it stated."""
+        for ep, batch, way, pool, *groups in itertools.product(
+            self.sizes, self.batches, self.ways, self.pools, *self.groups
+        ):
+            said = {"serving.ep": ep, "serving.batch": float(batch), "serving.overlap": way} | self.pool(*pool)
+            said |= dict(zip(("serving.load.decode_groups", "serving.load.prefill_groups"), groups, strict=True))
+            deployed = known(Case().with_(self.asked | said))
+            if load.stated(deployed.case):
+                yield load.columns(deployed) | {"fits": deployed.prefill_fits}
+            else:
+                yield full_row(deployed, None, arriving=False)
+
+    def found(self):
+        """A row for the best of every size."""
+        for ep in self.sizes:
+            case = Case().with_(self.asked | {"serving.ep": ep, "serving.prefill.ep": self.pools[0][0]})
+            deployed, loaded = known(case), load.stated(case)
+            context = mean_context(requests_of(deployed)) if loaded else case.serving.context
+            decode = []
+            for way in self.ways:
+                own = known(case.with_({"serving.overlap": way}))
+                decode.append(batches_of(own, context, self.batches))
+            prefill = [Reader.of(known(case.with_(self.pool(*pool)))) for pool in self.pools]
+            chosen = [fewest(decode, prefill)] if loaded else [(one, None) for one in best_of(decode, prefill)]
+            for member, outcome in chosen:
+                yield full_row(member, outcome, arriving=loaded)
+
+
+def plainly_in_time(row):
+    """As the page "Serving" says it."""
+    if row.get("load_requests") is None:
+        end = "_high" if row["by"] == "high" else ""
+        late = row["ttft_limit_s"] is not None and row[f"ttft{end}_s"] > row["ttft_limit_s"]
+        return row["fits"] and row[f"tpot{end}_s"] <= row["tpot_limit_s"] and not late
+    busiest = max(row["decode_load"], row["prefill_load"])
+    return row["fits"] and row["in_slo"] >= row["in_slo_limit"] and busiest <= 1
+
+
+def gpus(row):
+    return row["load_decode_gpus"] + row["load_prefill_gpus"]
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_without_a_load_the_most_tokens_and_the_fewest_dollars_are_those_of_all_members(seed):
+    space = Drawn(seed, loaded=False)
+    every = [row for row in space.members() if plainly_in_time(row)]
+    found = in_time(space.found())
+    assert bool(found) == bool(every)
+    if every:
+        assert fastest(found)["tokens_per_s_per_gpu"] == max(row["tokens_per_s_per_gpu"] for row in every)
+        least = min(row["usd_per_million_tokens"] for row in every)
+        assert cheapest(found)["usd_per_million_tokens"] == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_under_a_load_the_fewest_gpus_and_dollars_are_those_of_all_members(seed):
+    space = Drawn(100 + seed, loaded=True)
+    every = [row for row in space.members() if plainly_in_time(row)]
+    found = in_time(space.found())
+    beyond = [row for row in found if gpus(row) > max(map(gpus, every), default=0)]  # more groups than were looked at
+    assert bool(every) <= bool(found)
+    if every and beyond != found:
+        best, least = fastest(found), cheapest(found)
+        assert gpus(best) == min(map(gpus, every))
+        dollars = min(row["load_usd_per_million_tokens"] for row in every)
+        assert least["load_usd_per_million_tokens"] == pytest.approx(dollars, rel=1e-12)
+
+
+def test_drawn_spaces_are_not_all_alike():
+    """Some searches have an answer and some none, and some answers need groups beyond the fewest that keep up."""
+    rows = [in_time(Drawn(100 + seed, loaded=True).found()) for seed in range(8)]
+    assert 0 < sum(map(bool, rows)) < len(rows) or all(rows)
