@@ -12,10 +12,11 @@ from mfabric_jax.commands import shared
 
 READS = (
     *("model.", "gpu.", "network.", "serving.", "traffic.source", "traffic.trace.", "traffic.generated.skew"),
-    *("circuits.policy", "circuits.routing", "circuits.ocs", "circuits.delay_s", "run.seed", "run.dtype"),
+    *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
 )
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
-BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
+CIRCUITS = {"circuits.policy": "joint", "circuits.routing": "relay"}  # of mfabric at its best; greedy serves few peers
+BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS, **CIRCUITS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 

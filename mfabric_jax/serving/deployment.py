@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.families import Family, family
-from mfabric_jax.serving.group import Crossing, Group, crossing_of, group_of
+from mfabric_jax.serving.group import Crossing, Group, check_links, crossing_of, group_of, lanes_of
 from mfabric_jax.serving.loads import busiest_over_mean, loaded, slots_of
 from mfabric_jax.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
@@ -307,18 +307,22 @@ class Deployment:
         return MILLION * each * (1 + self.prefill_share(decoding, nic_gbps)) / decoding.tokens_per_s
 
 
+def by_of(case: Case) -> str:
+    """`serving.by`; open: the slow end of the band where a batch must keep a time."""
+    return case.serving.by or ("predicted" if case.serving.tpot_ms is None else "high")
+
+
 def slower(case: Case, what: str) -> float:
-    """What predicted seconds are multiplied by before they are held against a time (`serving.by`); `what`: a key of
+    """What predicted seconds are multiplied by before they are held against a time; `what`: a key of
     `MEASURED_OVER_PREDICTED`."""
-    return 1.0 if case.serving.by == "predicted" else parts.MEASURED_OVER_PREDICTED[what][1]
+    return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
 
 
 def deployment(case: Case) -> Deployment:
     """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
     serving, model = case.serving, model_of(case).architecture
-    for gpus in (serving.ep, serving.prefill.ep or serving.ep):
-        if serving.tp > 1 and (gpus % serving.tp or group_of(case, gpus).shape.gpus_per_server % serving.tp):
-            raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {serving.tp}.")
+    check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
     drafts = serving.drafts
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
@@ -337,6 +341,15 @@ def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
     """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
     return family(stated or ("nvlink-one-sided" if wide else usual))
+
+
+def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
+    """`Misfit` where the fabric or the kernels have no room for a group of so many GPUs, or tensor parallelism does not
+    divide it; nothing is solved."""
+    group, tp = group_of(case, gpus), case.serving.tp
+    check_links(lanes_of(group, kernels_of(group, kernels, usual)))
+    if gpus % tp or group.shape.gpus_per_server % tp:
+        raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {tp}.")
 
 
 def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> Pool:

@@ -17,6 +17,7 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
@@ -80,6 +81,19 @@ class Group(NamedTuple):
         own = self.gpu.nvlink
         of_domain = self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, own)
         return array_module(of_domain).minimum(of_domain, own)
+
+
+def check_network(case: Case) -> None:
+    """`InputError` or `Misfit` for settings of the network that the fabric refuses or that serving does not read."""
+    check_beside("serving", case)
+    hardware_of(case, 1)
+
+
+def check_links(group: Group) -> None:
+    """`Misfit` where the fabric cannot join the servers of a group."""
+    if group.domains > 1:
+        network = group.hardware.case.network
+        group.on.groups(group.hardware, group.shape, network.nic_gbps, (network.nic_use,))
 
 
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:

@@ -12,11 +12,11 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import PASS, Decoding, Deployment, deployment
+from mfabric_jax.serving.deployment import DECODES_WITH, PASS, PREFILLS_WITH, Decoding, Deployment, by_of, check_size, deployment
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
-from mfabric_jax.serving.group import group_of
+from mfabric_jax.serving.group import check_network, group_of
 from mfabric_jax.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
 from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.simulation.results import provenance, side_by_side
@@ -41,6 +41,8 @@ def serve(
     asked = several(cases)
     every = list(asked)
     arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
+    for case in every:
+        check_case(case)
     for case in every[start:]:
         deployed = known(case)
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
@@ -71,10 +73,11 @@ def full_row(
     deployed: Deployment, outcome: load.Outcome | None, *, arriving: bool, splitting: bool = False
 ) -> dict[str, Any]:
     """`row_of`, with the columns of a split and of a load where some row has them."""
-    case, fits = deployed.case, None
+    case, row = deployed.case, row_of(deployed)
     if load.stated(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits
-    row = row_of(deployed, fits) | (_split_columns(deployed) if splitting else {})
+        row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
+    row |= _split_columns(deployed) if splitting else {}
     return row | (load.columns(deployed, outcome) if arriving else {})
 
 
@@ -103,6 +106,15 @@ def _of_shape(case: Case) -> Deployment:
     return split_deployment(case) if split_stated(case) else deployment(case)
 
 
+def check_case(case: Case) -> None:
+    """`InputError` or `Misfit` for what is wrong with the network, kernels or sizes of a case, before any is solved."""
+    check_network(case)
+    serving = case.serving
+    if not split_stated(case):
+        check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+        check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+
+
 SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
 SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.prefill.tokens": None}
 
@@ -127,8 +139,8 @@ def unknown_prices(case: Case) -> list[str]:
     return list(unknown_parts(group.hardware, group.on, bill))  # type: ignore[arg-type]
 
 
-def row_of(deployed: Deployment, fits: bool | None = None) -> dict[str, Any]:
-    """The row of a deployment at its case's numbers; `fits`: whether memory holds it where its load says so."""
+def row_of(deployed: Deployment) -> dict[str, Any]:
+    """The row of a deployment at its case's numbers."""
     case, decoding = deployed.case, deployed.decoding(deployed.numbers)
     names = {
         "model": deployed.decode.model.of.name,
@@ -145,7 +157,6 @@ def row_of(deployed: Deployment, fits: bool | None = None) -> dict[str, Any]:
         **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
     }
     memory = _memory_columns(deployed, decoding)
-    memory |= {} if fits is None else {"fits": fits}
     dollars, joules = (deployed.per_million(each, decoding, deployed.numbers.nic_gbps) for each in deployed.per_gpu())
     return {
         **names,
@@ -171,7 +182,7 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
         "ttft_limit_s": _limit_s(serving.load.ttft_ms),
         "ttft_high_s": _first_token_high_s(deployed, decoding),
-        "by": serving.by,
+        "by": by_of(deployed.case),
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
         "dispatch_s": float(step.dispatch_s),

@@ -15,8 +15,8 @@ from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of, model_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, kernels_of
-from mfabric_jax.serving.group import group_of, lanes_of
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
+from mfabric_jax.serving.group import check_network
 from mfabric_jax.serving.loads import SURE
 from mfabric_jax.serving.rows import best_members, full_row, known, varied_settings
 from mfabric_jax.serving.sizing import Reader, silent
@@ -30,6 +30,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
     """Groups from 4 to 320 GPUs that decode: whole servers, or parts that fill a server (kernels of DeepEP run on 2, 4 or
     8 GPUs of one); where the fabric and the kernels have room for them; each GPU with a slot of its own, of experts and stated copies, which fill all GPUs evenly. `Misfit`
     for none."""
+    check_network(case)
     serving = case.serving
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
     sizes = _with_room(case, serving.kernels, DECODES_WITH, slots)
@@ -58,12 +59,10 @@ def _with_room(case: Case, kernels: str | None, usual: str, slots: int) -> tuple
 
 def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
     try:
-        group = group_of(case, size)
-        lanes_of(group, kernels_of(group, kernels, usual))
+        check_size(case, size, kernels, usual)
     except Misfit:
         return False
-    tp = case.serving.tp
-    return size % tp == 0 and group.shape.gpus_per_server % tp == 0
+    return True
 
 
 def search(
@@ -72,6 +71,8 @@ def search(
     """Rows of `serve` for every size that decodes, of every case, one after the other; `start` as there: the best of the
     size, and where a time of the first token makes another pool the cheapest one, that too."""
     arriving = any(map(load.stated, cases))
+    for case in cases:
+        sizes_of(case)  # refuses all that is wrong before anything is solved
     each = ((case, size) for case in cases for size in sizes_of(case))
     if arriving:  # a row a size
         each, start = itertools.islice(each, start, None), 0
@@ -82,9 +83,10 @@ def search(
 def _rows(
     case: Case, size: int, cases: Cases, arriving: bool, progress: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    deployed = known(case.with_({"serving.ep": size}))
-    progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {size}")
-    for member, outcome in best_members(deployed, prefill_choices(_of_prefill(case, size)), progress):
+    progress(f"{case.model.name} on {case.network.fabric}, ep {size}")
+    prefill = prefill_choices(_of_prefill(case, size))
+    deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus}))
+    for member, outcome in best_members(deployed, prefill, progress):
         yield full_row(member, outcome, arriving=arriving) | varied_settings(case, cases)
 
 

@@ -12,7 +12,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import one_of
 from mfabric_jax.serving.families import WIRE
 from mfabric_jax.serving.rows import known
-from mfabric_jax.serving.step import band
+from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.kernels import HOW
 
@@ -122,17 +122,24 @@ def _step(name: str, facts: Mapping[str, Any]) -> Measured:
 
 def serving_rows(rows: Iterable[Measured]) -> Iterator[dict[str, Any]]:
     """Each with its prediction [s] and its error (predicted over measured, less 1); of steps also the band, from both
-    micro-batches hidden by fast kernels to none hidden with slow ones, and whether the measurement is `inside`."""
+    micro-batches hidden by fast kernels to the most that these rows took over their predictions, and whether the
+    measurement is `inside`: all rows are that the band was made of."""
+    most = {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
     for one in rows:
         predicted, low, high = _predicted(one)
         yield {
             **{"row": one.name, "what": one.what, "gpu": one.gpu, "kernels": one.kernels, "ep": one.ep},
             **{"batch": one.batch, "predicted_s": predicted, "measured_s": one.measured_s},
             **{"low_s": low, "high_s": high, "error": predicted / one.measured_s - 1},
-            "inside": None if low is None or high is None else low <= one.measured_s <= high,
+            "inside": None if low is None else one.measured_s >= low and _over(one, predicted) <= most[one.what],
             **{"constant": one.constant, "counted": one.batch >= LEAST and not one.constant},
             **{"printed": one.printed, "source": one.source, "note": one.note},
         }
+
+
+def _over(one: Measured, predicted_s: float) -> float:
+    """Measured over predicted, to as many digits as `MEASURED_OVER_PREDICTED` has."""
+    return round(one.measured_s / predicted_s, 2)
 
 
 def _predicted(one: Measured) -> tuple[float, float | None, float | None]:

@@ -38,28 +38,41 @@ class Drawn:
         self.ways = draw.choice(((True,), (False,), (True, False)))
         pools = [*itertools.product((8, 16), (1024, 4096), (True, False))]
         self.pools = draw.sample(pools, draw.randint(1, 2))
-        self.asked = BASE | {"serving.by": draw.choice(("predicted", "high"))}
-        self.asked |= {"serving.tpot_ms": draw.uniform(20, 60), "run.seed": seed}
-        self.asked["serving.load.ttft_ms"] = draw.choice((None, draw.uniform(100, 400)))
+        self.asked = BASE | {"serving.by": draw.choice(("predicted", "high")), "run.seed": seed}
+        member = known(Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes()))))
+        reader, numbers = Reader.of(member), member.numbers._replace(context=320.0)
+        step_s = float(member.judged_s(numbers))
+        self.asked["serving.tpot_ms"] = 1000 * step_s * draw.uniform(0.97, 1.1)
+        least_ms = 1000 * (reader.lone_s + step_s)
+        self.asked["serving.load.ttft_ms"] = draw.choice((None, least_ms * draw.uniform(0.98, 2)))
         self.groups = [(None,), (None,)]
         if loaded:
-            self.asked |= {"serving.load.rate": draw.uniform(20, 300), "serving.load.requests": 200}
+            rates = float(member.decode.model.gpus * member.decoding(numbers).requests / step_s / 40)
+            rates = min(rates, self.pools[0][0] * member.pass_tokens / float(member.judged_pass_s(400.0)) / 300)
+            self.asked |= {"serving.load.rate": rates * draw.uniform(0.5, 1.95), "serving.load.requests": 200}
             self.asked["serving.load.keep"] = draw.choice((0.7, 0.9, 0.99))
             self.groups = [(draw.choice(GROUPS),) if draw.random() < 0.2 else GROUPS for _ in range(2)]
         names = "decode_groups", "prefill_groups"
         stated = {name: counts[0] for name, counts in zip(names, self.groups, strict=True) if len(counts) == 1}
         self.asked |= {f"serving.load.{name}": count for name, count in stated.items()}
 
-    def pool(self, ep, tokens, overlap):
+    def axes(self):
+        return self.sizes, self.batches, self.ways, self.pools
+
+    def settings(self, ep, batch, way, pool):
+        """Of a member, but for groups."""
+        said = {"serving.ep": ep, "serving.batch": float(batch), "serving.overlap": way}
+        return said | self.pool(*pool)
+
+    @staticmethod
+    def pool(ep, tokens, overlap):
         names = ("serving.prefill.ep", ep), ("serving.prefill.tokens", tokens), ("serving.prefill.overlap", overlap)
         return dict(names)
 
     def members(self):
         """A row for every member, all of it stated."""
-        for ep, batch, way, pool, *groups in itertools.product(
-            self.sizes, self.batches, self.ways, self.pools, *self.groups
-        ):
-            said = {"serving.ep": ep, "serving.batch": float(batch), "serving.overlap": way} | self.pool(*pool)
+        for *chosen, decode_groups, prefill_groups in itertools.product(*self.axes(), *self.groups):
+            said, groups = self.settings(*chosen), (decode_groups, prefill_groups)
             said |= dict(zip(("serving.load.decode_groups", "serving.load.prefill_groups"), groups, strict=True))
             deployed = known(Case().with_(self.asked | said))
             if load.stated(deployed.case):
