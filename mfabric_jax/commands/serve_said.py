@@ -245,8 +245,8 @@ def _of_band(rows: list[dict[str, Any]]) -> str:
     if any(row["by"] == "high" for row in rows):
         judged = ", and what is in time is so at the slow end (--by predicted: the prediction is)"
     return (
-        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times; the band goes from "
-        f"all communication hidden with fast kernels to the most of these{judged * timed}; {PAGE} has the rows."
+        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times; the band goes "
+        f"from all communication hidden with fast kernels to the most of these{judged * timed}; {PAGE} has the rows."
     )
 
 

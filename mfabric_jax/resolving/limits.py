@@ -101,7 +101,8 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
 
 
 def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
-    """`InputError` or `Misfit` for switches that a fabric has no use or no room for; `tree_nics` as in `check_limits`."""
+    """`InputError` or `Misfit` for switches that a fabric has no use or no room for; `tree_nics`: as in
+    `check_limits`."""
     if case.network.radix < 4 or case.network.radix % 2:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."

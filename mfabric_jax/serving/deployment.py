@@ -160,7 +160,7 @@ class Deployment:
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
     def judged_s(self, numbers: Numbers) -> Any:
-        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`serving.by`)."""
+        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`by_of`)."""
         return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":

@@ -17,7 +17,7 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving import limits
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
@@ -85,8 +85,8 @@ class Group(NamedTuple):
 
 def check_network(case: Case) -> None:
     """`InputError` or `Misfit` for settings of the network that the fabric refuses or that serving does not read."""
-    check_beside("serving", case)
-    hardware_of(case, 1)
+    limits.check_beside("serving", case)
+    limits.check_network(case, fabric.get(case.network.fabric), 0)  # whether a group has room is asked of its size
 
 
 def check_links(group: Group) -> None:

@@ -70,8 +70,8 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
 
 
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
-    """Groups that prefill: so many, or as many as are stated, or as keep up with what arrives, but no more than full groups that
-    decode take, in passes that are `FILLED`."""
+    """Groups that prefill: `groups`, or as many as are stated, or as keep up with what arrives, but no more than full
+    groups that decode take, in passes that are `FILLED`."""
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())

@@ -12,7 +12,16 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import DECODES_WITH, PASS, PREFILLS_WITH, Decoding, Deployment, by_of, check_size, deployment
+from mfabric_jax.serving.deployment import (
+    DECODES_WITH,
+    PASS,
+    PREFILLS_WITH,
+    Decoding,
+    Deployment,
+    by_of,
+    check_size,
+    deployment,
+)
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
@@ -54,9 +63,7 @@ def serve(
 Member = tuple[Deployment, load.Outcome | None]
 
 
-def best_members(
-    deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]
-) -> Iterator[Member]:
+def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
     """A deployment with its best batch (under a load, and the fewest groups) beside any of some pools that prefill, and
     what its load sees; then the cheapest where that is another one. Without `serving.tpot_ms`: as it is."""
     case = deployed.case

@@ -1,13 +1,14 @@
 """The best pools on every fabric within `serving.tpot_ms`: how many GPUs share the experts in each, and the batch.
 
 The space of a search: every size of a group that decodes (`sizes_of`) with every batch and both ways of overlap, beside
-every size of a group that prefills, with its tokens of a pass and overlap; under a load with every number of groups, and
-batches of `sizing.decode_choices`. `sizing` finds the best of each size that decodes; a row stands for it.
+every size of a group that prefills, with its tokens of a pass and overlap; under a load with every number of groups.
+`sizing` finds the best of each size that decodes; a row stands for it.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -27,9 +28,9 @@ LEAST, MOST = 4, 320  # GPUs that share the experts
 
 @functools.lru_cache(maxsize=256)
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Groups from 4 to 320 GPUs that decode: whole servers, or parts that fill a server (kernels of DeepEP run on 2, 4 or
-    8 GPUs of one); where the fabric and the kernels have room for them; each GPU with a slot of its own, of experts and stated copies, which fill all GPUs evenly. `Misfit`
-    for none."""
+    """Groups from 4 to 320 GPUs that decode: whole servers (multiples of 4 where these have fewer GPUs), or parts that
+    fill a server (kernels of DeepEP run on 2, 4 or 8 GPUs of one). The fabric and the kernels have room for them, and
+    each GPU has a slot of its own, of experts and stated copies, which fill all GPUs evenly. `Misfit` for none."""
     check_network(case)
     serving = case.serving
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
@@ -53,7 +54,9 @@ def _refuse(case: Case, path: str) -> NoReturn:
 
 def _with_room(case: Case, kernels: str | None, usual: str, slots: int) -> tuple[int, ...]:
     server = gpu_of(case).gpus_per_server
-    whole = (size for size in range(LEAST, min(MOST, slots) + 1) if size % server == 0 or server % size == 0)
+    every = range(LEAST, min(MOST, slots) + 1)
+    step = server if server >= LEAST else math.lcm(server, LEAST)
+    whole = (size for size in every if server % size == 0 or size % step == 0)
     return tuple(size for size in whole if _has_room(case, size, kernels, usual))
 
 
@@ -65,11 +68,9 @@ def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
     return True
 
 
-def search(
-    cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent
-) -> Iterator[dict[str, Any]]:
-    """Rows of `serve` for every size that decodes, of every case, one after the other; `start` as there: the best of the
-    size, and where a time of the first token makes another pool the cheapest one, that too."""
+def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
+    """Rows of `serve` for every size that decodes, of every case, one after the other; `start` as there. A row is the
+    best of its size; where a time of the first token makes another pool the cheapest one, that has a row, too."""
     arriving = any(map(load.stated, cases))
     for case in cases:
         sizes_of(case)  # refuses all that is wrong before anything is solved
@@ -126,9 +127,9 @@ def _beats(one: Reader, other: Reader) -> bool:
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that fit their memory and keep to their times: from token to token, and to the first token; as `by` says, at
-    the slow end of the band or predicted. Under a load, those that keep `serving.load.keep` of its requests in time and
-    whose pools are asked for no more than they can do: others keep up with a short load alone."""
+    """Those that fit their memory and keep to their times: from token to token, and to the first token; at the slow end
+    of the band or as predicted, as `by` says. Under a load, those that keep `serving.load.keep` of its requests in time
+    and whose pools are asked for no more than they can do: others keep up with a short load alone."""
     return [row for row in rows if row["fits"] and (_keeps_up(row) if "in_slo" in row else _keeps(row))]
 
 

@@ -1,17 +1,17 @@
 """The best deployment among some: pools, batches and, under a load, numbers of groups.
 
-Without a load, seconds are arithmetic, so every member is looked at. Under a load each member is a simulation, so members
+Without a load, seconds are arithmetic, so every member is looked at. Under a load each member is a simulation. Members
 are taken in the order of their GPUs, the fewest first, and the first that keeps `serving.load.keep` of its requests in
-time is the answer. A member is left out unseen only where no simulation can have it keep its requests in time:
+time is the answer. A member is left out unseen only where it cannot keep up or its requests cannot be in time:
 
-- a pool of which more tokens are asked than full batches (or full passes) give: it never keeps up;
-- prefill alone, which decoding never holds up, makes too many first tokens late;
-- a single request of a group is too slow.
+- A pool is asked for more tokens than full batches in time, or full passes, give (`in_time` of `search` says so, too).
+- Prefill alone, which decoding never holds up, makes too many first tokens late.
+- A single request of a group is too slow.
 
-One rule is assumed, not proven (a test compares it with all members of drawn searches): where too many requests wait too
-long for their first token, no smaller batch of the same pools helps; where too many are slow from token to token, no
-larger one. How many requests are in time may fall as groups are added, so nothing is concluded from a number of groups to
-another.
+One rule is assumed, not proven: where too many requests wait too long for their first token, no smaller batch of the
+same pools helps; where too many are slow from token to token, no larger one. A test compares searches with all members
+of drawn spaces. How many requests are in time may fall as groups are added, so nothing is concluded from one number of
+groups to another.
 """
 
 import bisect
@@ -175,7 +175,7 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deploy
 
 # -------------------------------------------------------------------------------------------------------- under a load
 def decode_choices(deployed: Deployment) -> list[Batches]:
-    """All batches under a load, at its mean context, in both ways of overlap, the way that decodes more in time first."""
+    """All batches at the mean context of a load, with and without overlap; what decodes more in time comes first."""
     context = loads.mean_context(loads.requests_of(deployed))
     return sorted((batches_of(way, context) for way in ways_of(deployed)), key=lambda own: -own.most_in_time)
 
@@ -183,8 +183,8 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 def fewest(
     decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
 ) -> tuple[Deployment, Outcome | None]:
-    """The member with the fewest GPUs that keeps a load in time, and what its requests see: of pools that decode (of one
-    size), those that prefill, and numbers of groups where none are stated. At one load the fewest GPUs are the cheapest.
+    """The member with the fewest GPUs that keeps a load in time, and what its requests see: of pools that decode (of
+    one size), those that prefill, and numbers of groups where none are stated. At one load it is the cheapest, too.
 
     Where no member keeps it: the first of each with as many groups as keep up. None: memory holds no request.
     `InputError` for a log that cannot be read.
@@ -285,7 +285,7 @@ class _Search:
             self._decode_known[i, batch] = _enough(self._answers, each)
         return self._decode_known[i, batch]
 
-    # ----------------------------------------------------------------------------------------------------------- batches
+    # ---------------------------------------------------------------------------------------------------------- batches
     def _batches(self, i: int, j: int, decode_groups: int, prefill_groups: int) -> Iterator[tuple[Deployment, Late]]:
         """Batches beside one pool that prefills: the best one, the smallest that keeps up, the largest, then halves of
         what late ones leave."""
@@ -301,7 +301,7 @@ class _Search:
             waited, slow = (count > self._limits.most for count in (late.waited, late.slow))
             left = [one for one in left if not (one == batch or (waited and one < batch) or (slow and one > batch))]
 
-    # ----------------------------------------------------------------------------------------------------- what is early
+    # ---------------------------------------------------------------------------------------------------- what is early
     def _shortest(self, own: Batches) -> tuple[float, np.ndarray]:
         """Seconds of the shortest step, and the requests that are slow from token to token even in these [R]."""
         pool = loads.decode_pool(own.member(len(own.batch) - 1), self._asked.requests)
