@@ -135,6 +135,7 @@ def _pools(row: Row) -> str:
         share = f"{decode:,} GPUs decode, {prefill:,} prefill"
         groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
         flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
+        flags += f" --by {row['by']}"
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 
 
