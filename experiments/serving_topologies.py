@@ -97,7 +97,12 @@ def run(config: Config) -> Found:
             case = Case().with_(
                 {
                     **{"model.name": "deepseek-v3", "gpu.name": config.gpu, "network.alpha_s": us(config.alpha_us)},
-                    **{"serving.ep": GPUS, "serving.kernels": "ideal", "serving.tpot_ms": tpot_ms},
+                    **{
+                        "serving.ep": GPUS,
+                        "serving.kernels": "ideal",
+                        "serving.tpot_ms": tpot_ms,
+                        "serving.by": "predicted",
+                    },
                     **changes,
                 }
             )

@@ -127,9 +127,12 @@ class ServingSettings(Group, frozen=True):
         Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
     ] = None
     by: Annotated[
-        Literal["predicted", "high"],
-        doc("What keeps to times, alone and under a load: seconds as predicted, or the slower end of their band."),
-    ] = "predicted"
+        Literal["predicted", "high"] | None,
+        doc(
+            "What keeps to times, alone and under a load: seconds at the slow end of their band (high), or as predicted"
+            " (open: high with tpot_ms, else predicted)."
+        ),
+    ] = None
     formats: Formats = Formats()
     drafts: Drafts = Drafts()
     prefill: Prefill = Prefill()

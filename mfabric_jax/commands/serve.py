@@ -12,10 +12,11 @@ from mfabric_jax.commands import shared
 
 READS = (
     *("model.", "gpu.", "network.", "serving.", "traffic.source", "traffic.trace.", "traffic.generated.skew"),
-    *("circuits.policy", "circuits.routing", "circuits.ocs", "circuits.delay_s", "run.seed", "run.dtype"),
+    *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
 )
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
-BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
+CIRCUITS = {"circuits.policy": "matching", "circuits.routing": "relay"}  # demand is even; greedy serves few peers
+BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS, **CIRCUITS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 
@@ -51,7 +52,7 @@ def run(cases: Cases, options: Options) -> None:
             print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
         shared.print_lines(said.of_load(rows, cases))
     shared.print_lines(said.of_search(groups, every) if searching else ())
-    shared.print_lines([*said.of_rows(rows), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
+    shared.print_lines([*said.of_rows(rows, every), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
         shared.tell(served(every, pathlib.Path(options.figures) / "serving.png"))
 

@@ -139,6 +139,7 @@ def _pools(row: Row) -> str:
         share = f"{decode:,} GPUs decode, {prefill:,} prefill"
         groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
         flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
+        flags += f" --by {row['by']}"
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 
 
@@ -206,22 +207,23 @@ def _longer(row: Row, cases: Cases) -> str:
     return f"raise serving.load.{'repeat, the log has no more requests' if exhausted else 'requests'}"
 
 
-def of_rows(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Which row is cheapest, what is too slow or does not fit, where one micro-batch is quicker, what the band is."""
+def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
+    """Which row of `every` one is cheapest; of the `shown` ones what is too slow or does not fit, where one micro-batch
+    is quicker; what the band is."""
     from mfabric_jax.serving.search import cheapest, in_time
 
-    for model in dict.fromkeys(row["model"] for row in rows):
-        best = cheapest(in_time(row for row in rows if row["model"] == model))
+    for model in dict.fromkeys(row["model"] for row in every):
+        best = cheapest(in_time(row for row in every if row["model"] == model))
         if best is not None:
             timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
             yield (
-                f"Cheapest where it fits{', is in time' * timed} and has a price: {where(best, rows)}, "
+                f"Cheapest where it fits{', is in time' * timed} and has a price: {where(best, every)}, "
                 f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
             )
-    for row in rows:
-        yield from _of_memory(row, where(row, rows))
-    yield from _of_one_batch(rows)
-    yield from _of_band(rows)
+    for row in shown:
+        yield from _of_memory(row, where(row, shown))
+    yield from _of_one_batch(shown)
+    yield _of_band(every)
 
 
 def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -239,24 +241,22 @@ def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _of_band(rows: list[dict[str, Any]]) -> Iterator[str]:
-    from mfabric_jax.validation.serving_steps import MEASURED_OVER_PREDICTED
+def _of_band(rows: list[dict[str, Any]]) -> str:
+    from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED
 
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
-    limits = [(row["tpot_high_s"], row["tpot_limit_s"]) for row in rows if row["by"] == "predicted"]
-    late = any(limit is not None and high > limit for high, limit in limits)
-    yield (
-        "band: from the quicker of hidden and not hidden communication with fast kernels to the slower one with slow "
-        f"kernels; {PAGE} says what is modelled."
-    )
-    yield (
-        f"Measured steps took {steps} times their prediction, passes of prefill {passes} times"
-        f"{'; --by high keeps the slower end of the band in time' if late else ''}."
+    timed = any(row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None for row in rows)
+    judged = ", and predictions alone are in time (--by predicted)"
+    if any(row["by"] == "high" for row in rows):
+        judged = ", and what is in time is so at the slow end (--by predicted: the prediction is)"
+    return (
+        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times; the band goes "
+        f"from all communication hidden with fast kernels to the most of these{judged * timed}; {PAGE} has the rows."
     )
 
 
 def _of_memory(row: Row, named: str) -> Iterator[str]:
-    if row["requests"] > row["most_requests"]:
+    if not row["fits"] and row["requests"] > row["most_requests"]:
         held = max(0, int(row["most_requests"]))
         yield f"{named}: {row['requests']:g} requests of a GPU do not fit; memory holds {held}."
     if row["prefill_memory_gb"] > row["gpu_memory_gb"]:

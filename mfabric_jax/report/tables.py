@@ -298,8 +298,9 @@ _CALL_ERRORS = (
 _BANDS = "what", "rows", "inside", Column("widest", "widest band, to over from")
 _OF_SERVING = (
     "Dispatch and combine: error is predicted over measured, less 1; counted are rows of 32 tokens or more that no\n"
-    "constant was taken from. Steps: the band is from both micro-batches hidden by fast kernels to none hidden with\n"
-    "slow ones; nothing is fitted to a step. Sources and notes are columns of --out."
+    "constant was taken from. Steps: the band is from both micro-batches hidden by fast kernels to the most that\n"
+    "these rows took over their predictions, so they are inside; no prediction is fitted. Sources and notes are\n"
+    "columns of --out."
 )
 
 

@@ -95,12 +95,19 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
             refuse(limit.path, limit.allowed, limit.why, at[limit.path])
     if case.run.sample is not None and case.run.sample >= case.run.iterations:
         raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
+    check_network(case, on, tree_nics)
+    if case.run.replicas != "all" and case.run.replicas > job.dp:
+        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
+
+
+def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
+    """`InputError` or `Misfit` for switches that a fabric has no use or no room for; `tree_nics`: as in
+    `check_limits`."""
     if case.network.radix < 4 or case.network.radix % 2:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
         )
-    if case.run.replicas != "all" and case.run.replicas > job.dp:
-        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
+    on.check_ratio(case.network.oversubscription)
     two = Tree(1, case.network.radix, tiers=2)
     if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
         raise Misfit(
@@ -118,6 +125,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("placement.rule", ("contiguous",)),
         ("traffic.source", ("shares",)),
     ),
+    "serving": (("network.paths", ("spray",)),),
     "failures": (
         ("run.replicas", (1,)),
         ("run.sample", (None,)),

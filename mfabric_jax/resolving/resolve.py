@@ -31,7 +31,7 @@ from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.notebooks import html_table
-from mfabric_jax.resolving.limits import PAYS, check_limits, each_by_demand, more_than_demand, refuse
+from mfabric_jax.resolving.limits import PAYS, check_limits, check_network, each_by_demand, more_than_demand, refuse
 from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
@@ -659,6 +659,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
     tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.gpus_of(gpu), on)
     _circuits(found, on)
     _tiers(found, on, servers, tree_nics, least_tiers)
+    check_network(found.case, on, tree_nics)
     return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree), shares_network=least_tiers > 1)
 
 
@@ -715,7 +716,6 @@ def _check_groups(resolved: Resolved) -> None:
 
     case, settings, job = resolved.case, resolved.settings, resolved.job
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
-    resolved.fabric.check_ratio(case.network.oversubscription)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures and settings.scheduled:
             settings.planner(group)

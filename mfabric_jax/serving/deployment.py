@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.resolving.resolve import model_of
 from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.families import Family, family
-from mfabric_jax.serving.group import Crossing, Group, crossing_of, group_of
+from mfabric_jax.serving.group import Crossing, Group, check_links, crossing_of, group_of, lanes_of
 from mfabric_jax.serving.loads import busiest_over_mean, loaded, slots_of
 from mfabric_jax.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.simulation.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
@@ -22,7 +21,6 @@ from mfabric_jax.traffic.generator import base_popularity, layer_shares, measure
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.kernels import HOW
 from mfabric_jax.workload.models import Architecture
 
 PASS = 8192  # tokens of a micro-batch of prefill where none are stated
@@ -178,8 +176,8 @@ class Deployment:
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
     def judged_s(self, numbers: Numbers) -> Any:
-        """Seconds from token to token that must keep to a time: predicted, or the slower end (`serving.by`)."""
-        return judged(self.case, functools.partial(self.decoding, numbers), "tpot_s")
+        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`by_of`)."""
+        return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":
         """What stays as it is whatever the batch."""
@@ -222,7 +220,7 @@ class Deployment:
 
     def judged_pass_s(self, nic_gbps: Any) -> Any:
         """As `judged_s`, of a pass of prefill."""
-        return judged(self.case, functools.partial(self.prefilling, nic_gbps), "step_s")
+        return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
     @property
     def prompt(self) -> int:
@@ -325,19 +323,22 @@ class Deployment:
         return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
 
 
-def judged(case: Case, of: Callable[[str], Any], predicted: str) -> Any:
-    """Seconds `of` kernels that keep to times: as `predicted`, or the slower way with slow kernels."""
-    if case.serving.by == "predicted":
-        return getattr(of("usual"), predicted)
-    return parts.slower_s(of(HOW[0]))
+def by_of(case: Case) -> str:
+    """`serving.by`; open: the slow end of the band where a batch must keep a time."""
+    return case.serving.by or ("predicted" if case.serving.tpot_ms is None else "high")
+
+
+def slower(case: Case, what: str) -> float:
+    """What predicted seconds are multiplied by before they are held against a time; `what`: a key of
+    `MEASURED_OVER_PREDICTED`."""
+    return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
 
 
 def deployment(case: Case) -> Deployment:
     """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
     serving, model = case.serving, model_of(case).architecture
-    for gpus in (serving.ep, serving.prefill.ep or serving.ep):
-        if serving.tp > 1 and (gpus % serving.tp or group_of(case, gpus).shape.gpus_per_server % serving.tp):
-            raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {serving.tp}.")
+    check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
     drafts = serving.drafts
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
@@ -356,6 +357,15 @@ def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
     """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
     return family(stated or ("nvlink-one-sided" if wide else usual))
+
+
+def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
+    """`Misfit` where the fabric or the kernels have no room for a group of so many GPUs, or tensor parallelism does not
+    divide it; nothing is solved."""
+    group, tp = group_of(case, gpus), case.serving.tp
+    check_links(lanes_of(group, kernels_of(group, kernels, usual)))
+    if gpus % tp or group.shape.gpus_per_server % tp:
+        raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {tp}.")
 
 
 def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> Pool:

@@ -17,6 +17,7 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.resolving import limits
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
@@ -83,6 +84,19 @@ class Group(NamedTuple):
 
 
 LEAST_TIERS = 2  # caches go from groups that prefill to groups that decode, so several groups share a network
+
+
+def check_network(case: Case) -> None:
+    """`InputError` or `Misfit` for settings of the network that the fabric refuses or that serving does not read."""
+    limits.check_beside("serving", case)
+    limits.check_network(case, fabric.get(case.network.fabric), 0)  # whether a group has room is asked of its size
+
+
+def check_links(group: Group) -> None:
+    """`Misfit` where the fabric cannot join the servers of a group."""
+    if group.domains > 1:
+        network = group.hardware.case.network
+        group.on.groups(group.hardware, group.shape, network.nic_gbps, (network.nic_use,))
 
 
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:

@@ -6,7 +6,6 @@ prompts, so that the loop of events only interpolates.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from mfabric_jax.serving import step as parts
 from mfabric_jax.serving.arrivals import Requests, poisson, read_arrivals, repeated, stretched
 from mfabric_jax.serving.deployment import PASS, TRANSFER, Deployment
 from mfabric_jax.serving.loads import SURE
-from mfabric_jax.serving.queueing import Decode, Prefill, Table, Timeline, Wire, simulate
+from mfabric_jax.serving.queueing import Decode, Late, Limits, Prefill, Table, Timeline, Wire, simulate
 from mfabric_jax.simulation.rows import MILLION
 
 GRID = 48, 24  # points of a table of steps: requests, context
@@ -70,9 +69,9 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
     )
 
 
-def prefill_pool(deployed: Deployment, requests: Requests) -> Prefill:
-    """Groups that prefill: as many as are stated, or as keep up with what arrives, but no more than full groups that
-    decode take, in passes that are `FILLED`."""
+def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
+    """Groups that prefill: `groups`, or as many as are stated, or as keep up with what arrives, but no more than full
+    groups that decode take, in passes that are `FILLED`."""
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
@@ -81,7 +80,7 @@ def prefill_pool(deployed: Deployment, requests: Requests) -> Prefill:
     seconds = [[_pass_s(deployed, int(some), int(prompt)) for prompt in prompts] for some in tokens]
     taken = tokens * model.tp * (2 if deployed.prefill_overlap else 1)
     table = Table(taken, prompts, np.array(seconds))
-    groups = case.serving.load.prefill_groups or _keeping_up(deployed, requests, table)
+    groups = groups or case.serving.load.prefill_groups or _keeping_up(deployed, requests)
     return Prefill(groups, deployed.prefill.group.shape.gpus // model.tp, float(taken[-1]), table)
 
 
@@ -90,23 +89,45 @@ def _pass_s(deployed: Deployment, tokens: int, prompt: int) -> float:
     return float(dataclasses.replace(deployed, case=case).judged_pass_s(case.network.nic_gbps))
 
 
-def _keeping_up(deployed: Deployment, requests: Requests, pass_s: Table) -> int:
+def _keeping_up(deployed: Deployment, requests: Requests) -> int:
     served = _decode_groups(deployed.case) * capacity(deployed, requests)
     asked = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
-    return max(1, math.ceil(asked / (FILLED * prefill_capacity(deployed, requests, pass_s))))
+    return max(1, math.ceil(asked / (FILLED * prefill_capacity(deployed, requests))))
+
+
+def mean_context(requests: Requests) -> float:
+    """Tokens in the cache of a request that decodes, on average: half of its answer is there."""
+    return float((requests.prompt + requests.answer / 2).mean())
+
+
+POINTS = 1024  # numbers of requests at which a capacity is looked for, twice
 
 
 def capacity(deployed: Deployment, requests: Requests) -> float:
-    """Tokens of answers a second of a group that decodes, with as many requests as batch and memory allow."""
-    context = float((requests.prompt + requests.answer / 2).mean())
+    """Tokens of answers a second of a group that decodes, with as many requests as batch, memory and, where it is
+    stated, `serving.tpot_ms` allow: the most of any number of them, so a larger batch never decodes less."""
+    context, case = mean_context(requests), deployed.case
     numbers = deployed.numbers._replace(context=context)
     held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
-    return deployed.decode.group.shape.gpus * held / float(deployed.judged_s(numbers))
+    gpus = deployed.decode.group.shape.gpus
+    if case.serving.tpot_ms is None:
+        return gpus * held / float(deployed.judged_s(numbers))
+    steady, limit_s = deployed.steady(), float(units.ms(case.serving.tpot_ms))
+    low, high = 0.0, held
+    for _ in range(2):  # the second time between the points beside the best one
+        some = np.linspace(low, high, POINTS + 1)[1:]
+        seconds = np.asarray(steady.judged_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
+        rate = np.where(seconds <= limit_s, some / seconds, 0.0)
+        best = int(rate.argmax())
+        if not rate[best]:  # late even with few: as many as there are
+            return gpus * float((some / seconds).max())
+        low, high = some[max(0, best - 1)], some[min(POINTS - 1, best + 1)]
+    return gpus * float(rate[best])
 
 
-def prefill_capacity(deployed: Deployment, requests: Requests, pass_s: Callable[[float, float], float]) -> float:
+def prefill_capacity(deployed: Deployment, requests: Requests) -> float:
     """Tokens of prompts a second of a group that prefills, in full passes."""
-    seconds = pass_s(deployed.pass_tokens * deployed.prefill.model.tp, float(requests.prompt.mean()))
+    seconds = _pass_s(deployed, deployed.case.serving.prefill.tokens or PASS, round(float(requests.prompt.mean())))
     return deployed.prefill.group.shape.gpus * deployed.pass_tokens / seconds
 
 
@@ -119,7 +140,8 @@ def wire_of(deployed: Deployment) -> Wire:
 
 # -------------------------------------------------------------------------------------------------------------- results
 class Outcome(NamedTuple):
-    """Requests, pools and what happened; `first`: of the requests that count, those before it warm the pools up."""
+    """Requests, pools and what happened; `first`: of the requests that count, those before it warm the pools up;
+    `refused`: larger than a GPU's memory, `refused_late` of them when others count."""
 
     requests: Requests
     prefill: Prefill
@@ -128,6 +150,7 @@ class Outcome(NamedTuple):
     timeline: Timeline
     refused: int
     first: int
+    refused_late: int = 0
 
     @property
     def window(self) -> tuple[float, float]:
@@ -151,21 +174,55 @@ class Outcome(NamedTuple):
         return (self.timeline.end_s - self.timeline.first_s) / further
 
 
-def run_load(deployed: Deployment) -> Outcome | None:
-    """The case's load on its deployment; None where memory holds none of its requests.
+class Asked(NamedTuple):
+    """What arrives at a deployment: `requests` that its memory holds, how many it refuses (`refused_late` of them after
+    those that warm the pools up), and the number of the first that counts."""
 
-    `InputError` for a trace that cannot be read.
-    """
+    requests: Requests
+    refused: int
+    refused_late: int
+    first: int
+
+
+def asked_of(deployed: Deployment) -> Asked | None:
+    """The case's load; None where memory holds none of its requests. `InputError` for a log that cannot be read."""
     requests = requests_of(deployed)
     decode = decode_pool(deployed, requests)
     fits = decode.reserved(requests) <= decode.room
     if not fits.any():
         return None
     kept = requests.kept(fits)
-    prefill, wire = prefill_pool(deployed, kept), wire_of(deployed)
     first = int(deployed.case.serving.load.warmup * len(kept))
-    timeline = simulate(kept, prefill, decode, wire)
-    return Outcome(kept, prefill, decode, wire, timeline, int((~fits).sum()), first)
+    since = int(np.flatnonzero(fits)[first])
+    return Asked(kept, int((~fits).sum()), int((~fits[since:]).sum()), first)
+
+
+def limits_of(case: Case, asked: Asked) -> Limits:
+    """Times of requests, and how many `serving.load.keep` allows to be late; those that are refused are late."""
+    (late_s, slow_s), keep = _limits_s(case), case.serving.load.keep
+    counted = len(asked.requests) - asked.first + asked.refused_late
+    about = int(counted * (1 - keep)) + 1
+    most = next(late for late in range(about, -1, -1) if (counted - late) / counted >= keep)
+    return Limits(late_s, slow_s, asked.first, most - asked.refused_late)
+
+
+def run_load(deployed: Deployment) -> Outcome | None:
+    """The case's load on its deployment; None where memory holds none of its requests.
+
+    `InputError` for a trace that cannot be read.
+    """
+    asked = asked_of(deployed)
+    return None if asked is None else outcome_of(deployed, asked)
+
+
+def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> Outcome | None:
+    """What happens to requests; None as soon as too many are `late`."""
+    requests = asked.requests
+    prefill, decode, wire = prefill_pool(deployed, requests), decode_pool(deployed, requests), wire_of(deployed)
+    timeline = simulate(requests, prefill, decode, wire, late)
+    if timeline is None:
+        return None
+    return Outcome(requests, prefill, decode, wire, timeline, asked.refused, asked.first, asked.refused_late)
 
 
 COLUMNS = (
@@ -180,9 +237,11 @@ COLUMNS = (
 )
 
 
-def columns(deployed: Deployment) -> dict[str, Any]:
-    """`COLUMNS` of a row; all None where the case states no load or memory holds no request."""
-    outcome = run_load(deployed) if stated(deployed.case) else None
+def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, Any]:
+    """`COLUMNS` of a row, of an `outcome` that is known already; all None where the case states no load or memory holds
+    no request."""
+    if outcome is None and stated(deployed.case):
+        outcome = run_load(deployed)
     if outcome is None:
         return dict.fromkeys(COLUMNS)
     found = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
@@ -196,10 +255,16 @@ def _limits(case: Case) -> tuple[float | None, float | None]:
     return load.ttft_ms, load.tpot_ms or case.serving.tpot_ms
 
 
+def _limits_s(case: Case) -> tuple[float, float]:
+    """As `_limits`, in seconds; infinite: any."""
+    late_s, slow_s = (math.inf if limit is None else float(units.ms(limit)) for limit in _limits(case))
+    return late_s, slow_s
+
+
 def in_time(case: Case, outcome: Outcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
     """Which requests keep to the time of the first token, and which to that from token to token."""
-    late, slow = (math.inf if limit is None else units.ms(limit) for limit in _limits(case))
-    return outcome.ttft_s <= late, ~(outcome.tpot_s > slow)
+    late_s, slow_s = _limits_s(case)
+    return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
 
 
 def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
@@ -208,6 +273,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     limited = any(limit is not None for limit in _limits(case))
     first_good, next_good = in_time(case, outcome)
     good, ends = first_good & next_good, outcome.timeline.end_s
+    counted = len(good) - outcome.first + outcome.refused_late
 
     def per_s(moments: np.ndarray) -> float | None:
         """In the window, without its first moment."""
@@ -217,7 +283,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
         "load_requests_per_s": per_s(outcome.requests.arrival_s),
         "requests_per_s": per_s(ends),
         "goodput_per_s": per_s(ends[good]) if limited else None,
-        "in_slo": float(good[outcome.first :].mean()) if limited else None,
+        "in_slo": float(good[outcome.first :].sum()) / counted if limited else None,
         "in_slo_limit": case.serving.load.keep if case.serving.tpot_ms is not None else None,
         "load_warmup_s": begin,
         "load_window_s": end - begin,
@@ -235,7 +301,7 @@ def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     """What is asked of pools over what they can do, and dollars at this load: of all GPUs, whether busy or not."""
     requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
     most = decode.groups * capacity(deployed, requests)
-    read = prefill.groups * prefill_capacity(deployed, requests, prefill.pass_s)
+    read = prefill.groups * prefill_capacity(deployed, requests)
     asked = requests.rate * float(requests.answer.mean())
     each = [(deployed.decode, decode.groups), (deployed.prefill, prefill.groups)]
     per_s = [

@@ -29,6 +29,11 @@ class Table:
     def __init__(self, x: np.ndarray, y: np.ndarray, values: Float[np.ndarray, "X Y"]):
         self._x, self._y, self._values = x.tolist(), y.tolist(), np.asarray(values, float).tolist()
 
+    @property
+    def least(self) -> float:
+        """The smallest value anywhere."""
+        return min(map(min, self._values))
+
     def __call__(self, x: float, y: float) -> float:
         i, right = _between(self._x, x)
         j, above = _between(self._y, y)
@@ -56,6 +61,16 @@ class Prefill(NamedTuple):
     units: int
     unit_tokens: float
     pass_s: Callable[[float, float], float]
+
+    def alone_s(self, requests: Requests) -> Float[np.ndarray, "R"]:
+        """Passes of every request without company [s]."""
+        kinds, kind = np.unique(np.stack([requests.fresh, requests.prompt], axis=1), axis=0, return_inverse=True)
+        each = []
+        for fresh, prompt in kinds.tolist():
+            full, left = divmod(fresh, self.unit_tokens)
+            last_s = self.pass_s(left, prompt) if left else 0.0
+            each.append(full * self.pass_s(self.unit_tokens, prompt) + last_s)
+        return np.array(each)[kind.ravel()]
 
 
 class Decode(NamedTuple):
@@ -103,8 +118,40 @@ class Timeline(NamedTuple):
     steps: Float[np.ndarray, "K 3"]
 
 
-def simulate(requests: Requests, prefill: Prefill, decode: Decode, wire: Wire) -> Timeline:
-    """Every request from arrival to last token. Each must fit into the room of a unit (`Decode.reserved`)."""
+class Limits(NamedTuple):
+    """Times that requests keep, from the number `first` on: to the first token, and from token to token [s]; at most
+    `most` of them may be late."""
+
+    ttft_s: float
+    tpot_s: float
+    first: int
+    most: int
+
+
+class Late:
+    """Counts requests that end late: `waited` for their first token, `slow` from token to token, `either`."""
+
+    def __init__(self, limits: Limits, requests: Requests):
+        self.limits, self.waited, self.slow, self.either = limits, 0, 0, 0
+        self._arrival, self._further = requests.arrival_s.tolist(), (requests.answer - 1).tolist()
+
+    def too_many(self, done: list[int], first_s: np.ndarray, end_s: np.ndarray) -> bool:
+        """Whether more are late than may be, with those that end now."""
+        for one in done:
+            if one >= self.limits.first:
+                further = self._further[one]
+                slow = further > 0 and (end_s[one] - first_s[one]) / further > self.limits.tpot_s
+                waited = first_s[one] - self._arrival[one] > self.limits.ttft_s
+                self.slow, self.waited = self.slow + bool(slow), self.waited + bool(waited)
+                self.either += bool(slow or waited)
+        return self.either > self.limits.most
+
+
+def simulate(
+    requests: Requests, prefill: Prefill, decode: Decode, wire: Wire, late: Late | None = None
+) -> Timeline | None:
+    """Every request from arrival to last token; None as soon as too many are `late`. Each must fit into the room of a
+    unit (`Decode.reserved`)."""
     if not (decode.reserved(requests) <= decode.room).all() or decode.most < 1:
         raise ValueError("a request is larger than the room of a unit")
     moments = np.full((6, len(requests)), math.nan)
@@ -121,7 +168,9 @@ def simulate(requests: Requests, prefill: Prefill, decode: Decode, wire: Wire) -
             front.waiting.append(next_one)
             next_one += 1
         ready.extend(front.ended(now))
-        back.ended(now)
+        done = back.ended(now)
+        if late is not None and late.too_many(done, moments[4], moments[5]):
+            return None
         for one in transfers.ended(now):
             back.join(now, one)
         while ready and (unit := back.reserve(now, ready[0])) is not None:
@@ -132,6 +181,22 @@ def simulate(requests: Requests, prefill: Prefill, decode: Decode, wire: Wire) -
         back.start(now)
     passes, steps = np.array(front.passes).reshape(-1, 3), np.array(back.steps).reshape(-1, 3)
     return Timeline._make([*moments, np.array(front.unit), np.array(back.unit), passes, steps])
+
+
+def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
+    """When the prefill of every request ends [s], as in `simulate`: whatever decodes never holds it up."""
+    moments = np.full((2, len(requests)), math.nan)
+    front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
+    while True:
+        arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
+        now = min(arrival, front.next_end_s())
+        if now == math.inf:
+            return moments[1]
+        while next_one < len(arrivals) and arrivals[next_one] <= now:
+            front.waiting.append(next_one)
+            next_one += 1
+        front.ended(now)
+        front.start(now)
 
 
 class _Front:
@@ -252,20 +317,24 @@ class _Back:
         self._landed[one] = now_s
         self._groups[self.unit[one] // self._pool.units].joined.append(one)
 
-    def ended(self, now_s: float) -> None:
-        """Steps that end now."""
+    def ended(self, now_s: float) -> list[int]:
+        """Steps that end now; returns the requests that end with them."""
+        done = []
         while self._ends and self._ends[0][0] <= now_s:
             number = heapq.heappop(self._ends)[1]
             group = self._groups[number]
             self._first[group.started] = now_s
             group.context += self._pool.step_tokens * group.active
-            for one in group.finishing.pop(group.step, ()):
+            finished = group.finishing.pop(group.step, ())
+            done += finished
+            for one in finished:
                 self._end[one] = now_s
                 group.active -= 1
                 group.context -= self._prompt[one] + self._pool.step_tokens * self._steps[one]
                 self._change(self.unit[one], -1, -self._size[one])
             group.step += 1
             self._idle.add(number)
+        return done
 
     def start(self, now_s: float) -> None:
         """A step of every idle group that has requests."""

@@ -1,10 +1,8 @@
 """Rows of a comparison of serving: one for every case."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case, Cases
@@ -13,13 +11,22 @@ from mfabric_jax.case.paths import flat, named_files
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
-from mfabric_jax.serving.deployment import PASS, Decoding, Deployment, deployment
+from mfabric_jax.serving.deployment import (
+    DECODES_WITH,
+    PASS,
+    PREFILLS_WITH,
+    Decoding,
+    Deployment,
+    by_of,
+    check_size,
+    deployment,
+)
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
 from mfabric_jax.serving.disaggregated import stated as split_stated
-from mfabric_jax.serving.group import group_of
-from mfabric_jax.serving.sizing import sized
-from mfabric_jax.serving.step import band, slower_s
+from mfabric_jax.serving.group import check_network, group_of
+from mfabric_jax.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
+from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.simulation.results import provenance, side_by_side
 from mfabric_jax.simulation.rows import bill_of, unknown_parts
 from mfabric_jax.text_files import cached_by_files
@@ -43,14 +50,42 @@ def serve(
     asked = several(cases)
     every = list(asked)
     arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
+    for case in every:
+        check_case(case)
     for case in every[start:]:
         deployed = known(case)
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
-        if case.serving.tpot_ms is not None:
-            deployed = in_time(deployed)
-            deployed = sized(deployed) if load.stated(case) else deployed
-        row = row_of(deployed) | (_split_columns(deployed) if splitting else {})
-        yield row | (load.columns(deployed) if arriving else {}) | varied_settings(case, asked)
+        member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
+        row = full_row(member, outcome, arriving=arriving, splitting=splitting)
+        yield row | varied_settings(case, asked)
+
+
+Member = tuple[Deployment, load.Outcome | None]
+
+
+def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
+    """A deployment with its best batch (under a load, and the fewest groups) beside any of some pools that prefill, and
+    what its load sees; then the cheapest where that is another one. Without `serving.tpot_ms`: as it is."""
+    case = deployed.case
+    if case.serving.tpot_ms is None:
+        yield deployed, load.run_load(deployed) if load.stated(case) else None
+    elif load.stated(case):
+        yield fewest(decode_choices(deployed), prefill, progress)
+    else:
+        batches = [batches_of(way, case.serving.context) for way in ways_of(deployed)]
+        yield from ((member, None) for member in best_of(batches, prefill))
+
+
+def full_row(
+    deployed: Deployment, outcome: load.Outcome | None, *, arriving: bool, splitting: bool = False
+) -> dict[str, Any]:
+    """`row_of`, with the columns of a split and of a load where some row has them."""
+    case, row = deployed.case, row_of(deployed)
+    if load.stated(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
+        fits = outcome is not None and deployed.prefill_fits
+        row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
+    row |= _split_columns(deployed) if splitting else {}
+    return row | (load.columns(deployed, outcome) if arriving else {})
 
 
 SHOWN = {  # settings that have columns
@@ -73,42 +108,18 @@ def _split_columns(deployed: Deployment) -> dict[str, Any]:
     return deployed.columns(deployed.decoding(deployed.numbers))
 
 
-MOST_BATCH = 8192  # that is looked at
-TOGETHER = 512  # batches: with uneven experts each takes 130 kB of every array
-
-
-def in_time(deployed: Deployment) -> Deployment:
-    """With the batch that gives the most tokens a second within `serving.tpot_ms`, and where `serving.overlap` is open
-    in the better way; where even one token is too slow or too large, with one. A step may be slower for a smaller batch
-    by nothing but what it hides, so all are looked at."""
-    overlap = deployed.case.serving.overlap
-    either = overlap is None and not isinstance(deployed, Split)
-    ways = (_best(deployed, way) for way in ((True, False) if either else (overlap,)))
-    return max(ways, key=lambda found: found[0])[1]
-
-
-def _best(deployed: Deployment, overlap: bool | None) -> tuple[tuple[bool, float], Deployment]:
-    """With the best batch of one way, and how good it is: whether in time, then tokens a second, or how little late."""
-    case = deployed.case.with_({"serving.overlap": overlap, "serving.prefill.overlap": deployed.prefill_overlap})
-    deployed = dataclasses.replace(deployed, case=case)
-    numbers, batch = deployed.numbers, np.arange(1, MOST_BATCH + 1, dtype=float)
-    requests = float(deployed.decoding(numbers._replace(batch=1.0)).requests) * batch
-    fits = max(1, int(np.sum(requests <= deployed.most_requests(case.serving.context))))  # the first so many
-    batch, requests = batch[:fits], requests[:fits]
-    some = [batch[first : first + TOGETHER] for first in range(0, fits, TOGETHER)]
-    tpot_s, judged_s = (
-        np.concatenate([seconds(numbers._replace(batch=one)) for one in some])
-        for seconds in (lambda numbers: deployed.decoding(numbers).tpot_s, deployed.judged_s)
-    )
-    good = judged_s <= units.ms(case.serving.tpot_ms)
-    best = int(np.argmax(np.where(good, requests / tpot_s, -1.0))) if good.any() else 0
-    rank = (True, float(requests[best] / tpot_s[best])) if good.any() else (False, -float(judged_s[0]))
-    return rank, dataclasses.replace(deployed, case=case.with_({"serving.batch": float(batch[best])}))
-
-
 @cached_by_files(named_files, maxsize=64)
 def _of_shape(case: Case) -> Deployment:
     return split_deployment(case) if split_stated(case) else deployment(case)
+
+
+def check_case(case: Case) -> None:
+    """`InputError` or `Misfit` for what is wrong with the network, kernels or sizes of a case, before any is solved."""
+    check_network(case)
+    serving = case.serving
+    if not split_stated(case):
+        check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+        check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
 SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
@@ -167,9 +178,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
 
 def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
     numbers, serving, step = deployed.numbers, deployed.case.serving, decoding.step
-    fast, slow = (deployed.decoding(numbers, how) for how in (HOW[-1], HOW[0]))
-    low_s, high_s = band(fast, slow)
-    slow_pass_s, slow_step_s = map(slower_s, (deployed.prefilling(numbers.nic_gbps, HOW[0]), slow.step))
+    low_s, high_s = band(deployed.decoding(numbers, HOW[-1]), decoding.tpot_s, "tpot")
     return {
         "tpot_s": float(decoding.tpot_s),
         "tpot_limit_s": _limit_s(serving.tpot_ms),
@@ -179,8 +188,8 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "serial_s": float(decoding.serial_s),
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
         "ttft_limit_s": _limit_s(serving.load.ttft_ms),
-        "ttft_high_s": float(deployed.prompt_s(numbers.nic_gbps, slow_pass_s) + slow_step_s),
-        "by": serving.by,
+        "ttft_high_s": _first_token_high_s(deployed, decoding),
+        "by": by_of(deployed.case),
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
         "dispatch_s": float(step.dispatch_s),
@@ -193,14 +202,21 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
     }
 
 
+def _first_token_high_s(deployed: Deployment, decoding: Decoding) -> float:
+    """As `Deployment.first_token_s`, at the slow end of the band."""
+    nic_gbps, most = deployed.numbers.nic_gbps, {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
+    pass_s = most["prefill"] * deployed.prefilling(nic_gbps).step_s
+    return float(deployed.prompt_s(nic_gbps, pass_s) + most["tpot"] * decoding.step.step_s)
+
+
 def _limit_s(limit_ms: float | None) -> float | None:
     return None if limit_ms is None else units.ms(limit_ms)
 
 
 def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
     nic_gbps = deployed.numbers.nic_gbps
-    slow, usual, fast = (deployed.prefilling(nic_gbps, how) for how in HOW)
-    low_s, high_s = band(fast, slow)
+    usual = deployed.prefilling(nic_gbps)
+    low_s, high_s = band(deployed.prefilling(nic_gbps, HOW[-1]), usual.step_s, "prefill")
     return {
         "prefill_s": float(usual.step_s),
         "prefill_low_s": low_s,

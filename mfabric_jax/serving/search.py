@@ -1,122 +1,151 @@
 """The best pools on every fabric within `serving.tpot_ms`: how many GPUs share the experts in each, and the batch.
 
-Both pools are independent but for their ratio, so the size that prefills the most tokens a second of a GPU is taken
-first; with it every size that decodes gives a row, at its best batch.
+The space of a search: every size of a group that decodes (`sizes_of`) with every batch and both ways of overlap, beside
+every size of a group that prefills, with its tokens of a pass and overlap; under a load with every number of groups.
+`sizing` finds the best of each size that decodes; a row stands for it.
 """
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import Misfit
-from mfabric_jax.resolving.resolve import model_of
-from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, Deployment, kernels_of
-from mfabric_jax.serving.group import group_of, lanes_of
-from mfabric_jax.serving.rows import known, serve, varied_settings
+from mfabric_jax.resolving.resolve import gpu_of, model_of
+from mfabric_jax.serving import load
+from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
+from mfabric_jax.serving.group import check_network
+from mfabric_jax.serving.loads import SURE
+from mfabric_jax.serving.rows import best_members, full_row, known, varied_settings
+from mfabric_jax.serving.sizing import Reader, silent
 from mfabric_jax.text_files import cached_by_files
 
 PASSES = 1024, 2048, 4096, 8192  # tokens of a micro-batch of prefill
-SIZES = 4, 8, 16, 32, 64, 72, 128, 144, 256, 320  # GPUs that share the experts
+LEAST, MOST = 4, 320  # GPUs that share the experts
 
 
+@cached_by_files(named_files, maxsize=256)
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Those of `SIZES` that fabric and kernels have room for and copies of experts fill, at most one GPU an expert.
-    `Misfit` for none."""
+    """Groups from 4 to 320 GPUs that decode: whole servers (multiples of 4 where these have fewer GPUs), or parts that
+    fill a server (kernels of DeepEP run on 2, 4 or 8 GPUs of one). The fabric and the kernels have room for them, and
+    each GPU has a slot of its own, of experts and stated copies, which fill all GPUs evenly. `Misfit` for none."""
+    check_network(case)
     serving = case.serving
-    sizes = _with_room(case, serving.kernels, DECODES_WITH)
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
+    sizes = _with_room(case, serving.kernels, DECODES_WITH, slots)
     filled = tuple(size for size in sizes if serving.redundant_experts is None or slots % size == 0)
     return filled or _refuse(case, "serving.ep")
 
 
 def _prefill_sizes(case: Case) -> tuple[int, ...]:
     """As `sizes_of`, of the GPUs that prefill."""
-    return _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH) or _refuse(case, "serving.prefill.ep")
+    most = model_of(case).architecture.experts
+    found = _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH, most)
+    return found or _refuse(case, "serving.prefill.ep")
 
 
 def _refuse(case: Case, path: str) -> NoReturn:
-    said = ", ".join(map(str, SIZES))
-    raise Misfit(f"{path} must be stated for {case.model.name} on {case.network.fabric}: none of {said} fits.")
+    raise Misfit(
+        f"{path} must be stated for {case.model.name} on {case.network.fabric}: none of {LEAST} to {MOST} GPUs fits."
+    )
 
 
-def _with_room(case: Case, kernels: str | None, usual: str) -> tuple[int, ...]:
-    most = model_of(case).architecture.experts
-    return tuple(size for size in SIZES if size <= most and _has_room(case, size, kernels, usual))
+def _with_room(case: Case, kernels: str | None, usual: str, slots: int) -> tuple[int, ...]:
+    server = gpu_of(case).gpus_per_server
+    every = range(LEAST, min(MOST, slots) + 1)
+    step = server if server >= LEAST else math.lcm(server, LEAST)
+    whole = (size for size in every if server % size == 0 or size % step == 0)
+    return tuple(size for size in whole if _has_room(case, size, kernels, usual))
 
 
 def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
     try:
-        group = group_of(case, size)
-        lanes_of(group, kernels_of(group, kernels, usual))
+        check_size(case, size, kernels, usual)
     except Misfit:
         return False
-    tp = case.serving.tp
-    return size % tp == 0 and group.shape.gpus_per_server % tp == 0
+    return True
 
 
-def search(
-    cases: Cases, *, start: int = 0, progress: Callable[[str], None] = lambda words: None
-) -> Iterator[dict[str, Any]]:
-    """A row of `serve` for every size that decodes, of every case, one after the other; `start` as there."""
+def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
+    """Rows of `serve` for every size that decodes, of every case, one after the other; `start` as there. A row is the
+    best of its size; where a time of the first token makes another pool the cheapest one, that has a row, too."""
+    arriving = any(map(load.stated, cases))
+    for case in cases:
+        sizes_of(case)  # refuses all that is wrong before anything is solved
     each = ((case, size) for case in cases for size in sizes_of(case))
-    for case, size in itertools.islice(each, start, None):
-        sized = case.with_({"serving.ep": size} | _prefill(case))
-        for row in serve(sized, progress=progress):
-            yield row | varied_settings(case, cases)
+    if arriving:  # a row a size
+        each, start = itertools.islice(each, start, None), 0
+    rows = (row for case, size in each for row in _rows(case, size, cases, arriving, progress))
+    yield from itertools.islice(rows, start, None)
+
+
+def _rows(
+    case: Case, size: int, cases: Cases, arriving: bool, progress: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    progress(f"{case.model.name} on {case.network.fabric}, ep {size}")
+    prefill = prefill_choices(_of_prefill(case, size))
+    deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus}))
+    for member, outcome in best_members(deployed, prefill, progress):
+        yield full_row(member, outcome, arriving=arriving) | varied_settings(case, cases)
+
+
+def _of_prefill(case: Case, size: int) -> Case:
+    """The case with nothing of its own that its pools of prefill do not read, so that they are found once."""
+    return case.with_({"serving.ep": size if case.serving.redundant_experts is not None else sizes_of(case)[0]})
 
 
 @cached_by_files(named_files, maxsize=64)
-def _prefill(case: Case) -> dict[str, Any]:
-    """Settings of the pool that prefills, those that are open: the size of its groups, tokens of a pass and overlap.
-
-    Of those whose memory holds the weights, in time for the first token where a time is stated, what reads the most
-    tokens a second of a GPU; else the least late; the largest group where none holds them.
-    """
-    serving, any_size = case.serving, sizes_of(case)[0]
+def prefill_choices(case: Case) -> list[Reader]:
+    """Pools that prefill, where they are open: the size of their groups, tokens of a pass and overlap, of those whose
+    memory holds the weights (the largest group where none does). Those that read the most tokens a second of a GPU come
+    first; of each size only those that no other one beats in tokens a second and, where a time of the first token is
+    stated, in the time of a lone prompt."""
+    serving = case.serving
     sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
     tokens = (serving.prefill.tokens,) if serving.prefill.tokens else PASSES
     own = serving.overlap if serving.prefill.overlap is None else serving.prefill.overlap
-    found = {}
-    for chosen in itertools.product(sizes, tokens, (True, False) if own is None else (own,)):
-        said = dict(
-            zip(("serving.prefill.ep", "serving.prefill.tokens", "serving.prefill.overlap"), chosen, strict=True)
-        )
-        deployed = known(case.with_({"serving.ep": any_size} | said))
-        if deployed.prefill_fits:
-            found[chosen] = said, _worth(deployed)
-    largest = {"serving.prefill.ep": sizes[-1]}
-    return min(found.values(), key=lambda one: one[1])[0] if found else largest
+    kept: list[Reader] = []
+    for size in sizes:
+        deployed, some = known(case.with_({"serving.prefill.ep": size})), []
+        for count, overlap in itertools.product(tokens, (True, False) if own is None else (own,)):
+            said = {"serving.prefill.ep": size, "serving.prefill.tokens": count, "serving.prefill.overlap": overlap}
+            one = dataclasses.replace(deployed, case=case.with_(said))
+            some += [Reader.of(one)] if one.prefill_fits else []
+        kept += [one for one in some if not any(_beats(other, one) for other in some)]
+    if not kept:
+        return [Reader.of(known(case.with_({"serving.prefill.ep": sizes[-1]})))]
+    return sorted(kept, key=lambda one: one.read_s)
 
 
-def _worth(deployed: Deployment) -> tuple[float, float]:
-    """How late a lone prompt's first token is [s], and seconds of a GPU for a token; the less the better."""
-    serving, nic_gbps = deployed.case.serving, deployed.case.network.nic_gbps
-    each_s = float(deployed.prefilling(nic_gbps).step_s) / deployed.pass_tokens
-    if serving.load.ttft_ms is None:
-        return 0.0, each_s
-    decoding_ms = (serving.tpot_ms or 0.0) * (1 + serving.drafts.accepted)
-    late_s = float(deployed.prompt_s(nic_gbps, deployed.judged_pass_s(nic_gbps)))
-    return max(0.0, late_s - units.ms(serving.load.ttft_ms - decoding_ms)), each_s
+def _beats(one: Reader, other: Reader) -> bool:
+    """Whether a pool is better than another of its size."""
+    timed = one.deployed.case.serving.load.ttft_ms is not None
+    each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (one, other))
+    return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that fit their memory and keep to their times: from token to token, and to the first token; as `by` says,
-    predicted or at the slower end. Under a load, those that keep `serving.load.keep` of its requests in time."""
-    return [row for row in rows if row["fits"] and _keeps(row)]
+    """Those that fit their memory and keep to their times: from token to token, and to the first token; at the slow end
+    of the band or as predicted, as `by` says. Under a load, those that keep `serving.load.keep` of its requests in time
+    and whose pools are asked for no more than they can do: others keep up with a short load alone."""
+    return [row for row in rows if row["fits"] and (_keeps_up(row) if "in_slo" in row else _keeps(row))]
 
 
 def _keeps(row: dict[str, Any]) -> bool:
-    end, times = "_high" if row["by"] == "high" else "", ["tpot"]
-    if row.get("in_slo") is None:  # under a load requests say how late a first token is
-        times.append("ttft")
-    limits = [(row[f"{what}{end}_s"], row[f"{what}_limit_s"]) for what in times]
-    if any(limit is not None and seconds > limit for seconds, limit in limits):
-        return False
-    kept, least = row.get("in_slo"), row.get("in_slo_limit")
-    return kept is None or least is None or kept >= least
+    end = "_high" if row["by"] == "high" else ""
+    limits = [(row[f"{what}{end}_s"], row[f"{what}_limit_s"]) for what in ("tpot", "ttft")]
+    return all(limit is None or seconds <= limit for seconds, limit in limits)
+
+
+def _keeps_up(row: dict[str, Any]) -> bool:
+    if row["load_requests"] is None:  # a row without a load beside rows with one
+        return _keeps(row)
+    kept, least = row["in_slo"], row["in_slo_limit"]
+    loads = [row[name] for name in ("decode_load", "prefill_load") if row[name] is not None]
+    return (kept is None or least is None or kept >= least) and all(each <= 1 + SURE for each in loads)
 
 
 def fastest(rows: list[dict[str, Any]]) -> dict[str, Any]:

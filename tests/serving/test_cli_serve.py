@@ -10,8 +10,9 @@ from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.serving import served_chart, served_charts
 from mfabric_jax.serving import rows as serving_rows
-from mfabric_jax.serving import serve
-from mfabric_jax.serving.rows import MOST_BATCH, in_time, known, row_of
+from mfabric_jax.serving import serve, sizing
+from mfabric_jax.serving.rows import known, row_of
+from mfabric_jax.serving.sizing import MOST_BATCH, in_time
 from tests.command_line import mistake, status
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -82,7 +83,7 @@ def test_a_picture_shows_speed_beside_throughput(tmp_path):
 
 
 def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
-    asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0)
+    asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0, serving__by="predicted")
     found = in_time(known(asked))
     batch = float(found.case.serving.batch)
     assert 1 < batch < MOST_BATCH
@@ -98,7 +99,7 @@ def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
             assert there["tokens_per_s_per_gpu"] <= best
     (given,) = serve(asked)
     assert given["batch"] == batch
-    monkeypatch.setattr(serving_rows, "TOGETHER", 7)
+    monkeypatch.setattr(sizing, "TOGETHER", 7)
     assert in_time(known(asked)) == found
     late = in_time(known(case(serving__tpot_ms=0.1)))
     assert float(late.case.serving.batch) == 1
@@ -300,12 +301,15 @@ def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
     words = *WORDS, "--fabric", "fat-tree,oversub-fat-tree", "--ep", 32, "--tpot-ms", 60
     assert status(*words, "--set", "network.oversubscription=2") == 0
     said = capsys.readouterr().out
-    assert "Measured steps took 1.34 to 1.37 times their prediction, " in said
-    assert "passes of prefill 1.5 to 1.94 times; --by high" in said
+    assert (
+        "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times; " in said
+    )
+    assert "what is in time is so at the slow end (--by predicted: the prediction is)" in said
     assert "network.oversubscription 2 is that of fat-tree, too, which makes it the network of oversub-fat-tree" in said
-    assert status(*words, "--by", "high") == 0
+    assert status(*words, "--by", "predicted") == 0
     said = capsys.readouterr().out
-    assert "; --by high" not in said
+    assert "at the slow end" not in said
+    assert "predictions alone are in time" in said
     assert "which makes it the network of" not in said
 
 

@@ -11,7 +11,9 @@ from mfabric_jax.serving.search import sizes_of
 from tests.command_line import status
 from tests.mistakes import refused
 
-CASE = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree", "serving.tpot_ms": 50.0})
+CASE = Case().with_(
+    {"model.name": "deepseek-v3", "network.fabric": "fat-tree", "serving.tpot_ms": 50.0, "serving.by": "predicted"}
+)
 
 
 def prefill_of(row):
@@ -19,10 +21,10 @@ def prefill_of(row):
     return {f"serving.prefill.{name}": row[f"prefill_{name}"] for name in ("ep", "tokens", "overlap")}
 
 
-def test_every_size_of_the_list_that_fits_gives_the_row_of_serve():
+def test_every_size_from_4_to_320_that_fits_gives_the_row_of_serve():
     rows = list(search(cases(CASE)))
-    assert [row["ep"] for row in rows] == [4, 8, 16, 32, 64, 72, 128, 144, 256]
-    for row in rows[3::3]:
+    assert [row["ep"] for row in rows] == [4, *range(8, 257, 8)]
+    for row in rows[3::12]:
         sized = CASE.with_({"serving.ep": row["ep"], **prefill_of(row)})
         assert row == next(serve(sized))
     assert list(search(cases(CASE), start=7)) == rows[7:]
@@ -49,12 +51,22 @@ def test_prefill_takes_the_size_that_is_fastest_of_those_that_hold_the_weights()
 
 def test_only_sizes_that_fabric_model_and_kernels_have_room_for_are_tried():
     assert sizes_of(CASE.with_({"serving.kernels": "nvlink-one-sided"})) == (4, 8)
-    assert sizes_of(CASE.with_({"serving.tp": 8})) == (8, 16, 32, 64, 72, 128, 144, 256)
+    assert sizes_of(CASE.with_({"serving.tp": 8})) == tuple(range(8, 257, 8))
     assert sizes_of(CASE.with_({"model.name": "mixtral-8x7b"})) == (4, 8)
     assert 72 not in sizes_of(CASE.with_({"network.fabric": "nvl72"}))  # 64 of its GPUs
     copied = CASE.with_({"serving.redundant_experts": 32})
-    assert sizes_of(copied) == (4, 8, 16, 32, 72, 144)  # that divide 288
-    assert "none of 4, 8" in refused(sizes_of, CASE.with_({"serving.tp": 7}))
+    assert sizes_of(copied) == (4, 8, 16, 24, 32, 48, 72, 96, 144, 288)  # that divide 288
+    assert 320 in sizes_of(CASE.with_({"serving.redundant_experts": 64}))
+    assert "none of 4 to 320 GPUs" in refused(sizes_of, CASE.with_({"serving.tp": 7}))
+
+
+def test_sizes_that_a_fabric_cannot_join_are_left_out_and_what_it_refuses_is_refused():
+    """Twisted tori up to 40 servers have 16 or 32."""
+    assert sizes_of(CASE.with_({"network.fabric": "twisted-torus"})) == (128, 256)
+    for path, value in (("network.oversubscription", 3.0), ("network.radix", 5), ("network.paths", "ecmp")):
+        asked = CASE.with_({"network.fabric": "full-mesh", path: value})
+        assert path in refused(sizes_of, asked)
+        assert path in refused(lambda asked=asked: next(serve(asked)))
 
 
 def test_prefill_is_searched_among_the_sizes_of_its_own_kernels():
@@ -63,6 +75,7 @@ def test_prefill_is_searched_among_the_sizes_of_its_own_kernels():
     rows = list(search(cases(inside)))
     assert {row["prefill_ep"] for row in rows} == {8}
     assert max(row["ep"] for row in rows) == 256
+    assert len(rows) == 33
 
 
 @pytest.mark.usefixtures("command_line")
