@@ -19,9 +19,9 @@ print(report.plain(rows, columns))
 #
 # ## A target instead of a batch
 #
-# With `serving.tpot_ms` every row has the batch that gives the most tokens a second within that time, at the slow
-# end of the band (measured steps took 1.34 to 1.37 times their prediction). It runs in two micro-batches that overlap or in
-# one, which halves what a step reads of the experts:
+# With `serving.tpot_ms` every row has the batch that gives the most tokens a second within that time, at the slow end
+# of the band (measured steps took 1.34 to 1.37 times their prediction). It runs in two micro-batches that overlap, or
+# in one, which halves what a step reads of the experts:
 # %%
 rows = []
 for target in (25, 50, 100):
