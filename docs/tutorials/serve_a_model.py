@@ -9,7 +9,7 @@ from mfabric_jax import Case, cases, report
 from mfabric_jax.serving import deployment, serve
 
 case = Case().with_({"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "serving.ep": 64, "serving.batch": 64})
-case = case.with_({"circuits.policy": "matching", "circuits.routing": "relay"})  # of mfabric: demand is even
+case = case.with_({"circuits.policy": "uniform", "circuits.routing": "split"})  # of mfabric: demand is even
 axes = {"network.fabric": ["fat-tree", "full-mesh", "mfabric", "nvl72"]}
 rows = list(serve(cases(case, axes)))
 columns = ["fabric", "batch", "tpot_s", "tokens_per_s_per_gpu", "usd_per_million_tokens", "bound_by"]
@@ -20,8 +20,8 @@ print(report.plain(rows, columns))
 # ## A target instead of a batch
 #
 # With `serving.tpot_ms` every row has the batch that gives the most tokens a second within that time, at the slow end
-# of the band (measured steps took 1.34 to 1.37 times their prediction). It runs in two micro-batches that overlap, or
-# in one, which halves what a step reads of the experts:
+# of the band (measured steps took 1.34 to 1.37 times their prediction). It runs in two micro-batches that overlap or in
+# one, which halves what a step reads of the experts:
 # %%
 rows = []
 for target in (25, 50, 100):

@@ -8,6 +8,7 @@ import pytest
 
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands import serve_said
 from mfabric_jax.report.figures.serving import served_chart, served_charts
 from mfabric_jax.serving import rows as serving_rows
 from mfabric_jax.serving import serve, sizing
@@ -327,3 +328,56 @@ def test_the_picture_of_a_search_is_by_size():
     assert [y for _, y in panel.curves[0].points] == [2000.0, 1000.0]
     priced = served_charts([row | {"usd_per_million_tokens": 1000 / row["tokens_per_s_per_gpu"]} for row in several])
     assert [y for _, y in priced[1].panels[0].curves[0].points] == [0.5, 1.0]
+
+
+def test_circuits_of_a_plain_question_suit_even_demand(tmp_path):
+    """8 servers of mfabric: a NIC carries 7 copies of a token; under greedy, which serves few peers, it carries 12."""
+    out = tmp_path / "rows.csv"
+    words = (
+        "serve",
+        "--gpu",
+        "H200-SXM",
+        "--fabric",
+        "mfabric,fat-tree",
+        "--ep",
+        64,
+        "--tpot-ms",
+        50,
+        "--by",
+        "predicted",
+    )
+    assert status(*words, "--out", out) == 0
+    with out.open(encoding="utf-8") as opened:
+        usual, tree = (float(row["tokens_per_s_per_gpu"]) for row in csv.DictReader(opened))
+    assert usual == pytest.approx(tree, rel=0.01)
+    assert status(*words, "--policy", "greedy", "--routing", "unsplit", "--out", tmp_path / "greedy.csv") == 0
+    with (tmp_path / "greedy.csv").open(encoding="utf-8") as opened:
+        greedy, _ = (float(row["tokens_per_s_per_gpu"]) for row in csv.DictReader(opened))
+    assert greedy < 0.6 * usual
+
+
+REFUSED = [
+    ("--fabric full-mesh --set network.oversubscription=3", "network.oversubscription must be auto or 1 on full-mesh"),
+    ("--fabric fat-tree --set network.radix=5", "network.radix must be even"),
+    ("--fabric fat-tree,torus --set network.paths=ecmp", "network.paths must be spray beside serving, got ecmp."),
+    ("--fabric mfabric --set circuits.delay_s=1", "circuits.delay_s is not read by serve; leave it out."),
+    ("--fabric fat-tree,twisted-torus", "network.fabric twisted-torus needs"),
+    ("--fabric fat-tree --ep 32,36", "serving.ep must fill servers of 8 GPUs on fat-tree: a multiple of 8, got 36."),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSED)
+def test_what_a_fabric_refuses_is_refused_before_any_row(capsys, monkeypatch, words, sentence):
+    monkeypatch.setattr(serving_rows, "row_of", lambda deployed: pytest.fail("a row was worked out"))
+    assert sentence in mistake(capsys, *WORDS, *words.split())
+
+
+def test_the_cheapest_row_is_sought_among_all_rows(capsys):
+    """Of sizes, the one that decodes the most on a fabric may cost more than a smaller one elsewhere."""
+    dear = {"usd_per_million_tokens": 0.3, "tokens_per_s_per_gpu": 9.0}
+    row = row_of(known(case(serving__ep=32, serving__batch=8.0))) | dear
+    least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
+    said = next(serve_said.of_rows([row], [row, least]))
+    assert said.startswith("Cheapest where it fits and has a price: ")
+    assert "ep 8" in said
+    assert "0.1 $" in said
