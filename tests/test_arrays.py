@@ -193,7 +193,7 @@ ROWS = (
     Row("best_trajectory.each_s", 1, lambda x: best(each_s=x)),
     Row("Recorded.demands", np.stack([DEMAND] * 2), lambda x: Recorded(x).demands),
     Row("RegionEnv.step.action RegionEnv.step_env.action", OTHERS, reward, "real"),
-    Row("experts_end.arrival", np.ones((2, 3)), lambda x: chained(arrival=x)),
+    Row("experts_end.arrival", np.ones((2, 3)), lambda x: chained(arrival=x), "real"),
     Row("experts_end.tokens", np.ones((2, 3)), lambda x: chained(tokens=x)),
     Row("experts_end.token_s", 2, lambda x: chained(token_s=x)),
     Row("block_ends.bytes_per_token", 2, lambda x: parts(bytes_per_token=x).combine_s),

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.arrays import floats, floats_or_nan
 from mfabric_jax.checks import InputError, of_type, positive
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
+from mfabric_jax.host_arrays import NO_NAN, NOT_NEGATIVE
 from mfabric_jax.routing.arrived import Arrivals
 
 
@@ -31,7 +31,7 @@ def experts_end(arrival: Float[Array, "P S"], tokens: Float[Array, "P S"], batch
     A part begins when it is there and the one before is computed; one without tokens is skipped. So end = max(end
     before, arrival) + batch_s + tokens * token_s: exact, differentiable, under `vmap` a batch. O(P S).
     """
-    arrival = floats_or_nan("arrival", arrival, FROM_0_TO_INFINITY)
+    arrival = floats_or_nan("arrival", arrival, NO_NAN)
     if arrival.ndim != 2:
         raise InputError(f"arrival must be [P S], seconds of each part at each server, got {list(arrival.shape)}.")
     tokens = floats_or_nan("tokens", tokens, NOT_NEGATIVE, arrival.dtype)
@@ -60,7 +60,7 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
     parts without `batch_s` are the rule `Rules.parts` (`timing.blocks.overlapped`).
     """
     of_type("parts", parts, Arrivals, hint="equal_parts and arrivals make them")
-    parts = Arrivals(*(floats_or_nan(f"{name} of parts", x, FROM_0_TO_INFINITY) for name, x in parts._asdict().items()))
+    parts = Arrivals(*(floats_or_nan(f"{name} of parts", x, NO_NAN) for name, x in parts._asdict().items()))
     per_token = floats("bytes_per_token", positive("bytes_per_token", bytes_per_token), dtype=parts.bytes.dtype)
     tokens = parts.bytes / jnp.where(per_token > 0, per_token, jnp.nan)
     computed = experts_end(parts.time, tokens, batch_s, token_s)
