@@ -141,7 +141,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
     "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
-    "validation": {"commands/serve_said.py", "commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
+    "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},
 }
 
