@@ -11,6 +11,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse
 
+MOST = np.iinfo(np.int64).max
 USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # defaults
 COLUMNS = ("src", "dst", "size", *USUAL, "cap")
 Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (src, dst) [F] -> seconds [F]
@@ -50,7 +51,8 @@ class Flows:
             if shape != (self.flows,):
                 raise InputError(f"{name} must have the shape [{self.flows}], got {shape}.")
         for name in ("src", "dst", "message", "task"):
-            host_indices(name, getattr(self, name), -1, np.iinfo(np.int64).max)
+            least = -1 if name in ("src", "dst") else -MOST
+            host_indices(name, getattr(self, name), least, MOST)
         for name in ("size", "start", "lag", "latency", "weight", "cap"):
             rule = NO_NAN if name == "start" else FROM_0_TO_INFINITY
             refuse(name, getattr(self, name), rule)
