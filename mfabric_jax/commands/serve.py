@@ -86,11 +86,10 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 def _uneven(row: dict[str, Any]) -> bool:
     """Whether GPUs may take unequally much: by how often experts are taken, or as some have more copies than others."""
-    return row["expert_load"] != "balanced" or max(row[name] for name in UNEVEN) > 1 + ROUNDING
+    return row["expert_load"] != "balanced" or round(max(row[name] for name in UNEVEN), 6) > 1
 
 
 UNEVEN = {"rank_load_over_mean": "busiest/mean", "rank_load_over_mean_in_order": "in order"}
-ROUNDING = 1e-9
 SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
 LOAD = {  # titles of what requests see, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]"},

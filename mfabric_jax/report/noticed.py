@@ -169,7 +169,7 @@ def slow_switch_words(where: str, what: str, turning: float, whole: float, bubbl
     """A warning where reconfigurations take most of an iteration [s] beside its bubble, in which other stages wait for
     them; None where they do not. `changes`: when circuits change, of `ADVICE`."""
     rest = whole - bubble
-    if not turning > _MOSTLY * rest:
+    if not turning > _MOSTLY * rest or rest <= 0:
         return None
     share = f"{percent(turning / rest)} of an iteration{' beside its bubble' if bubble else ''}"
     seconds = f"({number(turning)} of {number(rest)} s)"
@@ -186,6 +186,12 @@ def _bubble(row: Row) -> float:
     return usable(row.get("bubble_s")) or 0.0
 
 
+def _part_turning(row: Row) -> float:
+    """Reconfigurations over an iteration beside its bubble."""
+    rest = row[TIME] - _bubble(row)
+    return (usable(row[TURNING]) or 0.0) / rest if rest > 0 else 0.0
+
+
 def _where(fabric: Any, ocs: Any) -> str:
     return f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
 
@@ -200,7 +206,7 @@ def _switches(rows: Rows) -> Iterator[str]:
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():
         where = _where(fabric, ocs)
-        worst = max(same, key=lambda row: (usable(row[TURNING]) or 0) / (row[TIME] - _bubble(row)))
+        worst = max(same, key=_part_turning)
         seconds = usable(worst[TURNING]) or 0, worst[TIME], _bubble(worst)
         if words := slow_switch_words(where, model, *seconds, _changes(worst)):
             yield words
