@@ -514,12 +514,17 @@ class TwistedTorus(Group, frozen=True):
 
 
 class FullMesh(Group, frozen=True):
-    """Servers that differ in one dimension alone are joined."""
+    """Servers that differ in one dimension alone are joined. What is open of shape and ways is what carries an even
+    all-to-all of an expert-parallel group fastest."""
 
     shape: Annotated[
-        str | None, doc("Sizes of the dimensions, such as 16x16, of as many servers (open: near each other).")
+        str | None,
+        doc("Sizes of the dimensions, such as 16x16, of as many servers (open: near each other, the fastest)."),
     ] = None
-    dimensions: Annotated[Annotated[int, msgspec.Meta(ge=1, le=8)], doc("Of a shape that is open.")] = 2
+    dimensions: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=8)] | None,
+        doc("Of a shape that is open (open: 1, 2 or 3 whose links are at least an eighth of a NIC, the fastest)."),
+    ] = None
     split: Annotated[
         str | None, doc("NICs of a server for each dimension, such as 6x2 (open: as many for each peer).")
     ] = None
@@ -527,7 +532,7 @@ class FullMesh(Group, frozen=True):
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too"
-            " (open: detour where a group fills a part of a line, else shortest)."
+            " (open: shortest or detour, the faster)."
         ),
     ] = None
 

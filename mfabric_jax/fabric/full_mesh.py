@@ -5,12 +5,16 @@ NIC, which is then split into lanes. Ways: `shortest`, all orders of the dimensi
 the first dimension first; `detour`, in that order, and in every dimension in equal shares over the direct link and over
 each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv 2503.20377 (figures
 second hand). Deviation: a node is a server, unless servers have one GPU.
+
+What is left open of shape and ways is what carries an even all-to-all of an expert-parallel group fastest (`fastest`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
 NAME = "full-mesh"
-DIMENSIONS, WAYS = 2, "shortest"  # unless the settings say otherwise
+OPEN_DIMENSIONS, OPEN_WAYS = (1, 2, 3), ("shortest", "detour")  # tried where they are left open
+LANES = 8  # of a NIC: a 400 Gbps module (OSFP, QSFP-DD) has eight electrical lanes; assumed at other bandwidths
+DIGITS = 9  # to which times are compared
 
 
 def widths(shape: Shape, nics: float, split: Sequence[float] | None = None) -> list[float]:
@@ -56,7 +62,7 @@ def dimension_order(shape: Shape) -> np.ndarray:
     return number(here, shape).reshape(servers, servers)
 
 
-def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, ways: str = WAYS) -> Mesh:
+def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, ways: str = "shortest") -> Mesh:
     """The links of a full mesh and their rule; `nics`: of a server."""
     every = widths(shape, nics, split)
     none = np.zeros(0, np.int64)
@@ -78,24 +84,96 @@ def _places(shape: Shape) -> np.ndarray:
     return np.stack([np.real(at), np.imag(at)], axis=1)
 
 
-def shape_of(servers: int, own) -> Shape:
-    """The shape that settings `own` ask for; `Misfit` for one of another number of servers."""
+# ------------------------------------------------------------------------------------------------- what is left open
+@lru_cache(maxsize=1024)
+def fastest(
+    servers: int,
+    group: int,
+    nics: float,
+    shape: Shape | None = None,
+    dimensions: int | None = None,
+    split: tuple[float, ...] | None = None,
+    ways: str | None = None,
+) -> tuple[Shape, str]:
+    """Shape and ways that carry an even all-to-all of the first `group` servers fastest; None: open.
+
+    Of equals the one of fewer dimensions, then the shortest paths. A server that is a group of its own sends gradients
+    and activations to one other at a time, and counts as a group of two.
+    """
+    shapes = [shape] if shape else _open_shapes(servers, nics, dimensions, split)
+    choices = list(product(shapes, OPEN_WAYS if ways is None else (ways,)))
+    sending = min(max(group, 2), servers)
+    return min(choices, key=lambda choice: round(even_time(*choice, sending, widths(choice[0], nics, split)), DIGITS))
+
+
+def _open_shapes(servers: int, nics: float, dimensions: int | None, split: Sequence[float] | None) -> list[Shape]:
+    """Shapes of near sizes whose links have a lane at least; without such, those of the widest links."""
+    if dimensions is None and split is not None:
+        dimensions = len(split)
+    if dimensions is not None:
+        return [near_equal(servers, dimensions)]
+    shapes = [near_equal(servers, count) for count in OPEN_DIMENSIONS]
+    lanes = [LANES * widths(shape, nics)[0] for shape in shapes]
+    return [shape for shape, width in zip(shapes, lanes, strict=True) if width >= min(1, max(lanes))]
+
+
+def even_time(shape: Shape, ways: str, group: int, width: Sequence[float]) -> float:
+    """When the busiest link has carried a unit from each of the first `group` servers to each other; links of every
+    dimension carry `width` units at a time."""
+    loads = (load.max() for load in link_loads(shape, ways, group))
+    return max((load / each for load, each in zip(loads, width, strict=True) if load), default=0.0)
+
+
+def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
+    """[*shape, size] for every dimension: what links from every server to each of its line carry of such an all-to-all.
+
+    Bytes cross a link of one dimension at servers that have the target's coordinates in the dimensions before it and
+    the source's in those after it. So a direct link carries the product of two numbers: of the sources that agree with
+    its server in the latter, and of the targets that agree in the former.
+    """
+    inside = (np.arange(math.prod(shape)) < group).reshape(shape, order="F").astype(float)
+    for axis, size in enumerate(shape):
+        others = tuple(other for other in range(len(shape)) if other != axis)
+        load = np.zeros((*shape, size))
+        for before, share in _dimensions_before(axis, others, ways):
+            after = tuple(other for other in others if other not in before)
+            sources = inside.sum(axis=before, keepdims=True)[..., None]
+            targets = inside.sum(axis=after, keepdims=True)[..., None].swapaxes(axis, -1)
+            load += share * sources * targets
+        links = np.expand_dims(1 - np.eye(size), others)  # none from a server to itself
+        load *= links
+        if ways == "detour" and size > 1:
+            legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # first and second
+            load = (legs - load) / (size - 1) * links
+        yield load
+
+
+def _dimensions_before(axis: int, others: Sequence[int], ways: str) -> list[tuple[tuple[int, ...], float]]:
+    """Sets of the dimensions that paths may cross before `axis`, and the share of the paths that do."""
+    if ways != "shortest":
+        return [(tuple(range(axis)), 1.0)]
+    counts = range(len(others) + 1)
+    return [
+        (some, 1 / (len(counts) * math.comb(len(others), count)))
+        for count in counts
+        for some in combinations(others, count)
+    ]
+
+
+def stated_shape(servers: int, own) -> Shape | None:
+    """The shape of settings `own`, None: open; `Misfit` for one of another number of servers."""
     if own.shape is None:
-        return near_equal(servers, own.dimensions)
+        return None
     shape = sizes("network.full-mesh.shape", own.shape)
     if math.prod(shape) != servers:
         raise Misfit(f"network.full-mesh.shape must have {servers} servers, got {written(shape)}.")
     return shape
 
 
-def ways_of(shape: Shape, group: int) -> str:
-    """The usual ways: detours for groups that fill a part of a line, over the idle servers of it; else shortest."""
-    return "detour" if group > 1 and group % shape[0] else WAYS
-
-
-def _fills(servers: int, group: int, own) -> dict[str, str]:
-    shape = shape_of(servers, own)
-    return {"shape": written(shape), "ways": ways_of(shape, group)}
+def _fills(servers: int, group: int, nics: int, own) -> dict[str, str]:
+    stated = stated_shape(servers, own), own.dimensions, split_of(own.split), own.ways
+    shape, ways = fastest(servers, group, nics, *stated)
+    return {"shape": written(shape), "ways": ways}
 
 
 def split_of(text: str | None) -> tuple[float, ...] | None:
@@ -111,7 +189,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
     own = settings.own(NAME)
-    rest = {"shape": shape_of(job.servers, own), "split": split_of(own.split), "ways": own.ways}
+    rest = {"shape": stated_shape(job.servers, own), "split": split_of(own.split), "ways": own.ways}
     return Form(nics=nics_of(settings, job), servers=job.servers, **rest)
 
 
@@ -120,8 +198,8 @@ def _nics(form: Form) -> int:
 
 
 def _mesh(servers: int, form: Form) -> Mesh:
-    shape = form.shape or near_equal(servers, DIMENSIONS)
-    return full_mesh(shape, _nics(form), form.split, form.ways or WAYS)
+    shape, ways = fastest(servers, servers, _nics(form), form.shape, None, form.split, form.ways)
+    return full_mesh(shape, _nics(form), form.split, ways)
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
@@ -132,8 +210,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 def _longest(settings: Asked) -> int:
     """Links of a way that differs in every dimension."""
     own = settings.own(NAME)
-    dimensions = own.dimensions if own.shape is None else len(sizes("network.full-mesh.shape", own.shape))
-    return dimensions * (2 if own.ways == "detour" else 1)
+    return len(sizes("network.full-mesh.shape", own.shape)) * (2 if own.ways == "detour" else 1)
 
 
 FULL_MESH = Fabric(

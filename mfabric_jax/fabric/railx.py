@@ -96,7 +96,7 @@ def _layout(form: Form) -> Layout:
     return Layout(shape, side, (SERVER_GPUS if form.nics is None else form.nics) / DIRECTIONS)
 
 
-def _fills(servers: int, group: int, own: Any) -> dict[str, Any]:
+def _fills(servers: int, group: int, nics: int, own: Any) -> dict[str, Any]:
     side = side_of(servers, own.side, group)
     return {"side": side, "shape": written(shape_of(servers, side, own.shape))}
 

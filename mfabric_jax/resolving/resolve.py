@@ -542,15 +542,15 @@ class _Servers(NamedTuple):
 
 def _ports(found: _Open, gpu: Gpu, size: "Workload | _Servers", gpus: int, on: Fabric) -> int:
     """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
-    if on.fills is not None:
-        servers, group = size.servers, size.servers_per_region
-        for name, value in on.fills(servers, group, own_settings(found.case, on.name)).items():
-            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
     found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
     nics = found["network.nics"]
+    if on.fills is not None:
+        servers, group = size.servers, size.servers_per_region
+        for name, value in on.fills(servers, group, nics, own_settings(found.case, on.name)).items():
+            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
     if on.reconfigures and on.data and nics < 2 and found["network.mfabric.optical_degree"] is None:
         raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)

@@ -1,7 +1,6 @@
 """Full meshes by hand: loads of links under all ways, lanes, prices, broken links, UB-Mesh's availability."""
 
 import itertools
-import math
 from collections import defaultdict
 from fractions import Fraction
 
@@ -178,10 +177,10 @@ def test_what_does_not_fit():
 @pytest.mark.usefixtures("as_users_have_it")
 def test_an_iteration_by_hand():
     # 16 servers in 4 x 4, 8 NICs over 6 peers. Groups of 2 servers in a line: the pair's link alone is used.
-    asked = small(JOB | {"network.fabric": "full-mesh", "network.full-mesh.ways": "shortest"})
-    found = row(asked)
+    asked = JOB | {"network.fabric": "full-mesh", "network.full-mesh.dimensions": 2}
+    found = row(small(asked | {"network.full-mesh.ways": "shortest"}))
     assert (found["nic_use"], found["routing"]) == ("pooled", "shortest")
-    single = row(small(JOB | {"network.fabric": "full-mesh", "network.full-mesh.ways": "detour"}))
+    single = row(small(asked | {"network.full-mesh.ways": "detour"}))
     assert single["routing"] == "detour"
     torus = row(small(JOB | {"network.fabric": "torus"}))  # two NICs join the pair
     assert found["ep_comm_s"] - torus["ep_comm_s"] == pytest.approx(torus["ep_comm_s"] * (2 / (8 / 6) - 1), rel=0.2)
@@ -201,26 +200,62 @@ def test_a_mesh_of_fractions_is_a_mesh():
     assert float(fixed_time(group, np.array([[0.0, 3.0], [0.0, 0.0]]), 1)) == pytest.approx(6)
 
 
+def filled(servers, group, nics=8, **stated):
+    own = Case().with_({f"network.full-mesh.{name}": value for name, value in stated.items()}).network.full_mesh
+    return FULL_MESH.fills(servers, group, nics, own)
+
+
 @pytest.mark.parametrize(
-    ("group", "shape", "ways"),
+    ("servers", "group", "shape", "ways"),
     [
-        (8, "16x8", "detour"),
-        (16, "16x8", "shortest"),
-        (4, "8x4", "detour"),
-        (8, "4x2", "shortest"),
-        (1, "4x4", "shortest"),
+        (8, 8, "8", "shortest"),  # a link of 8/7 NICs to each; 4x2: 2 NICs, with 4 bytes
+        (8, 4, "4x2", "shortest"),  # a byte on 2 NICs; on 8/7 NICs, detours of a line of 8: 5/7 bytes
+        (8, 2, "8", "detour"),  # seven paths of 8/7 NICs, more than a link of 2 and one third server's
+        (8, 1, "8", "detour"),  # alone: as two neighbours
+        (128, 8, "8x4x4", "shortest"),  # a line on links of 8/13 NICs; 16x8: 13/15 of a byte on 8/22
+        (65, 65, "65", "shortest"),  # a lane of a NIC to each of 64
+        (66, 66, "11x6", "shortest"),  # 65 peers are too many for eight NICs of eight lanes
+        (127, 127, "127", "shortest"),  # prime: no shape has a lane for every peer
+        (1, 1, "1", "shortest"),
     ],
 )
-def test_groups_that_fill_a_part_of_a_line_take_its_idle_servers(group, shape, ways):
-    own = Case().network.full_mesh
-    assert FULL_MESH.fills(math.prod(map(int, shape.split("x"))), group, own) == {"shape": shape, "ways": ways}
+def test_what_is_open_carries_the_all_to_alls_of_a_group(servers, group, shape, ways):
+    assert filled(servers, group) == {"shape": shape, "ways": ways}
 
 
-def test_the_usual_ways_of_an_iteration_are_the_faster():
-    """Groups of two servers on lines of four."""
+def test_what_is_stated_stays():
+    # Lines of two have no third servers: 4 bytes on 8/3 NICs; a line of 8: 13/7 on 8/7.
+    assert filled(8, 8, ways="detour") == {"shape": "2x2x2", "ways": "detour"}
+    assert filled(8, 8, dimensions=2) == {"shape": "4x2", "ways": "shortest"}
+    assert filled(16, 8, shape="16") == filled(16, 8, shape="16", ways="detour") == {"shape": "16", "ways": "detour"}
+    assert filled(8, 8, split="6x2") == {"shape": "4x2", "ways": "shortest"}
+
+
+def test_no_other_shape_or_path_carries_the_all_to_all_of_a_group_faster():
+    drawn = np.random.default_rng(5)
+    for _ in range(12):
+        servers, nics = int(drawn.integers(2, 25)), int(drawn.integers(1, 10))
+        group = int(drawn.integers(2, servers + 1))
+        seconds = {}
+        for count, ways in itertools.product((1, 2, 3), ("shortest", "detour")):
+            shape = near_equal(servers, count)
+            nodes = [place[::-1] for place in itertools.product(*map(range, shape[::-1]))][:group]
+            width, load = Fraction(nics, sum(size - 1 for size in shape)), defaultdict(Fraction)
+            for src, dst in itertools.permutations(nodes, 2):
+                for way, share in ways_of(shape, src, dst, ways).items():
+                    for step in itertools.pairwise(way):
+                        load[step] += share / width
+            if width >= Fraction(1, 8):
+                seconds.setdefault(("x".join(map(str, shape)), ways), max(load.values()))
+        if seconds:
+            found = filled(servers, group, nics)
+            assert (found["shape"], found["ways"]) == min(seconds, key=seconds.get)
+
+
+def test_what_is_open_of_an_iteration_is_the_fastest():
+    """Groups of two servers; of 16 in a line, the others forward."""
     asked = JOB | {"network.fabric": "full-mesh"}
-    usual, detour, shortest = (
-        row(small(asked | ways))["iteration_s"]
-        for ways in ({}, {"network.full-mesh.ways": "detour"}, {"network.full-mesh.ways": "shortest"})
-    )
-    assert usual == detour < shortest
+    usual = row(small(asked))["iteration_s"]
+    others = [{"dimensions": count, "ways": ways} for count in (1, 2) for ways in ("detour", "shortest")]
+    each = [row(small(asked | {f"network.full-mesh.{name}": one[name] for name in one})) for one in others]
+    assert usual == min(one["iteration_s"] for one in each) == each[0]["iteration_s"]

@@ -163,6 +163,9 @@ def on_torus(between, per_server, servers):
     return drained(flows, capacity)
 
 
+PLANE = {"network__full-mesh__dimensions": 2, "network__full-mesh__ways": "shortest"}  # what `on_full_mesh` is
+
+
 def on_full_mesh(between, per_server, servers):
     """Servers on a plane, joined with all of their row and column; `per_server` NICs of 1 byte/s split evenly over
     peers; half of the bytes go along the one dimension first, half along the other."""

@@ -108,6 +108,7 @@ def drawn(seed):
             **{"serving.context": context, "serving.overlap": overlap, "serving.drafts.tokens": drafts[0]},
             **{"serving.drafts.accepted": drafts[1], "serving.host_s": draw.choice((0.0, 1e-3))},
             **{"serving.formats.weights": weights, "serving.kernels": "ideal"},
+            **{name.replace("__", "."): value for name, value in plain.PLANE.items()},
         }
     )
     family = Family(

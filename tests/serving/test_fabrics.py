@@ -41,11 +41,15 @@ def test_an_even_all_to_all_on_a_torus_takes_its_bytes_times_mean_hops_over_link
     assert between("torus", ep) == pytest.approx(max(8 * COPIES * mean_hops(n) / 2 for n in shape), rel=1e-9)
 
 
-@pytest.mark.parametrize(("ep", "shape"), [(32, (2, 2)), (64, (2, 4)), (512, (8, 8))])
+LINES = [(16, (2,)), (32, (4,)), (64, (8,)), (320, (40,))]
+
+
+@pytest.mark.parametrize(("ep", "shape"), [*LINES, (32, (2, 2)), (64, (2, 4)), (512, (8, 8))])
 def test_an_even_all_to_all_on_a_full_mesh(ep, shape):
-    """8 NICs split over the servers of a row and a column; 1 in n bytes goes to each of the n of a line."""
+    """8 NICs split over the servers of a line (left open), or of a row and a column, 1 in n bytes to each of n."""
     link = 8 / sum(n - 1 for n in shape)
-    assert between("full-mesh", ep) == pytest.approx(max(8 * COPIES / n for n in shape) / link, rel=1e-6)
+    stated = {} if len(shape) == 1 else {"network__full-mesh__dimensions": len(shape)}
+    assert between("full-mesh", ep, **stated) == pytest.approx(max(8 * COPIES / n for n in shape) / link, rel=1e-6)
 
 
 @pytest.mark.parametrize("fabric", ["fat-tree", "rail-optimized", "multi-plane"])
@@ -67,7 +71,8 @@ def skewed(fabric, gpus, seed, rule="expert", per_server=2):
     """(crossing, flows between GPUs) where experts are taken unevenly and stand in order."""
     drawn = np.random.default_rng(seed)
     facts = {"experts": 2 * gpus, "top_k": 2, "expert_groups": 1, "top_groups": 1}
-    said = case(fabric, gpus, gpu__gpus_per_server=per_server, **{f"model__{name}": n for name, n in facts.items()})
+    facts = {f"model__{name}": n for name, n in facts.items()}
+    said = case(fabric, gpus, gpu__gpus_per_server=per_server, **facts, **plain.PLANE)
     group = group_of(said, gpus)
     facts = deployment(said).decode.model.of
     load = loaded(facts, gpus, 2, drawn.dirichlet(np.full(2 * gpus, 0.7))[None], placed=False)

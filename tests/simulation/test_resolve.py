@@ -24,7 +24,8 @@ TREE = {"network.fabric": "fat-tree"}
 NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.usd"}  # of an H100, or what a fabric says of itself
 NEVER_FILLED = {"job.batch.per_stage", "job.batch.bubble", "network.prices", "circuits.ocs", "run.sample"}
 NEVER_FILLED |= {"compute.kernels.table", "compute.kernels.launch_us"}
-NEVER_FILLED |= {"network.full-mesh.shape", "network.full-mesh.split", "network.railx.side", "network.railx.shape"}
+NEVER_FILLED |= {f"network.full-mesh.{name}" for name in ("shape", "dimensions", "split", "ways")}
+NEVER_FILLED |= {"network.torus.shape", "network.railx.side", "network.railx.shape"}
 NEVER_FILLED |= {"network.twisted-torus.shape", "network.on-graph.ranks"}  # of a fabric that is not chosen, all of them
 NEVER_FILLED |= {"network.oversubscription", "network.graph", "failures.kinds", "failures.stage", "failures.rates"}
 NEVER_FILLED |= {"job.training_tokens"}
@@ -50,14 +51,14 @@ def test_what_is_open_is_filled_and_said_why():
 def test_what_is_open_of_a_fabric_is_filled_for_its_servers():
     """128 servers of 1,024 GPUs."""
     filled = {
-        "full-mesh": {"network.full-mesh.shape": "16x8"},
+        "full-mesh": {"network.full-mesh.shape": "16x8", "network.full-mesh.ways": "detour"},
         "twisted-torus": {"network.twisted-torus.shape": "4x4x8"},
         "railx": {"network.railx.side": 2, "network.railx.shape": "8x4"},
     }
     for fabric, values in filled.items():
         found = resolve(Case().with_({"network.fabric": fabric}))
         assert {path: flat(found.case)[path] for path in values} == values
-        assert all(found.why[path] == "usual for 128 servers" for path in values)
+        assert all(found.why[path] == "usual for 128 servers in groups of 1" for path in values)
 
 
 @pytest.mark.parametrize("model", MODELS)
