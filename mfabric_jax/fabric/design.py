@@ -171,6 +171,7 @@ class Fabric:
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
     - `fills(servers, group, nics, own)`: values of the fabric's own settings that are left open, by name, for
       expert-parallel groups of `group` servers; None: there are none.
+    - `published`: settings of its published use where the usual values are others; `compare` says how fast they are.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain that can work, unless the GPU sets it; None: it is made of servers.
@@ -204,6 +205,7 @@ class Fabric:
     path_links: Callable[[Asked], int] = tree_links
     link_delay_s: Callable[[Asked], float | None] = lambda settings: None
     fills: Callable[[int, int, int, Any], Mapping[str, Any]] | None = None
+    published: Mapping[str, Any] = field(default_factory=dict)
     domain_gpus: int | None = None
     built_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None

@@ -66,6 +66,7 @@ TOPOOPT = Fabric(
     parts=lambda form: (PartGroup(_nics(form), "patch panel", THROUGH_PANEL),),
     form=tree_form,
     path_links=lambda settings: 1,
+    published={"network.topoopt.wiring": "totient-perms"},
     policy="topoopt",
     routing="forwarding",
     uses="pooled",

@@ -202,6 +202,7 @@ def test_a_mesh_of_fractions_is_a_mesh():
 
 def filled(servers, group, nics=8, **stated):
     own = Case().with_({f"network.full-mesh.{name}": value for name, value in stated.items()}).network.full_mesh
+    assert FULL_MESH.fills is not None
     return FULL_MESH.fills(servers, group, nics, own)
 
 

@@ -9,7 +9,8 @@ import pytest
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.fabric import Prices, Region, cluster_cost
+from mfabric_jax.commands.compare import _as_published
+from mfabric_jax.fabric import Prices, Region, cluster_cost, get
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
@@ -498,3 +499,19 @@ def test_two_neighbours_on_rings_have_one_circuit():
     seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
     blocks = job.moe_layers / job.pp
     np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)
+
+
+def test_compare_says_how_fast_the_published_wiring_is():
+    usual, published = (small({"network.fabric": "topoopt"} | wiring) for wiring in ({}, get("topoopt").published))
+    assert published.network.topoopt.wiring == "totient-perms"
+    ratio = row(published)["iteration_s"] / row(usual)["iteration_s"]
+    asked, several = cases(usual), cases(usual, {"network.fabric": ["topoopt", "fat-tree"]})
+    (note,) = _as_published([row(usual)], asked)
+    assert note == (
+        "topoopt wired as published (--set network.topoopt.wiring=totient-perms): iterations take "
+        f"{ratio:.3g} times as long as in its rows above."
+    )
+    assert list(_as_published([row(case) for case in several], several)) == [note]
+    assert not list(
+        _as_published([row(usual)], dataclasses.replace(asked, stated={"network.topoopt.wiring": "demand"}))
+    )
