@@ -59,6 +59,12 @@ def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
+def store_arrays(instance: Any, **arrays: Any) -> None:
+    """Give a frozen instance the arrays that its checks have read, in the place of what it was made with."""
+    for field, array in arrays.items():
+        object.__setattr__(instance, field, array)
+
+
 def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
     """`InputError` that names the first value that the rule forbids."""
     wrong = ~np.asarray(rule.holds(array))

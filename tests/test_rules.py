@@ -29,8 +29,10 @@ def test_the_formatter_formats_everything():
 
 
 def test_nothing_writes_into_frozen_classes():
-    """What is open is filled before a class is made."""
-    assert [path for path, source in PACKAGE.items() if "object.__" + "setattr__" in source] == []
+    """What is open is filled before a class is made; arrays alone are stored as checks have read them."""
+    assert [path for path, source in PACKAGE.items() if "object.__" + "setattr__" in source] == [
+        "mfabric_jax/host_arrays.py"
+    ]
 
 
 NO_FABRIC = {"CircuitTable", "Circuits", "Prices", "Schedule"}  # classes in fabric/ that code elsewhere may ask for

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices, real_numbers
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices, real_numbers, store_arrays
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,11 @@ class Network:
 
     def __post_init__(self):
         counted = sum(count for _, count in self.links)
-        for field in ("tail", "head"):
-            object.__setattr__(self, field, host_indices(field, getattr(self, field), 0, self.size - 1))
-        for field in ("capacity", "delay_s"):
-            object.__setattr__(self, field, floats_alike(field, getattr(self, field), FROM_0_TO_INFINITY))
+        ends = {field: host_indices(field, getattr(self, field), 0, self.size - 1) for field in ("tail", "head")}
+        rates = {
+            field: floats_alike(field, getattr(self, field), FROM_0_TO_INFINITY) for field in ("capacity", "delay_s")
+        }
+        store_arrays(self, **ends, **rates)
         for field in ("tail", "head", "capacity", "delay_s"):
             if getattr(self, field).shape != (counted,):
                 raise InputError(f"{field} must have the shape [{counted}], got {list(getattr(self, field).shape)}.")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse
+from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse, store_arrays
 
 MOST = np.iinfo(np.int64).max
 USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # defaults
@@ -45,8 +45,7 @@ class Flows:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for name in COLUMNS:
-            object.__setattr__(self, name, np.asarray(real_numbers(name, getattr(self, name))))
+        store_arrays(self, **{name: np.asarray(real_numbers(name, getattr(self, name))) for name in COLUMNS})
         for name, shape in {one.name: np.shape(getattr(self, one.name)) for one in fields(self)[:-2]}.items():
             if shape != (self.flows,):
                 raise InputError(f"{name} must have the shape [{self.flows}], got {shape}.")

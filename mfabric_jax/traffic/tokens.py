@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import MOST_WHOLE, InputError, whole
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_indices, real_numbers, refuse
+from mfabric_jax.host_arrays import NOT_NEGATIVE, host_indices, real_numbers, refuse, store_arrays
 from mfabric_jax.workload import Workload
 
 MOST = 1e100  # largest sum of counts: its square is still finite
@@ -48,7 +48,7 @@ class Tokens:
         count = self.count
         if isinstance(count, np.ndarray) and count.dtype == np.float16:  # its sums end at 65504
             count = count.astype(np.float32)
-            object.__setattr__(self, "count", count)
+            store_arrays(self, count=count)
         if not isinstance(count, np.ndarray) or count.ndim != len(AXES) or 0 in count.shape:
             shape = getattr(count, "shape", type(count).__name__)
             raise InputError(f"tokens must be an array [{', '.join(AXES)}], no axis empty, got shape {shape}.")
@@ -61,7 +61,7 @@ class Tokens:
         if not float(count.max()) * count.size <= MOST:
             raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
         if self.before is not None:
-            object.__setattr__(self, "before", np.asarray(real_numbers("before", self.before)))
+            store_arrays(self, before=np.asarray(real_numbers("before", self.before)))
             refuse("before", self.before, NOT_NEGATIVE)
         if self.slots is not None:
             host_indices("slots", self.slots, 0, MOST_WHOLE)
