@@ -54,7 +54,8 @@ figure.savefig("speed.png", dpi=110, bbox_inches="tight")
 # %% [markdown]
 # ![Throughput of a GPU against speed of a request, four fabrics](speed.png)
 #
-# (2 x batch, since two micro-batches take turns.) The same from the shell:
+# (2 x batch, since two micro-batches take turns.) The lines of fat-tree, full-mesh and mfabric are the same:
+# among 8 servers a NIC carries equally many bytes on each of them. The same from the shell:
 #
 # ```sh
 # mfabric serve --gpu H200-SXM --ep 64 --tpot-ms 50 --fabrics fat-tree,full-mesh,mfabric,nvl72 \
