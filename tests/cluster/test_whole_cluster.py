@@ -211,7 +211,7 @@ def test_settings_reach_the_fabric_and_the_job():
     assert not made.pxn  # of rails alone
     made, _ = built(config("mfabric", {"network.mfabric.optical_degree": 5}))
     assert (made.nics, made.regions.sum(2).max()) == (3, 5)
-    made, _ = built(config("oversub-fat-tree", {"network.radix": 16}))
+    made, _ = built(config("oversub-fat-tree", {"network.radix": 16, "network.leaf_servers": "most"}))
     assert made.tree.edge_ports == (4, 12)
     paths = {"network.radix": 16, "network.oversubscription": 3, "network.oversubscribed_at": "aggregation"}
     made, _ = built(config("fat-tree", paths))
