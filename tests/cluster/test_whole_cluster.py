@@ -251,7 +251,8 @@ def test_hardware_is_that_of_a_case_whatever_runs_there():
 
 def test_oversubscription_lowers_what_is_between_edge_switches():
     # 12 hosts below each edge switch at 3:1 of 16 ports: regions of two servers are cut.
-    tight = solved("oversub-fat-tree", radix=16)
+    tight = solved("oversub-fat-tree", radix=16, leaf_servers="most")
     assert tight.transfers.finish.max() > 1.2 * solved().transfers.finish.max()
-    rows = {row["kind"]: row["capacity_bytes_per_s"] for row in link_rows(tight)}
-    assert rows["edge up"] == 4 * units.gbps(400.0)
+    links_up = [row["capacity_bytes_per_s"] for row in link_rows(tight) if row["kind"] == "edge up"]
+    assert max(links_up) == 4 * units.gbps(400.0)
+    assert min(links_up) == 2 * units.gbps(400.0)  # of the last one, with 4 hosts
