@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
+from mfabric_jax.fabric.tree import UP
 
 
 class Damage(NamedTuple):
@@ -157,9 +158,11 @@ class Electrical(eqx.Module):
     def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
         """The same where edge switches hold several servers; a spare server stands behind those of the job."""
         kind, alone = hit.kind, self.nics < 2
+        if hit.uplinks is None:
+            hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
         if kind == "spine-link":
             return Degraded(kind, self, hit.server)
-        if kind in ("link", "spine") and not hit.links_left(leaves.nic_tree.oversubscription, self.planes):
+        if kind in ("link", "spine") and not hit.links_left():
             if kind == "spine":
                 return Degraded(kind, self, hit.server, waits=ONE_SPINE)
             return Degraded(kind, self, hit.server, waits=CUT_OFF)  # the only link up of an edge switch
@@ -189,7 +192,7 @@ class Electrical(eqx.Module):
             (_, edges), first = tree.switches[0], 2 * (leaves.gpus + tree.hosts)
             edge = int(tree.edge_of(np.array(port)))
             hit_edges = range(edges) if hit.kind == "spine" else (edge,)
-            part = hit.links_left(tree.oversubscription, self.planes)
+            part = hit.links_left()
             return Damage(links=tuple((first + each + end, part) for each in hit_edges for end in (0, edges)))
         own = self.nic_use == "own"
         last = max(2, hit.gpus_per_rank) if own else self.nics
