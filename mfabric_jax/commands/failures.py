@@ -102,6 +102,8 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
     worst: dict[tuple[str, str], tuple[float, str]] = {}
     for row in rows:
         for state, before, time in (("", "healthy_", "healthy_s"), (f" with {row['failure']} broken", "", "failed_s")):
+            if row[time] is None:  # the job waits for the repair
+                continue
             turning, bubble = (row[f"{before}{name}"] for name in ("reconfig_s", "bubble_s"))
             what, seconds = f"{row['model']}{state}", (turning, row[time], bubble)
             words = slow_switch_words(row["fabric"], what, *seconds, changes=changes[row["fabric"]])
