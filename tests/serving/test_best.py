@@ -164,10 +164,10 @@ def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
 
 
 def test_every_size_counts_without_a_load():
-    """48 GPUs decode more than any of the sizes that are powers of 2 or published."""
+    """40 GPUs decode more than any of the sizes that are powers of 2 or published (their copies are even enough)."""
     best = fastest(in_time(search(cases(H200))))
-    assert best["ep"] == 48
-    assert best["tokens_per_s_per_gpu"] == pytest.approx(4475, abs=1)
+    assert best["ep"] == 40
+    assert best["tokens_per_s_per_gpu"] == pytest.approx(4406, abs=1)
 
 
 def test_requests_that_no_memory_holds_are_not_in_time(tmp_path):
