@@ -162,6 +162,7 @@ def cached_by_files(
             stamps = tuple(stamp(file) for file in files(*args, **kwargs) if file is not None)
             return cached(stamps, *args, **kwargs)
 
+        current.__dict__["cache_clear"] = cached.cache_clear
         return current
 
     return decorate
