@@ -29,7 +29,7 @@ QUICK = {"run.iterations": 1, "run.draws": 1, "job.batch.micro_batches": 2, "run
 ALONE = {"gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}  # GPUs are the servers, a link is a NIC
 THREE = {"oversubscription": 3}
 TABLE = {
-    "fat-tree of two tiers": ("leaf-spine", {"fabric": "fat-tree"}, {"gpus": 64}),
+    "fat-tree of two tiers": ("leaf-spine", {"fabric": "fat-tree", "tiers": 2}, {"gpus": 64}),
     "a part of a leaf": ("leaf-spine", {"fabric": "fat-tree"}, {"gpus": 64, "radix": 24}),
     "oversub-fat-tree": ("leaf-spine", {"fabric": "oversub-fat-tree"}, {"gpus": 64} | THREE),
     "servers across leaves": ("leaf-spine", {"fabric": "oversub-fat-tree"}, {"gpus": 64, "radix": 16} | THREE),
