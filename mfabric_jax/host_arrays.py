@@ -60,7 +60,7 @@ def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
 
 
 def store_arrays(instance: Any, **arrays: Any) -> None:
-    """Give a frozen instance the arrays that its checks have read, in the place of what it was made with."""
+    """Replace fields of a frozen instance by the arrays that its checks have read."""
     for field, array in arrays.items():
         object.__setattr__(instance, field, array)
 

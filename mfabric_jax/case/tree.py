@@ -625,7 +625,7 @@ class Network(Group, frozen=True):
     ] = "edge"
     leaf_servers: Annotated[
         Literal["most", 1],
-        doc("Servers below an edge switch of that tree: as many as its ports hold; 1: each has its own, no rails."),
+        doc("Servers below an edge switch of that tree: most fills its ports; 1: a switch for each, without rails."),
     ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)

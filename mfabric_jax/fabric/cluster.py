@@ -17,7 +17,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
-from mfabric_jax.fabric.tree import UP, Tree
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.host_arrays import host_indices
 
 if TYPE_CHECKING:
@@ -284,12 +284,11 @@ class Cluster:
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
     def _used_capacity(self, network: Network) -> np.ndarray:
-        """Bytes per second of every link, 0 for those that edge switches do not need."""
+        """Bytes per second of every link; of those between edge switches and above, the part that is needed."""
         tree, capacity = self.nic_tree, network.capacity.copy()
         if tree.tiers > 1:
-            up, first = tree.edge_ports[UP], 2 * (self.gpus + tree.hosts)
-            used = (np.arange(up) < np.maximum(1, tree.used_uplinks)[:, None]).ravel()
-            capacity[first : first + 2 * len(used)] *= np.tile(used, 2)
+            first, parts = 2 * (self.gpus + tree.hosts), np.tile(tree.uplink_parts, 2)
+            capacity[first : first + len(parts)] *= parts
         return capacity
 
     def with_circuits(self, regions: np.ndarray, *, directed: bool = False) -> Cluster:

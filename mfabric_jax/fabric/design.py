@@ -45,9 +45,8 @@ class ClusterShape(Protocol):
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
     `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
-    `leaf_servers`: below an edge switch of an oversubscribed tree, None: as many as its ports hold; `shares_network`:
-    others fill the switches;
-    `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
+    `leaf_servers`: below an edge switch of an oversubscribed tree, None: its ports are filled; `shares_network`: other
+    servers fill the switches; `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
 
     @property
     def server_nics(self) -> int | None: ...
@@ -100,7 +99,7 @@ class Form:
 
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
-    - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: as many as its ports hold.
+    - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: its ports are filled.
     - `laid_out`: trees of two tiers are priced by the links up that the edge switches need; else as if all were full.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
@@ -175,7 +174,7 @@ class Fabric:
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain that can work, unless the GPU sets it; None: it is made of servers.
-    - `built_gpus`: GPUs with which such a domain is built; None: as many as can work.
+    - `built_gpus`: GPUs with which such a domain is built; None: all of them can work.
     - `domain(said)`: the domain by what settings of a path say, in place of what the GPU sets. Its jobs leave spares.
     - `per_gpu`: price per GPU besides its NICs, and what it pays for. `data`: settings that may be traced.
     - `optical_regions(form, job)`: optical ports of one region and number of regions; None: no such ports, or included
@@ -188,7 +187,7 @@ class Fabric:
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     - `over_graph`: bytes cross the links of the file that a group names (`routing.graphs`).
     - `nvswitches`: of a scale-up domain, None: those of the GPU. `usual_nics`: per server; None: one for each GPU.
-    - `switch_a_nic`: every optical NIC has an optical switch of its own.
+    - `switch_a_nic`: every optical NIC has a separate optical switch.
     """
 
     name: str

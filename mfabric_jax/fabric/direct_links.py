@@ -264,7 +264,7 @@ class DirectLinks(eqx.Module, LinkRates):
             router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
             node = node if hit.kind == "electrical-nic" else router
             joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
-        if not joined[node].any():  # a router without links of its own: the first that has some
+        if not joined[node].any():  # this router has no links: take the first that has
             node = int(joined.any(axis=1).argmax())
         return self.mesh.without_one(node, int(joined[node].argmax()))
 

@@ -33,8 +33,8 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of the uplinks of an edge switch of its own; None: edge
-      switches limit nothing, or `leaves` says what they limit.
+    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if no other server shares
+      the switch; None: edge switches limit nothing, or `leaves` says what they limit.
     - `leaves`: the whole cluster on an oversubscribed tree, whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
@@ -113,7 +113,7 @@ class Electrical(eqx.Module):
         return found | {"electrical-nics": ONE_NETWORK}
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure; spares replace a failed server (or, on a tree, a switch with its servers)."""
+        """The group after a failure; a spare replaces a failed server."""
         if self.leaves is not None:
             return self._broken_tree(self.leaves, hit)
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
@@ -126,25 +126,18 @@ class Electrical(eqx.Module):
         rest: dict[str, Any] = {}
         lost = hit.server * per_server
         part = 1 - 1 / self.planes
-        if kind == "spine-link":
-            return Degraded(kind, self, hit.server)
+        up = hit.links_left(over, self.planes) if kind in ("link", "spine") else 1.0
+        kind = "switch" if kind == "link" and not up else kind  # the only link up: what is below is cut off
+        if (settled := self._settled(kind, hit, up, (per_server if own else nics) < 2)) is not None:
+            return settled
         if kind in ("link", "spine"):
-            up = hit.links_left(over, self.planes)
-            if not up and kind == "spine":
-                return Degraded(kind, self, hit.server, waits=ONE_SPINE)
-            kind = kind if up else "switch"  # the only link up: what is below is cut off
-            edge, rest = edge * (up or 1.0), {"eps_left": up or 1.0, "everywhere": kind == "spine"}
-        alone = (per_server if own else nics) < 2
-        if kind == "server" or (kind == "electrical-nic" and alone):
-            rest = {"spare": True}
-        elif kind == "switch" and self.planes == 1 and (alone or not hit.rails):
-            rest = {"waits": CUT_OFF}
+            edge, rest = edge * up, {"eps_left": up, "everywhere": kind == "spine"}
         if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
             port, edge, rest = port * part, edge * part, {"eps_left": part}
         elif kind == "plane-link":
             port[lost if own else hit.server] -= 1 / self.planes
             rest = {"eps_left": 1 - 1 / (self.planes * nics)}
-        elif (kind == "electrical-nic" or (kind == "switch" and hit.rails)) and not alone:
+        elif kind in ("electrical-nic", "switch"):
             for server in range(hit.servers) if kind == "switch" else (hit.server,):
                 _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
             rest = {"eps_left": (nics - 1) / nics}
@@ -155,21 +148,27 @@ class Electrical(eqx.Module):
         star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
         return Degraded(hit.kind, star, hit.server, **rest)
 
+    def _settled(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
+        """Failures for which no path is found anew: at no cost, with a spare, or the job waits; None for all others.
+
+        - `links_left`: fraction of the links up of an edge switch; `alone`: no other NIC carries what a lost one does.
+        """
+        cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
+        if cut_off or (kind == "link" and not links_left):
+            return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)
+        if kind == "spine" and not links_left:
+            return Degraded(hit.kind, self, hit.server, waits=ONE_SPINE)
+        if kind == "server" or (kind == "electrical-nic" and alone):
+            return Degraded(hit.kind, self, hit.server, spare=True)
+        return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
+
     def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
         """The same where edge switches hold several servers; a spare server stands behind those of the job."""
-        kind, alone = hit.kind, self.nics < 2
+        kind = hit.kind
         if hit.uplinks is None:
             hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
-        if kind == "spine-link":
-            return Degraded(kind, self, hit.server)
-        if kind in ("link", "spine") and not hit.links_left():
-            if kind == "spine":
-                return Degraded(kind, self, hit.server, waits=ONE_SPINE)
-            return Degraded(kind, self, hit.server, waits=CUT_OFF)  # the only link up of an edge switch
-        if kind == "server" or (kind == "electrical-nic" and alone):
-            return Degraded(kind, self, hit.server, spare=True)
-        if kind == "switch" and self.planes == 1 and (alone or not hit.rails):
-            return Degraded(kind, self, hit.server, waits=CUT_OFF)
+        if (settled := self._settled(kind, hit, hit.links_left(), self.nics < 2)) is not None:
+            return settled
         left = dataclasses.replace(self, damage=self._damage(leaves, hit), ring_nics=None, stage_nics=None)
         if kind != "gpu":
             return Degraded(kind, left, hit.server, everywhere=kind == "spine")

@@ -36,7 +36,7 @@ LIKE = {
     "nic-link": "electrical-nic",
     "optical-link": "optical-nic",
 }  # what is cut off by a part is gone as if it failed
-SAME_RATE = {  # a part without a rate of its own fails as often as another: {kind: (that one, times as often)}
+SAME_RATE = {  # parts without a rate fail like another kind: {kind: (other kind, factor)}
     "optical-nic": ("electrical-nic", 1.0),  # the same NIC
     "electrical-nic": ("optical-nic", 1.0),
     "nic-link": ("link", 1.0),  # the same two transceivers and fibre

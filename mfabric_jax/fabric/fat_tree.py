@@ -19,7 +19,7 @@ from mfabric_jax.fabric.design import (
     check_own,
     nics_of,
 )
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.tree import DOWN, Tree, needed_uplinks
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
@@ -89,10 +89,9 @@ def attachment_of(
     full = tree_attachment(ratio, tiers, form.at)
     if not form.laid_out or not np.any(tiers == 2):
         return full
-    up, down = Tree(1, form.radix * planes, 2, ratio).edge_ports
+    ports = Tree(1, form.radix * planes, 2, ratio).edge_ports
     hosts = np.maximum(form.servers * np.asarray(nics, float) / parts, 1)
-    full_edges, others = np.divmod(hosts, down)
-    uplinks = np.where(hosts > down, full_edges * up + np.ceil(others * up / down), 0) / hosts  # as `Tree.used_uplinks`
+    uplinks = np.where(hosts > ports[DOWN], needed_uplinks(hosts, ports), 0) / hosts  # one switch leads nowhere else
     above = dict(full.links)
     up = np.where(tiers == 2, uplinks, above.get("link", 0.0))
     return attachment_of_links(1.0, up if up.ndim else float(up), above.get("spine-link", 0.0))

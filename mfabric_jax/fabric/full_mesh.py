@@ -97,8 +97,8 @@ def fastest(
 ) -> tuple[Shape, str]:
     """Shape and ways that carry an even all-to-all of the first `group` servers fastest; None: open.
 
-    Of equals the one of fewer dimensions, then the shortest paths. A server that is a group of its own sends gradients
-    and activations to one other at a time, and counts as a group of two.
+    Ties go to fewer dimensions, then to the shortest paths. A group of one server counts as two: it sends gradients
+    and activations to one other server at a time.
     """
     shapes = [shape] if shape else _open_shapes(servers, nics, dimensions, split)
     choices = list(product(shapes, OPEN_WAYS if ways is None else (ways,)))

@@ -129,12 +129,9 @@ class Parts:
     def quoted(self, gpu: str) -> dict[str, "Parts"]:
         """The parts at other prices that are quoted, by the column that says what tokens cost then: switch ports at
         their lowest quotes, and a GPU at its lowest and highest. Prices of one's own have no other quotes."""
-        known, found = packaged()["quoted"], {}
-        usual = Prices()
+        known, port, usual, found = packaged()["quoted"], quoted_port(), Prices(), {}
         if self.prices.gbps == usual.gbps and self.prices.switch_port == usual.switch_port:
-            low = {float(gbps): ends[0] for gbps, ends in known["switch_port"].items()}
-            ports = tuple(low.get(gbps, usd) for gbps, usd in zip(usual.gbps, usual.switch_port, strict=True))
-            found[LOW_PORTS] = dataclasses.replace(self, prices=dataclasses.replace(self.prices, switch_port=ports))
+            found[LOW_PORTS] = dataclasses.replace(self, prices=self.prices.with_port(port.gbps, port.usd[0]))
         if gpu in known["gpus"] and self.gpus[gpu].usd == packaged()["gpus"][gpu]["usd"]:
             for column, usd in zip((LOW_GPUS, HIGH_GPUS), known["gpus"][gpu], strict=True):
                 gpus = {**self.gpus, gpu: dataclasses.replace(self.gpus[gpu], usd=usd)}

@@ -8,6 +8,7 @@ SIGCOMM 2008.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,8 @@ class Tree:
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
 
     - `planes`: trees like this one over which every NIC is split; a link stands for one of each.
-    - `leaf_hosts`: hosts below an edge switch. Each then has a link up, which is so much narrower than a NIC as the
-      edge is oversubscribed. None: as many as the ports of the switch, and links up as wide as NICs.
+    - `leaf_hosts`: hosts below an edge switch. Each then has a link up, narrower than a NIC by the oversubscription.
+      None: one host for each port down, and links up as wide as NICs.
 
     The last edge switch and the last pod may be partly empty; such a switch uses as many links up as its hosts need
     (`used_uplinks`). Ports left over by the ratio stay unused (3:1 of 10 ports: 6 down, 2 up).
@@ -109,12 +110,17 @@ class Tree:
 
     @property
     def used_uplinks(self) -> np.ndarray:
-        """Links up of each edge switch that its hosts need, all parts together [edges]; one switch alone needs none."""
-        up, down = self.edge_ports
-        edges = self.edges_per_part
-        hosts = np.minimum(down, self.hosts_per_part - down * np.arange(edges))
-        used = np.ceil(hosts * up / down).astype(np.int64) if edges > 1 else np.zeros(1, np.int64)
+        """Links up that the hosts of each edge switch need, at least 1 [edges of all parts]."""
+        down = self.edge_ports[DOWN]
+        hosts = np.minimum(down, self.hosts_per_part - down * np.arange(self.edges_per_part))
+        used = np.maximum(1, needed_uplinks(hosts, self.edge_ports)).astype(np.int64)
         return np.tile(used, self.parts)
+
+    @property
+    def uplink_parts(self) -> np.ndarray:
+        """Part of each link up that its edge switch needs, if it spreads its bytes over all of them [edges x up]."""
+        up = self.edge_ports[UP]
+        return np.repeat(self.used_uplinks / max(1, up), up)
 
     @property
     def pods_per_part(self) -> int:
@@ -181,7 +187,7 @@ class Tree:
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
-        a = a % np.maximum(1, self.used_uplinks[ends].min(axis=0))
+        a = a % self.used_uplinks[ends].min(axis=0)
         at_edge = ends * up + a
         at_pod = (self.pod_of(ends) * up + a) * climb + c + 2 * edges * up
         table = np.stack([at_edge[0], at_pod[0], at_pod[1] + pods * up * climb, at_edge[1] + edges * up], axis=1)
@@ -217,6 +223,13 @@ class Tree:
         pod = self.pod_of(ends) + 2 * edges
         table = np.stack([ends[0], pod[0], pod[1] + pods, ends[1] + edges], axis=1)
         return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
+
+
+def needed_uplinks(hosts: Any, ports: tuple[int, int]) -> Any:
+    """Links up that `hosts` (maybe an array) need: of full switches with (up, down) `ports`, and of a last one."""
+    up, down = ports
+    full, others = np.divmod(hosts, down)
+    return full * up + np.ceil(others * up / down)
 
 
 def check_ratio(tiers: int, oversubscription: float, at: str) -> None:

@@ -115,7 +115,7 @@ class Counted(NamedTuple):
     def devices(self, kind: str) -> int:
         """Number of parts of a kind; 0: there are none.
 
-        Links are those of the bill: as many as serve the NICs, whatever ports of switches stay empty.
+        Links are those of the bill, which serve NICs; empty ports of switches have none.
         `electrical-nics`: those of a server count together; `switch`: those with servers behind them.
         """
         if kind == "nvswitch":

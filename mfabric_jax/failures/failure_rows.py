@@ -8,7 +8,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.failures import KINDS, SAME_RATE, Degraded
 from mfabric_jax.failures.counts import LINKS
-from mfabric_jax.simulation.rows import PARTS, bill_of, costs, job_columns, usd_of_gpu
+from mfabric_jax.simulation.rows import PARTS, add, bill_of, costs, job_columns, multiply, usd_of_gpu
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.timing import Iteration
@@ -93,17 +93,17 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
     }
 
 
-def _expected(config: Any, one: Scenario, hit: "Struck", kind: str, *, run_s: float, slow_down: float | None) -> dict:
+def _expected(config: Any, one: Scenario, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
     settings, job, there = one.settings, one.workload, config.counted.devices(kind)
     bill = bill_of(settings, one.fabric, job, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
-    found = {name: _times(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
+    found = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
     part_usd = _part_usd(config, one, kind)
     stop = config.case.failures.checkpoint_interval_s, config.case.failures.restart_s
     rate = config.rates.get(kind)
     lost = expected_loss(rate, there, slow_down, run_s, *stop, waits=hit.left.waits is not None)
     each = costs(settings, job, bill, run_s, settings.achieved(job))["usd_per_million_tokens"]
-    an_hour = _times(each, job.iteration_tokens / MILLION * 3600 / run_s)
+    an_hour = multiply(each, job.iteration_tokens / MILLION * 3600 / run_s)
     month_of_life = HOURS_A_MONTH * 3600 / settings.parts.running.seconds
     return {
         **found,
@@ -111,9 +111,9 @@ def _expected(config: Any, one: Scenario, hit: "Struck", kind: str, *, run_s: fl
         "devices": there,
         **lost,
         "usd_per_million_tokens": each,
-        "lost_usd_per_month": _times(an_hour, lost["lost_hours_per_month"]),
-        "spare_usd_per_month": None if rate is None else _times(found["spare_usd"], month_of_life),
-        "spare_part_usd_per_month": None if rate is None else _times(part_usd, month_of_life),
+        "lost_usd_per_month": multiply(an_hour, lost["lost_hours_per_month"]),
+        "spare_usd_per_month": None if rate is None else multiply(found["spare_usd"], month_of_life),
+        "spare_part_usd_per_month": None if rate is None else multiply(part_usd, month_of_life),
     }
 
 
@@ -132,7 +132,7 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         return at("nic", float(one.group.electrical_nics))
     if kind in (*LINKS, "plane-link"):  # on an optical switch of a region or a rail, light is a NIC's alone
         ends = 1 if kind == "optical-link" or one.group.phases else 2
-        return _sum(at("transceiver", ends), at("fibre", 1))
+        return add(at("transceiver", ends), at("fibre", 1))
     if kind in ("switch", "spine"):
         box = prices.switch_for(one.bandwidths[0])
         return at("switch_port", config.case.network.radix) if box is None else box.usd
@@ -142,16 +142,8 @@ def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
         return at("ocs_port", config.counted.form.graphs)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
         ports, _ = one.fabric.optical_regions(one.fabric.form(one.settings, one.workload), one.workload)
-        return _sum(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
+        return add(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
     return None
-
-
-def _times(dollars: float | None, factor: float | None) -> float | None:
-    return None if dollars is None or factor is None else dollars * factor
-
-
-def _sum(*dollars: float | None) -> float | None:
-    return None if any(one is None for one in dollars) else sum(one for one in dollars if one is not None)
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:

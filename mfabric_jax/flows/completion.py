@@ -114,7 +114,7 @@ def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Compl
 
 
 def _nothing_to_do(problem: FlowProblem, size):
-    """Flows without bytes or links, in the place of an ill-posed problem: the host indexes nothing by wrong hops."""
+    """Flows without bytes or links. They replace an ill-posed problem, so that the host never indexes by wrong hops."""
     xp = array_module(problem, size)
     return eqx.tree_at(lambda one: one.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
 

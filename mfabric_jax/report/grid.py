@@ -144,7 +144,7 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
 
 
 def with_named_graphs(rows: Rows) -> Rows:
-    """The rows with every graph as a fabric of its own: "graph NAME" in the place of "graph" and a column of files."""
+    """The rows with each graph as a separate fabric, "graph NAME", instead of "graph" and a column of files."""
     files = dict.fromkeys(str(row[GRAPH_FILE]) for row in rows if row.get(GRAPH_FILE) is not None)
     if not files:
         return rows

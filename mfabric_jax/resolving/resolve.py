@@ -603,13 +603,13 @@ class _Room(NamedTuple):
         return _Room(tree.radix * (full and at_edge), two * at_edge, tree.parts)
 
     def fewest(self, nics: int, least: int) -> int:
-        """The fewest tiers, `least` or more, that hold so many NICs."""
+        """The fewest tiers, `least` or more, that hold `nics`."""
         each = -(-nics // self.trees)
         return max(least, 1 if each <= (self.one or 0) else 2 if each <= self.two else 3)
 
 
 def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
-    """Fills the tiers of switch trees, at `least` so many. `Misfit` for one switch without room for all NICs."""
+    """Fill the tiers of switch trees, with no fewer than `least`. `Misfit` if one switch has no room for all NICs."""
     room, stated = _Room.of(found, on), found["network.tiers"]
     by_degree = range(found["network.nics"] + 1) if on.data else ()
     if stated == "fewest":
@@ -650,7 +650,7 @@ def gpu_of(case: Case) -> Gpu:
 
 @cached_by_files(lambda case, servers, least_tiers=1: named_files(case), maxsize=256)
 def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
-    """GPUs and network of a case, whose switch trees have at least so many tiers unless it states fewer.
+    """GPUs and network of a case; switch trees have `least_tiers` or more unless the case states fewer.
 
     `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so.
     """

@@ -220,7 +220,7 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]
     pods = tree.parts * tree.pods_per_part
-    unused = np.arange(up)[:, None] >= np.maximum(1, tree.used_uplinks)[:, None, None]
+    unused = np.arange(up)[:, None] >= tree.used_uplinks[:, None, None]
     out, into = np.where(unused, np.inf, np.zeros((2, *unused.shape)))
     rise, fall = np.zeros((2, pods, up, climb))
     chosen = hashed(seed, np.arange(len(src)), src, dst)

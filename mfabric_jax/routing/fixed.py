@@ -350,7 +350,7 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
 def leaving(
     gpus_per_server: int, groups: int, ranks: int, slices: int, moved: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """GPUs [F] of the flows between servers of all groups; `moved`: a GPU that is on a server of its own."""
+    """GPUs [F] of the flows between servers of all groups; `moved`: a GPU that moved to a spare server."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server

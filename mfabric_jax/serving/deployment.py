@@ -255,7 +255,7 @@ class Deployment:
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: Pool) -> float:
         """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head. A block
-        that drafts is one more with experts, after a product of its own."""
+        that drafts is one more with experts, after a product that joins two tokens' vectors."""
         facts, model = pool.model.of, pool.model
         blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
         inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
@@ -360,8 +360,8 @@ def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
 
 
 def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
-    """`Misfit` where the fabric or the kernels have no room for a group of so many GPUs, or tensor parallelism does not
-    divide it; nothing is solved."""
+    """`Misfit` if the fabric or the kernels have no room for a group of `gpus`, or tensor parallelism does not divide
+    it; nothing is solved."""
     group, tp = group_of(case, gpus), case.serving.tp
     check_links(lanes_of(group, kernels_of(group, kernels, usual)))
     if gpus % tp or group.shape.gpus_per_server % tp:

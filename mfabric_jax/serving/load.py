@@ -70,8 +70,8 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
 
 
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
-    """Groups that prefill: `groups`, or as many as are stated, or as keep up with what arrives, but no more than full
-    groups that decode take, in passes that are `FILLED`."""
+    """Groups that prefill: `groups`, else the stated number, else the fewest that keep up with arrivals in `FILLED`
+    passes, capped at what full groups that decode can take."""
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
@@ -104,7 +104,7 @@ POINTS = 1024  # numbers of requests at which a capacity is looked for, twice
 
 
 def capacity(deployed: Deployment, requests: Requests) -> float:
-    """Tokens of answers a second of a group that decodes, with as many requests as batch, memory and, where it is
+    """Answer tokens a second that a decoding group gives, with as many requests as batch, memory and, where it is
     stated, `serving.tpot_ms` allow: the most of any number of them, so a larger batch never decodes less."""
     context, case = mean_context(requests), deployed.case
     numbers = deployed.numbers._replace(context=context)
@@ -119,7 +119,7 @@ def capacity(deployed: Deployment, requests: Requests) -> float:
         seconds = np.asarray(steady.judged_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
         rate = np.where(seconds <= limit_s, some / seconds, 0.0)
         best = int(rate.argmax())
-        if not rate[best]:  # late even with few: as many as there are
+        if not rate[best]:  # all are late: the best rate regardless
             return gpus * float((some / seconds).max())
         low, high = some[max(0, best - 1)], some[min(POINTS - 1, best + 1)]
     return gpus * float(rate[best])

@@ -31,7 +31,7 @@ LEAST, MOST = 4, 320  # GPUs that share the experts
 def sizes_of(case: Case) -> tuple[int, ...]:
     """Groups from 4 to 320 GPUs that decode: whole servers (multiples of 4 where these have fewer GPUs), or parts that
     fill a server (kernels of DeepEP run on 2, 4 or 8 GPUs of one). The fabric and the kernels have room for them, and
-    each GPU has a slot of its own, of experts and stated copies, which fill all GPUs evenly. `Misfit` for none."""
+    each GPU has at least one slot; experts and stated copies fill all GPUs evenly. `Misfit` if no size is left."""
     check_network(case)
     serving = case.serving
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
@@ -93,7 +93,7 @@ def _rows(
 
 
 def _of_prefill(case: Case, size: int) -> Case:
-    """The case with nothing of its own that its pools of prefill do not read, so that they are found once."""
+    """The case without what its prefill pools do not read, so that these are found once."""
     return case.with_({"serving.ep": size if case.serving.redundant_experts is not None else sizes_of(case)[0]})
 
 

@@ -73,7 +73,7 @@ class Batches(NamedTuple):
 
     @property
     def best(self) -> int:
-        """The batch that decodes the most in time; the smallest where none is in time."""
+        """The batch that decodes the most in time; the smallest if all are late."""
         return int(np.where(self.in_time, self.tokens_per_s, -1.0).argmax()) if self.in_time.any() else 0
 
     @property
@@ -150,9 +150,11 @@ class Reader(NamedTuple):
 
 
 def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
-    """Of all batches with all pools that prefill: the member that decodes the most tokens a second of a GPU in time, of
-    several the cheapest; then the cheapest in time where that is another one. Where none is in time, the one that is
-    nearest to it."""
+    """Of all batches with all pools that prefill, the member with the most tokens a second of a GPU in time.
+
+    Ties go to the cheapest; the cheapest in time follows if it is another. If all are late: the member nearest to its
+    times.
+    """
     case = decode[0].deployed.case
     limit_ms = case.serving.load.ttft_ms
     limit_s = math.inf if limit_ms is None else float(units.ms(limit_ms))
@@ -310,7 +312,7 @@ class _Search:
         return step_s, seconds > self._limits.tpot_s * (answer - 1)
 
     def _early_enough(self, i: int, j: int, prefill_groups: int | None) -> bool:
-        """Whether so many groups (None: one for each request) prefill early enough for a lone request to be in time:
+        """Whether `prefill_groups` (None: one for each request) prefill early enough for a lone request to be in time:
         company makes no pass and no step shorter."""
         limits, late = self._limits, self._slow[i]
         if not math.isinf(limits.ttft_s):

@@ -81,7 +81,7 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
 class Model:
     """A model on the GPUs of a group: `tp` of them split attention; formats of weights and of the cache.
 
-    - `drafting`: whether a block of its own drafts further tokens (MTP), beside those of `of`.
+    - `drafting`: whether an extra block drafts further tokens (MTP); `of` does not count it.
     """
 
     of: Architecture

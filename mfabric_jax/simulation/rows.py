@@ -40,7 +40,7 @@ class Bill(NamedTuple):
 def bill_of(
     settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
 ) -> Bill:
-    """The bill of a cluster: of the GPUs that it works on, and of the idle ones that it causes but for their watts.
+    """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
 
     Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `nic_gbps` and `ports`
     (fields of `Form` that override the settings) may be arrays; `parts`: other prices.
@@ -51,19 +51,19 @@ def bill_of(
     form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
     where = {"gpus": built} | fields
-    usd = _times(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
-    watts = _times(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
+    usd = multiply(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
+    watts = multiply(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
         switches = share * parts.ocs.switches(*on.optical_regions(form, job))
         usd, watts = (
-            _sum(usd, _times(switches, parts.ocs.usd or 0)),
-            _sum(watts, _times(switches, parts.ocs.watts or 0)),
+            add(usd, multiply(switches, parts.ocs.usd or 0)),
+            add(watts, multiply(switches, parts.ocs.watts or 0)),
         )
     server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
-    gpu_usd = _times(paid, usd_of_gpu(settings, parts))
-    rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
-    return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
+    gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
+    rest_usd, rest_watts = multiply(servers, server.usd), multiply(servers, server.watts)
+    return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
 def usd_of_gpu(settings: Settings, parts: Parts | None = None) -> float | None:
@@ -79,21 +79,21 @@ def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achie
     They are unknown where `achieved` exceeds the peak of the priced GPUs.
     """
     running = settings.parts.running
-    joules = _times(bill.cluster_watts, running.pue * iteration_s)
-    energy = _times(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
-    usd = _sum(_times(bill.cluster_usd, iteration_s / running.seconds), energy)
+    joules = multiply(bill.cluster_watts, running.pue * iteration_s)
+    energy = multiply(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
+    usd = add(multiply(bill.cluster_usd, iteration_s / running.seconds), energy)
     each = MILLION / tokens_of_iteration(job)
     return {
         "network_cost_usd": bill.network_usd,
         "perf_per_dollar": _per(bill.network_usd, iteration_s),
         "cluster_cost_usd": bill.cluster_usd,
         "perf_per_cluster_dollar": _if_can(achieved, _per(bill.cluster_usd, iteration_s)),
-        "network_kw": _times(bill.network_watts, 1 / 1000),
-        "cluster_kw": _times(bill.cluster_watts, 1 / 1000),
+        "network_kw": multiply(bill.network_watts, 1 / 1000),
+        "cluster_kw": multiply(bill.cluster_watts, 1 / 1000),
         "usd_per_iteration": _if_can(achieved, usd),
         "joules_per_iteration": _if_can(achieved, joules),
-        "usd_per_million_tokens": _if_can(achieved, _times(usd, each)),
-        "joules_per_million_tokens": _if_can(achieved, _times(joules, each)),
+        "usd_per_million_tokens": _if_can(achieved, multiply(usd, each)),
+        "joules_per_million_tokens": _if_can(achieved, multiply(joules, each)),
         "tokens_per_s": tokens_of_iteration(job) / iteration_s,
     }
 
@@ -175,11 +175,13 @@ def _if_can(achieved: Any, value: Any) -> Any:
     return np.where(achieved > 1, np.nan, value)
 
 
-def _sum(*parts: Any) -> Any:
+def add(*parts: Any) -> Any:
+    """The sum; None where a part is not known."""
     return None if any(part is None for part in parts) else sum(parts)
 
 
-def _times(value: Any, factor: Any) -> Any:
+def multiply(value: Any, factor: Any) -> Any:
+    """The product; None where either is not known."""
     return None if value is None or factor is None else value * factor
 
 

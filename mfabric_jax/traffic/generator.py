@@ -270,11 +270,11 @@ def measured(
     checks.not_negative("drift", drift)
     layers, experts = workload.moe_layers, workload.architecture.experts
     bases, note = layer_shares(workload.architecture, layers, seed)
-    domain = np.arange(workload.ep) % bases.shape[1]
+    domain, knobs = np.arange(workload.ep) % bases.shape[1], Knobs(drift=drift)
     count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
     for layer in range(layers):
         base = bases[layer, domain]
-        walk = np.exp(_deviation(Knobs(drift=drift), experts, seed, layer, np.arange(iterations)))
+        walk = np.exp(_deviation(knobs, experts, seed, layer, np.arange(iterations)))
         for iteration in range(iterations):
             share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
             draws = stream(seed, Purpose.SELECTIONS, layer, iteration)

@@ -19,7 +19,7 @@ from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
 from mfabric_jax.fabric.grids import lines, rings
 from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.torus import near_cube
-from mfabric_jax.fabric.tree import UP, Tree
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.fabric.twisted_torus import short_side
 
 Run = tuple[str, np.ndarray, np.ndarray, np.ndarray]
@@ -122,11 +122,9 @@ def _on_tree(
     runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
     if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
         return _network(runs, [*nodes, tree.switches[0]])
-    up = tree.edge_ports[UP]
-    part = np.repeat(tree.used_uplinks / up, up)  # a leaf's links up are spread over all spines
     for kind, tail, head in tree.switch_links(first):
         capacity = np.full(len(tail), numbers.port * width)
-        runs.append((kind, tail, head, capacity * part if kind.startswith("edge") else capacity))
+        runs.append((kind, tail, head, capacity * tree.uplink_parts if kind.startswith("edge") else capacity))
     return _network(runs, [*nodes, *tree.switches])
 
 
