@@ -244,7 +244,7 @@ def _broken(count, degree) -> dict:
     return {
         "not symmetric": ~(abs(count - count.T) <= rounding.max()).all(axis=1),
         "a server joined to itself": count[server, server] != 0,
-        "a negative count": ~(count >= 0).all(axis=1),
+        "a negative count, as of demand that is NaN or negative": ~(count >= 0).all(axis=1),
         "more circuits at a server than its optical degree": ~(used <= degree + rounding),
     }
 

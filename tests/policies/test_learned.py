@@ -190,7 +190,9 @@ def test_a_model_comes_back_as_it_was(tmp_path):
         plan, same = (one(draw(0, 4), region(servers=4)) for one in (model, trained))
         np.testing.assert_array_equal(plan.circuits.count, same.circuits.count)
         assert load(tmp_path / "one.policy") is trained
-        assert load(kept(tmp_path, model)) is not trained
+        assert load(kept(tmp_path, model)) is trained, "the same bytes"
+    rewritten = load(save(tmp_path / "one.policy", NETWORK, CONFIGURATION | {"seed": 4}))
+    assert rewritten.configuration["seed"] == 4
 
 
 def test_a_network_in_a_file_is_told_sigma(tmp_path):

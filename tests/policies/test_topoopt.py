@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
@@ -85,9 +86,12 @@ def test_other_demands_and_settings():
         plan = topoopt(same, region, previous=uniform(same, region), key=jax.random.key(1))
         np.testing.assert_array_equal(plan.circuits.count, by_hand(demand.astype(float), 5))
         assert plan.shares is None
-    # One pair unknown: nothing for it, and no endless loop. Infinite demand is just the heaviest.
+
+
+def test_unknown_and_infinite_demand():
     demand = skewed(0, SERVERS)
-    demand[0, 1] = np.nan
-    assert chosen(demand, 6).sum(1).max() <= 6
     demand[0, 1] = np.inf
-    assert chosen(demand, 6)[0, 1] == 5
+    assert chosen(demand, 6)[0, 1] == 5, "just the heaviest pair"
+    demand[0, 1] = np.nan
+    with pytest.raises(ValueError, match="demand that is NaN"):
+        chosen(demand, 6)

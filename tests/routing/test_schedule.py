@@ -216,7 +216,7 @@ def test_a_batch_with_one_illegal_schedule_ends_in_an_error():
     where, good = region(3, 1, 1.0, 1.0), np.stack([PAIR, PAIR])[:, None]
     timed_all = eqx.filter_jit(jax.vmap(lambda tables: schedule_time(where, Schedule(tables, [1.0]), np.ones((3, 3)))))
     np.testing.assert_array_equal(timed_all(good), 2.0)
-    with pytest.raises(RuntimeError, match="a server joined to itself"):
+    with pytest.raises((RuntimeError, ValueError), match="a server joined to itself"):
         timed_all(good + np.array([0, 1])[:, None, None, None] * np.eye(3, dtype=int)).block_until_ready()
 
 
@@ -224,7 +224,7 @@ def test_shapes_that_do_not_fit_are_refused():
     for build, words in [
         (lambda: Schedule(PAIR, [1.0]), "configurations must be [K S S]"),
         (lambda: Schedule(PAIR[None], [1.0, 2.0]), "seconds must have the shape [K] = [1]"),
-        (lambda: Schedule(PAIR[None], [1.0], [0.0]), "switch must hold whole numbers"),
+        (lambda: Schedule(PAIR[None], [1.0], [0.0]), "switch must be integers"),
         (lambda: Schedule(PAIR[None], [1.0], switches=0), "switches must be a whole number of at least 1"),
         (lambda: Schedule(PAIR[None], [1.0], delay_s=-1.0), "delay_s must be finite and not negative"),
         (lambda: Schedule(PAIR[None], [1.0]).checked(region(4, 1, 0.0, 0.0)), "S = 4 servers, got S = 3"),
