@@ -472,8 +472,8 @@ class TopoOpt(Group, frozen=True):
 
     wiring: Annotated[
         Literal["demand", "rings", "totient-perms"],
-        doc("One ring and matchings by demand; three rings; rings and matchings by bytes."),
-    ] = "demand"
+        doc("One ring and matchings by demand; rings alone; rings and matchings by bytes."),
+    ] = "totient-perms"
 
 
 class MFabric(Group, frozen=True):
@@ -698,15 +698,17 @@ class CircuitSettings(Group, frozen=True):
     """How circuits are chosen and used."""
 
     policy: Annotated[
-        Any,
+        Any | None,
         doc(
-            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}.",
+            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}"
+            " (open: greedy; uniform where models are served).",
             file=True,
         ),
-    ] = "greedy"
+    ] = None
     routing: Annotated[
-        Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")
-    ] = "unsplit"
+        Literal["unsplit", "best-path", "split", "relay"] | None,
+        doc("How traffic uses circuits and the tree (open: unsplit; split where models are served)."),
+    ] = None
     schedule: Annotated[
         str,
         doc(

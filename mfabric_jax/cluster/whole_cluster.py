@@ -21,6 +21,7 @@ from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, circuits_over_stage, sent_by
 from mfabric_jax.resolving.limits import check_beside, refuse
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing import transfer
@@ -29,6 +30,7 @@ from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, wired_cluster, wired_graph
 from mfabric_jax.simulation import Resolved, resolve
 from mfabric_jax.simulation.scenario import check_dtype
+from mfabric_jax.simulation.solving import scenario_at
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
@@ -121,9 +123,19 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
     """The fabric; optical circuits are chosen for the expert traffic of the iteration."""
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
+        if policy in OVER_STAGE:
+            return _of_stages(resolved, degree, policy)
         return region_circuits(resolved, tokens, degree, policy)
 
     return formed_cluster(resolved.settings, resolved.job, choose)
+
+
+def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
+    """The circuits [P W W] with which the all-to-alls of the case are simulated."""
+    job, demand = resolved.job, scenario_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
+    groups = job.servers // job.pp // job.servers_per_region
+    count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent_by(job, demand))
+    return np.broadcast_to(count, (job.pp, *count.shape))
 
 
 def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
@@ -168,7 +180,12 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 
 
 def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
-    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's."""
+    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
+
+    By a wiring over all regions [1 W W]: gradients are not told apart from other bytes.
+    """
+    if policy in OVER_STAGE:
+        return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
     servers, name = demand.shape[-1], policy or case.circuits.policy
     if policy is None and case.circuits.schedule != NO_SCHEDULE:
         refuse("circuits.schedule", (NO_SCHEDULE,), "flows one by one, whose circuits stay", case.circuits.schedule)

@@ -49,7 +49,7 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     print(report.comparison(rows) if rows else "no rows")
     for line in (*report.remarks(rows, told), *shared.case_notes(cases, found=False), *told["not_known"]):
         print(line)
-    shared.print_lines([*_without_failures(rows, cases), *([] if stopped else _as_published(rows, cases))])
+    shared.print_lines(_without_failures(rows, cases))
     for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {said}")
     if stopped:
@@ -67,28 +67,6 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
             "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order: mfabric "
             "failures with the same words and --set failures.rates=FILE gives a million tokens with failures, too."
         )
-
-
-MOST_ANEW = 16  # cases that are simulated again
-
-
-def _as_published(rows: list[dict], cases: Cases) -> Iterator[str]:
-    """How long iterations take on fabrics whose usual settings are not those of their published use."""
-    from mfabric_jax import fabric
-    from mfabric_jax.simulation.results import simulate
-
-    every = list(cases)
-    for name in dict.fromkeys(case.network.fabric for case in every):
-        published = fabric.get(name).published
-        mine = [place for place, case in enumerate(every) if case.network.fabric == name]
-        if not published or len(mine) > MOST_ANEW or len(rows) != len(every) or published.keys() & cases.stated.keys():
-            continue
-        anew = simulate([every[place].with_(published) for place in mine]).rows()
-        times = [new["iteration_s"] / rows[place]["iteration_s"] for new, place in zip(anew, mine, strict=True)]
-        least, most = (f"{bound(times):.3g}" for bound in (min, max))
-        words = ", ".join(f"{path}={value}" for path, value in published.items())
-        span = least if least == most else f"{least} to {most}"
-        yield f"{name} wired as published (--set {words}): iterations take {span} times as long as in its rows above."
 
 
 def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:

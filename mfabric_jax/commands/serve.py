@@ -15,8 +15,7 @@ READS = (
     *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
 )
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
-CIRCUITS = {"circuits.policy": "uniform", "circuits.routing": "split"}  # demand is even; greedy serves few peers
-BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS, **CIRCUITS})]
+BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 

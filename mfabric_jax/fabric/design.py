@@ -101,6 +101,7 @@ class Form:
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: its ports are filled.
     - `laid_out`: trees of two tiers are priced by the links up that the edge switches need; else as if all were full.
+    - `wiring`: of circuits that are set before training.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.
     - `shape`: of a grid of servers or of nodes, None: the fabric's usual one; `servers`: of the cluster.
@@ -119,6 +120,7 @@ class Form:
     at: str = "edge"
     leaf_servers: int | None = None
     laid_out: bool = False
+    wiring: str = "demand"
     planes: int = 1
     panels: bool = False
     graph: Any = None
@@ -164,13 +166,13 @@ class Fabric:
     - `tree(form)`: switch tree over the NICs with switch ports, one host in each part; None: no tree.
     - `mesh(servers, form)`: unchanging links of the whole cluster, and routers; None: no such links.
     - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, None without circuits;
-      `choose(degree)` applies the user's policy to every region, `choose(degree, "topoopt")` a named one.
+      `choose(degree)` applies the user's policy to every region, `choose(degree, "topoopt")` a named one, and
+      `choose(nics, wiring)` wires every stage.
     - `form(settings, job)`: the input of `parts` and `cluster`.
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
     - `fills(servers, group, nics, own)`: values of the fabric's own settings that are left open, by name, for
       expert-parallel groups of `group` servers; None: there are none.
-    - `published`: settings of its published use where the usual values are others; `compare` says how fast they are.
     - `path_links(settings)`: links on a path between servers; where they forward, at the least.
     - `link_delay_s(settings)`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
     - `domain_gpus`: GPUs of a scale-up domain that can work, unless the GPU sets it; None: it is made of servers.
@@ -204,7 +206,6 @@ class Fabric:
     path_links: Callable[[Asked], int] = tree_links
     link_delay_s: Callable[[Asked], float | None] = lambda settings: None
     fills: Callable[[int, int, int, Any], Mapping[str, Any]] | None = None
-    published: Mapping[str, Any] = field(default_factory=dict)
     domain_gpus: int | None = None
     built_gpus: int | None = None
     domain: Callable[[Callable[[str], Any]], Domain] | None = None

@@ -13,6 +13,7 @@ from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, NO_PACKETS, ONE_NETWORK, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
 from mfabric_jax.fabric.nic_use import Handover
+from mfabric_jax.fabric.topoopt import RING_NICS
 
 FIXED = "its circuits are set once"
 MANY_RINGS = (
@@ -248,8 +249,11 @@ class DirectLinks(eqx.Module, LinkRates):
             nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
             return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
         eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
+        if self.panels:  # a ring is broken; of the last one, half is left
+            eps_left = max(self.ring_nics - RING_NICS, RING_NICS / 2) / self.ring_nics
         if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # only gradients and sends have links
-            return Degraded(hit.kind, self, hit.server, eps_left=1 - 1 / max(2.0, float(self.ring_nics)))
+            eps_left = eps_left if self.panels else 1 - 1 / max(2.0, float(self.ring_nics))
+            return Degraded(hit.kind, self, hit.server, eps_left=eps_left)
         mesh = self.mesh.without_node(self._nodes("spine")[0]) if hit.kind == "spine" else self._without_link(hit)
         if not mesh.reaches_all(self.mesh):
             return Degraded(hit.kind, self, hit.server, waits=NO_PATH)

@@ -1,12 +1,13 @@
 """TopoOpt: all NICs on patch panels, circuits chosen once for expected demand, servers forward for each other.
 
-Wiring "demand" has a ring over the servers of a stage for gradients, one circuit from each server to its peers in the
-neighbouring stages, and matchings inside expert-parallel groups; other wirings have more rings. Gradients use rings in
-both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
+Rings over the servers of a stage carry gradients, matchings inside expert-parallel groups the all-to-alls, one circuit
+joins each server with its peer in either neighbouring stage. `policies.wirings` says how NICs are shared among them.
+Gradients use rings in both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
@@ -38,23 +39,39 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[D
 
 
 def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndarray:
-    stage, size = job.servers // job.pp, job.servers_per_region
-    between = choose((form.nics or job.gpus_per_server) - _stage_nics(job), "topoopt")
-    count = np.zeros((job.servers, job.servers), np.int64)
-    for group, circuits in enumerate(between):
-        count[group * size : (group + 1) * size, group * size : (group + 1) * size] = circuits
-    server = np.arange(job.servers)
-    follow = server // stage * stage + (server + 1) % stage  # the ring; inside regions the chain is there
-    closing = (follow != server) & ((follow // size != server // size) | (follow != server + 1))
+    stage, nics = job.servers // job.pp, (form.nics or job.gpus_per_server) - _stage_nics(job)
+    count, server = np.zeros((job.servers, job.servers), np.int64), np.arange(job.servers)
+    if form.wiring == "demand":
+        _place(count, choose(nics, "topoopt"))
+        size, follow = job.servers_per_region, server // stage * stage + (server + 1) % stage
+        inside = (follow // size == server // size) & (follow == server + 1)  # regions have this part of the ring
+        _join(count, *(ends[(follow != server) & ~inside] for ends in (server, follow)))
+    else:
+        _place(count, choose(nics, form.wiring))
     ahead = server[: job.servers - stage]
-    for a, b in ((server[closing], follow[closing]), (ahead, ahead + stage)):
-        np.add.at(count, (a, b), 1)
-        np.add.at(count, (b, a), 1)
+    _join(count, ahead, ahead + stage)
     return count[None]
+
+
+def _place(count: np.ndarray, parts: np.ndarray) -> None:
+    """Add the circuits of parts [N S S] of the cluster, in order."""
+    size = parts.shape[-1]
+    for number, circuits in enumerate(parts):
+        own = slice(number * size, (number + 1) * size)
+        count[own, own] += circuits
+
+
+def _join(count: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    np.add.at(count, (a, b), 1)
+    np.add.at(count, (b, a), 1)
 
 
 def _nics(form: Form) -> Any:
     return SERVER_GPUS if form.nics is None else form.nics
+
+
+def _form(settings: Asked, job: ClusterShape) -> Form:
+    return dataclasses.replace(tree_form(settings, job), wiring=settings.own("topoopt").wiring)
 
 
 TOPOOPT = Fabric(
@@ -64,9 +81,8 @@ TOPOOPT = Fabric(
     groups=_groups,
     circuits=_circuits,
     parts=lambda form: (PartGroup(_nics(form), "patch panel", THROUGH_PANEL),),
-    form=tree_form,
+    form=_form,
     path_links=lambda settings: 1,
-    published={"network.topoopt.wiring": "totient-perms"},
     policy="topoopt",
     routing="forwarding",
     uses="pooled",

@@ -86,7 +86,7 @@ class Failures:
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Kinds that the fabric lacks: {kind: reason}."""
-        found = absent_kinds(self.counted.group, self.case.circuits.routing)
+        found = absent_kinds(self.counted.group, self.counted.settings.case.circuits.routing)
         if not self.counted.nvswitches:
             gpu, known = self.counted.settings.server.name, self.counted.settings.server.nvswitches
             unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
@@ -229,7 +229,7 @@ def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
     sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
     counted = config.counted
     sizes |= {"radix": config.case.network.radix, "rails": one.fabric.rails, "many_rings": counted.many_rings}
-    sizes |= {"relayed": config.case.circuits.routing == "unsplit"}
+    sizes |= {"relayed": settings.case.circuits.routing == "unsplit"}
     if not one.fabric.over_graph:
         switches, nics = counted.switches, counted.nics.electrical
         sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}

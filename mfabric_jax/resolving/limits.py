@@ -135,7 +135,6 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
         ("circuits.predict.both", (False,)),
         ("circuits.partial", (False,)),
         ("network.paths", ("spray",)),
-        ("network.topoopt.wiring", ("demand",)),
         *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
     ),
     "an iteration as a graph": (

@@ -142,7 +142,7 @@ def worked_out(case: Case) -> Resolved:
     job = _job(found, model, gpu, on)
     can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
     tree_nics = _ports(found, gpu, job, can_work, on)
-    _circuits(found, on)
+    _circuits(found, on, TURNING)
     _tiers(found, on, job.servers, tree_nics)
     _rest(found)
     whole = found.case
@@ -566,7 +566,13 @@ def _ports(found: _Open, gpu: Gpu, size: "Workload | _Servers", gpus: int, on: F
     return size.servers * (on_tree if on.reconfigures else nics)
 
 
-def _circuits(found: _Open, on: Fabric) -> None:
+TURNING = ("greedy", "unsplit")  # policy and routing of circuits for the demand of an all-to-all
+STAYING = ("uniform", "split")  # of circuits that stay, for demand that is even in the mean
+
+
+def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
+    for name, value in zip(("policy", "routing"), usual, strict=True):
+        found.fill(f"circuits.{name}", value, "usual")
     if on.reconfigures and on.policy is not None:
         found.values["circuits.policy"], found.why["circuits.policy"] = on.policy, f"of {on.name}"
     name, prices = found["circuits.ocs"], found["network.prices"]
@@ -648,16 +654,17 @@ def gpu_of(case: Case) -> Gpu:
     return _gpu(_Open(case))
 
 
-@cached_by_files(lambda case, servers, least_tiers=1: named_files(case), maxsize=256)
-def hardware_of(case: Case, servers: int, least_tiers: int = 1) -> Hardware:
-    """GPUs and network of a case; switch trees have `least_tiers` or more unless the case states fewer.
+@cached_by_files(lambda case, *_, **__: named_files(case), maxsize=256)
+def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[str, str] = TURNING) -> Hardware:
+    """GPUs and network of a case; switch trees have `least_tiers` or more unless the case states fewer. `circuits`:
+    their usual policy and routing.
 
     `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so.
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
     tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.gpus_of(gpu), on)
-    _circuits(found, on)
+    _circuits(found, on, circuits)
     _tiers(found, on, servers, tree_nics, least_tiers)
     check_network(found.case, on, tree_nics)
     return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree), shares_network=least_tiers > 1)

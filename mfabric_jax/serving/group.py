@@ -17,15 +17,15 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.resolving import limits
-from mfabric_jax.resolving.resolve import gpu_of, hardware_of
+from mfabric_jax.resolving.resolve import STAYING, gpu_of, hardware_of
 from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
 from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.serving.families import Family
 from mfabric_jax.serving.loads import Copies, Load, copies_of
 from mfabric_jax.simulation.on_host import choice_by_name, once_each_row, solver_now
-from mfabric_jax.simulation.scenario import for_demand
 from mfabric_jax.timing.exchange import at_unit_bandwidth
 from mfabric_jax.traffic.dispatch import server_bytes
 from mfabric_jax.workload import Gpu
@@ -111,7 +111,7 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
-    return Group(on, hardware_of(case, shape.servers, LEAST_TIERS), shape)
+    return Group(on, hardware_of(case, shape.servers, LEAST_TIERS, STAYING), shape)
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:
@@ -177,9 +177,11 @@ def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
         ways = ways_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
         unit = at_unit_bandwidth(links, np.dtype(float))
         return once_each_row(lambda each: ways.times_now(unit, each), copies.between)
-    if not links.joined:
-        mean = server_bytes(copies.between, per_server).mean(0)
-        links = for_demand(links, group.shape, mean) if links.mesh is None else wired(links)  # type: ignore[arg-type]
+    if not links.joined and links.mesh is not None:
+        links = wired(links)  # type: ignore[arg-type]
+    elif not links.joined:
+        mean, wiring = server_bytes(copies.between, per_server).mean(0), group.hardware.own(group.on.name).wiring
+        links = wired_as(wiring, links, group.shape.servers, mean, ALL_TO_ALLS)  # type: ignore[arg-type]
     unit = at_unit_bandwidth(jax.tree.map(np.asarray, links), np.dtype(float))
     return once_each_row(lambda each: fixed_times_now(unit, each, per_server), copies.between)
 

@@ -153,13 +153,14 @@ class Results:
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
-        own = settings_in(case["circuits.policy"]) if reads_setting(POLICY, case) else {}
+        own = settings_in(case[POLICY]) if case[POLICY] is not None and reads_setting(POLICY, case) else {}
         return said | {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
 
     @functools.cached_property
     def _of_policies(self) -> list[str]:
         """Settings in the names of policies."""
-        named = {name_of(block.case.circuits.policy) for block in self.cases.blocks}
+        policies = [block.case.circuits.policy for block in self.cases.blocks]
+        named = {name_of(policy) for policy in policies if policy is not None}
         return list(dict.fromkeys(setting for name in sorted(named) for setting in settings_in(name)))
 
     @functools.cached_property
@@ -207,8 +208,9 @@ def _groups(block: Block) -> Iterator[Group]:
 
 def _scheduled(case: Case) -> bool:
     """Whether every case has schedules of its own, planned for its bandwidth and delay."""
-    if case.circuits.schedule != NO_SCHEDULE or not is_own(case.circuits.policy):
-        return case.circuits.schedule != NO_SCHEDULE
+    scheduled, policy = case.circuits.schedule != NO_SCHEDULE, case.circuits.policy
+    if scheduled or policy is None or not is_own(policy):
+        return scheduled
     return scenario_at(resolve(case), (case.network.nic_gbps,)).plans_schedules
 
 

@@ -1,22 +1,14 @@
 """A scenario: one model on one fabric with its traffic and assumptions.
 
-Circuits that are set before training are wired by name (`WIRINGS`):
-
-- demand: one ring for gradients, and matchings for the demand of every expert-parallel group (NSDI 2023, simplified).
-- rings: all NICs in rings over the stage (steps 1, 3, 5, ...); our reading of TopoOpt in arXiv 2501.03905, whose
-  program is not public.
-- totient-perms: rings and matchings share the NICs by bytes of gradients and all-to-alls; ring steps as in NSDI 2023.
-
 Data-parallel replicas may have their own traffic. Gradients of a stage wait for all replicas, so an iteration takes as
 long as its slowest replica.
 """
 
 import dataclasses
 import functools
-import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -25,18 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import programs
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.bands import PROMPT
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
-from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.policies import Policy, is_own, topoopt, uniform, weighs_turns
-from mfabric_jax.policies.static import matchings
+from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
+from mfabric_jax.policies.wirings import sent_by, wired_as
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import Resolved
 from mfabric_jax.resolving.settings import SCHEDULE, Settings
@@ -53,8 +42,6 @@ from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_by
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import IDEAL, Shares
-from mfabric_jax.workload.recompute import again_of
-from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DTYPES = ("float32", "float64")
 AS_SET = "as set"  # variant name of a row without variants
@@ -316,7 +303,9 @@ def linked(one: Scenario, group: Any) -> Any:
         return rated(group, one.workload, one.settings.case.network.paths.name, one.settings.case.run.seed)
     if group.mesh is not None:
         return wired(group)
-    return WIRINGS[one.settings.own(one.fabric.name).wiring](group, one.workload, one.mean_demand)
+    job, demand = one.workload, one.mean_demand
+    wiring = one.settings.own(one.fabric.name).wiring
+    return wired_as(wiring, group, job.servers // job.pp, demand, sent_by(job, demand))
 
 
 def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
@@ -329,64 +318,6 @@ def check_dtype(dtype: str) -> None:
     """`InputError` for float64 where JAX would silently compute in float32."""
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
-
-
-def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Wiring "demand" of one group."""
-    one, nics = jnp.ones(()), jnp.asarray(group.nics, jnp.int32)
-    region = Region(group.servers, one, nics)  # at any bandwidth: one program
-    return wired(group, programs.run(_circuits_for, np.asarray(demand), region))
-
-
-def _circuits_for(demand: Float[Array, "S S"], region: Region) -> Array:
-    return topoopt(demand, region).circuits.count
-
-
-def all_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Wiring "rings" of the stage; ignores `demand`."""
-    servers, rings = job.servers // job.pp, group.nics // RING_NICS
-    return _over_stage(group, ring_circuits(servers, ascending_steps(servers, rings)), rings)
-
-
-def totient_rings(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:
-    """Wiring "totient-perms" of the stage; `demand` [S S] is the mean all-to-all of every group."""
-    servers, size = job.servers // job.pp, group.servers
-    rings = rings_of(group.nics, gradient_sent(job), all_to_all_sent(job, demand))
-    free = jnp.full(size, group.nics - RING_NICS * rings, jnp.int32)
-    inside = programs.run(matchings, np.asarray(demand), free)
-    between = ring_circuits(servers, totient_steps(servers, rings))
-    return _over_stage(group, between + np.kron(np.eye(servers // size, dtype=np.int64), inside), rings)
-
-
-def _over_stage(group: DirectLinks, count: np.ndarray, rings: int) -> DirectLinks:
-    return dataclasses.replace(wired(group, count), ring_nics=float(RING_NICS * rings))
-
-
-def rings_of(nics: int, gradients: float, all_to_alls: float) -> int:
-    """Number of rings among a server's NICs, in proportion to bytes; at least 1, to connect the stage."""
-    part = gradients / (gradients + all_to_alls) if gradients else 0.0
-    return min(nics // RING_NICS, max(1, math.ceil(part * nics / RING_NICS)))
-
-
-def gradient_sent(job: Workload) -> float:
-    """Bytes that a server sends for data parallelism in an iteration, mean over stages, sharded weights included."""
-    sizes = [replica_bytes(job, stage) for stage in range(job.pp)]
-    return float(np.mean([replica_ring(job, size.dense, size.expert).between for size in sizes]))
-
-
-def all_to_all_sent(job: Workload, demand: Float[Array, "S S"]) -> float:
-    """Bytes that a server sends in the all-to-alls of an iteration with mean dispatch `demand`."""
-    away = np.asarray(demand, float) * (1 - np.eye(len(demand)))
-    both = 1 + job.combine_bytes_per_selection / job.dispatch_bytes_per_selection
-    passes = (PASSES + again_of(job.recompute).exchanges) * job.micro_batches * job.moe_layers / job.pp
-    return float(away.sum() / len(away) * both * passes)
-
-
-WIRINGS: dict[str, Callable[..., DirectLinks]] = {
-    "demand": for_demand,
-    "rings": all_rings,
-    "totient-perms": totient_rings,
-}
 
 
 def slowest(timed: Iteration, replicas: int) -> Iteration:

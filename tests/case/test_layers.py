@@ -132,8 +132,8 @@ def test_values_that_no_variant_of_a_preset_has_are_cases_too():
     said = [(block.variant, block.case.circuits.policy, block.case.circuits.routing) for block in found.blocks]
     assert {one for one in said if one[1] == "joint"} == {("as set", "joint", "relay")}  # as its variant says
     assert {one for one in said if one[1] != "joint"} == {
-        ("as set", "greedy", "unsplit"),
-        ("as set", "uniform", "unsplit"),
+        ("as set", "greedy", None),
+        ("as set", "uniform", None),
     }
     both = merged([*preset_layers("usual"), flags_layer(asked | {"circuits.routing": ["unsplit", "split"]})])
     assert len({(block.case.circuits.policy, block.case.circuits.routing) for block in both.blocks}) == 6

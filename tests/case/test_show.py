@@ -108,7 +108,7 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert max(map(len, everything.splitlines())) <= 120
     assert status("show", "--help", "network") == 0
     group = capsys.readouterr().out
-    assert "network.topoopt.wiring = demand" in group
+    assert "network.topoopt.wiring = totient-perms" in group
     assert "run.seed" not in group
     assert status("show", "--help", "circuits.predict.sigma") == 0
     assert "belongs to circuits.turn = predict, which it chooses" in capsys.readouterr().out

@@ -18,8 +18,8 @@ from mfabric_jax.failures import failures
 from mfabric_jax.failures.failure_rows import PUBLISHED
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.policies import topoopt
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.routing.fixed import fixed_time, wired
-from mfabric_jax.simulation.scenario import for_demand
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.units import to_gbps
@@ -351,14 +351,13 @@ def test_the_healthy_cluster_is_that_of_compare():
 
 
 def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits():
-    job = get("mixtral-8x7b")  # 4 servers
     demand = jnp.ones((4, 4)) * (1 - jnp.eye(4))
     whole = wired(DirectLinks(4, to_gbps(1.0), 4, panels=True), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
     kinds = ("gpu", "server", "optical-nic")
     left = {kind: degraded(whole, kind).group for kind in kinds}
     for kind in ("gpu", "server"):
         assert left[kind] is whole
-    before, after = (group.mesh.count for group in (whole, for_demand(left["optical-nic"], job, demand)))
+    before, after = (group.mesh.count for group in (whole, wired_as("demand", left["optical-nic"], 4, demand, ALL_TO_ALLS)))
     assert after[0].sum() == before[0].sum() - 1
     assert (after.sum(axis=1) <= 4).all()
     assert after[0, 1] >= 1  # its part of the ring

@@ -9,16 +9,15 @@ import pytest
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.commands.compare import _as_published
 from mfabric_jax.fabric import Prices, Region, cluster_cost, get
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.policies import topoopt
+from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
-from mfabric_jax.simulation.scenario import all_to_all_sent, gradient_sent, rings_of
 from mfabric_jax.simulation.solving import carried
 from mfabric_jax.timing import rates_of
 from mfabric_jax.timing.exchange import acknowledged, with_acks
@@ -456,24 +455,24 @@ def test_rings_over_the_stage():
 
 
 def test_rings_and_matchings_share_the_nics_by_bytes():
-    assert [rings_of(6, *sent) for sent in ((1, 99), (1, 2), (34, 66), (2, 1), (99, 1), (0, 1), (0, 0))] == [
+    assert [rings_of(6, Sent(*sent)) for sent in ((1, 99), (1, 2), (34, 66), (2, 1), (99, 1), (0, 1), (0, 0))] == [
         1, 1, 2, 2, 3, 1, 1,
     ]  # fmt: off
     one = on_fabric("mixtral-8x7b", "topoopt", SINGLE | {"network.topoopt.wiring": "totient-perms"})
     job, demand = one.workload, np.asarray(one.mean_demand, float)
     # By hand: 4 all-to-alls of 8 blocks a stage, 2 micro-batches; what the four servers send each other.
     away = (demand.sum() - np.trace(demand)) / 4
-    np.testing.assert_allclose(all_to_all_sent(job, demand), away * 4 * 8 * 2, rtol=1e-12)
+    np.testing.assert_allclose(sent_by(job, demand).all_to_alls, away * 4 * 8 * 2, rtol=1e-12)
     # Gradients of a stage around 32 servers, those of a server's 2 experts around 8 replicas.
     model = job.architecture
     dense, expert = 8 * (model.attention_params + model.gate_params) * 2, 8 * 2 * model.expert_params * 2
-    np.testing.assert_allclose(gradient_sent(job), 2 * dense * 31 / 32 + 2 * expert * 7 / 8, rtol=1e-6)
+    np.testing.assert_allclose(sent_by(job, demand).gradients, 2 * dense * 31 / 32 + 2 * expert * 7 / 8, rtol=1e-6)
     # Weights of 2 bytes gathered for two micro-batches, forward and backward, and gradients scattered: thrice as much.
     # Blocks computed again send their forward all-to-alls again.
     again = dataclasses.replace(job, sharding="parameters", recompute="block")
-    np.testing.assert_allclose(gradient_sent(again), 3 * gradient_sent(job), rtol=1e-12)
-    np.testing.assert_allclose(all_to_all_sent(again, demand), away * 6 * 8 * 2, rtol=1e-12)
-    rings = rings_of(6, gradient_sent(job), all_to_all_sent(job, demand))
+    np.testing.assert_allclose(sent_by(again, demand).gradients, 3 * sent_by(job, demand).gradients, rtol=1e-12)
+    np.testing.assert_allclose(sent_by(again, demand).all_to_alls, away * 6 * 8 * 2, rtol=1e-12)
+    rings = rings_of(6, sent_by(job, demand))
     count = one.group.mesh.count
     assert (count.sum(axis=1) <= 6).all()
     assert one.group.ring_nics == 2 * rings
@@ -499,19 +498,3 @@ def test_two_neighbours_on_rings_have_one_circuit():
     seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
     blocks = job.moe_layers / job.pp
     np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)
-
-
-def test_compare_says_how_fast_the_published_wiring_is():
-    usual, published = (small({"network.fabric": "topoopt"} | wiring) for wiring in ({}, get("topoopt").published))
-    assert published.network.topoopt.wiring == "totient-perms"
-    ratio = row(published)["iteration_s"] / row(usual)["iteration_s"]
-    asked, several = cases(usual), cases(usual, {"network.fabric": ["topoopt", "fat-tree"]})
-    (note,) = _as_published([row(usual)], asked)
-    assert note == (
-        "topoopt wired as published (--set network.topoopt.wiring=totient-perms): iterations take "
-        f"{ratio:.3g} times as long as in its rows above."
-    )
-    assert list(_as_published([row(case) for case in several], several)) == [note]
-    assert not list(
-        _as_published([row(usual)], dataclasses.replace(asked, stated={"network.topoopt.wiring": "demand"}))
-    )
