@@ -46,6 +46,8 @@ class Options:
     """Planes; NIC j of a server is on plane j modulo this (default: 1)."""
     split: bool = False
     """Split every NIC over all planes, in equal parts (default: a NIC is on one plane)."""
+    pooled: bool = False
+    """Put NICs behind the NVSwitch, for all GPUs of a server alike (default: each GPU has its own)."""
     gpus_per_server: int | None = None
     """GPUs of a server (default: 8)."""
 

@@ -82,9 +82,7 @@ class AllToAlls:
         dtype, servers = one.settings.case.run.dtype, self.count.shape[-1]
         unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
-        found = _every_way(
-            unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.case.circuits.routing
-        )
+        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.routing)
         return which, tuple(np.asarray(part, np.float64) for part in found)
 
 
@@ -143,10 +141,8 @@ def iteration_graph(
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
-    if one.group.reconfigures and ends != "server" and one.settings.case.circuits.routing != "unsplit":
-        raise InputError(
-            f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.case.circuits.routing}."
-        )
+    if one.group.reconfigures and ends != "server" and one.settings.routing != "unsplit":
+        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.routing}.")
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)

@@ -100,7 +100,7 @@ class Form:
     - `regions` [G S S]: circuits, if the fabric has some; `nics`: per server, None: the usual number.
     - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
     - `leaf_servers`: below an edge switch of an oversubscribed tree without rails; None: its ports are filled.
-    - `laid_out`: trees of two tiers are priced by the links up that the edge switches need; else as if all were full.
+    - `laid_out`: trees are priced by the links up that their edge switches need; else as if all were full.
     - `wiring`: of circuits that are set before training.
     - `planes`: that every NIC is split over; `panels`: patch panels in the place of optical switches.
     - `graph`: an `own_graph.GraphFile`, for its parts; `graphs`: that small optical switches choose among.

@@ -19,7 +19,7 @@ from mfabric_jax.fabric.design import (
     check_own,
     nics_of,
 )
-from mfabric_jax.fabric.tree import DOWN, Tree, needed_uplinks
+from mfabric_jax.fabric.tree import DOWN, UP, Tree, needed_uplinks
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
@@ -87,14 +87,14 @@ def attachment_of(
     """Parts behind each of the `nics` (maybe an array) that a server has on a tree; `parts`, `planes`: as in `Tree`."""
     ratio, tiers = ratio_of(form, usual), np.minimum(form.tiers, most_tiers)
     full = tree_attachment(ratio, tiers, form.at)
-    if not form.laid_out or not np.any(tiers == 2):
+    if not form.laid_out or not np.any(tiers > 1):
         return full
-    ports = Tree(1, form.radix * planes, 2, ratio).edge_ports
-    hosts = np.maximum(form.servers * np.asarray(nics, float) / parts, 1)
-    uplinks = np.where(hosts > ports[DOWN], needed_uplinks(hosts, ports), 0) / hosts  # one switch leads nowhere else
-    above = dict(full.links)
-    up = np.where(tiers == 2, uplinks, above.get("link", 0.0))
-    return attachment_of_links(1.0, up if up.ndim else float(up), above.get("spine-link", 0.0))
+    tree = Tree(1, form.radix * planes, int(np.max(tiers)), ratio, form.at)
+    ports, hosts = tree.edge_ports, np.maximum(form.servers * np.asarray(nics, float) / parts, 1)
+    leads = (hosts > ports[DOWN]) | (tiers == 3)  # one switch of two tiers leads nowhere else
+    up = np.where((tiers > 1) & leads, needed_uplinks(hosts, ports), 0) / hosts
+    spine = np.where(tiers == 3, up * tree.pod_ports[UP] / tree.pod_ports[DOWN], 0)
+    return attachment_of_links(1.0, *(links if links.ndim else float(links) for links in (up, spine)))
 
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:

@@ -123,6 +123,15 @@ class Tree:
         return np.repeat(self.used_uplinks / max(1, up), up)
 
     @property
+    def core_parts(self) -> np.ndarray:
+        """Part of each link above the aggregation that its pod needs, if it spreads its bytes over all of them
+        [pods x up x climb]."""
+        up, (climb, down) = self.edge_ports[UP], self.pod_ports
+        used = np.zeros(self._counts[1])
+        np.add.at(used, self.pod_of(np.arange(self._counts[0])), self.used_uplinks)
+        return np.repeat(used / (up * down), up * climb)
+
+    @property
     def pods_per_part(self) -> int:
         return math.ceil(self.edges_per_part / self.pod_ports[DOWN])
 

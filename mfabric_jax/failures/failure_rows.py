@@ -59,7 +59,7 @@ def row_of(config: Any, one: Scenario, kind: str, hit: Struck, before: Iteration
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,
         "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.routing_of(settings) or settings.case.circuits.routing,
+        "routing": one.fabric.routing_of(settings) or settings.routing,
         "nic_use": one.group.nic_use,
         "stage": hit.stage,
         "server": config.case.failures.server,

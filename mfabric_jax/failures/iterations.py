@@ -86,7 +86,7 @@ class Failures:
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Kinds that the fabric lacks: {kind: reason}."""
-        found = absent_kinds(self.counted.group, self.counted.settings.case.circuits.routing)
+        found = absent_kinds(self.counted.group, self.counted.settings.routing)
         if not self.counted.nvswitches:
             gpu, known = self.counted.settings.server.name, self.counted.settings.server.nvswitches
             unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
@@ -229,7 +229,7 @@ def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
     sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
     counted = config.counted
     sizes |= {"radix": config.case.network.radix, "rails": one.fabric.rails, "many_rings": counted.many_rings}
-    sizes |= {"relayed": settings.case.circuits.routing == "unsplit"}
+    sizes |= {"relayed": settings.routing == "unsplit"}
     if not one.fabric.over_graph:
         switches, nics = counted.switches, counted.nics.electrical
         sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}
@@ -288,7 +288,7 @@ def _solve_circuits(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
     relay = int(left.server) if left.relays else None
-    carried = Carried(settings.case.circuits.routing, relay, settings.carried_by.acks_back)
+    carried = Carried(settings.routing, relay, settings.carried_by.acks_back)
     tokens, share = (jnp.asarray(x, settings.case.run.dtype) for x in (one.sent, share))
     region: Any = group_numbers(left.group, settings.case.run.dtype)
     policy = settings.circuits_policy()
@@ -296,7 +296,7 @@ def _solve_circuits(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.case.circuits.cold_start)
     solved = programs.run(_solve_all, job, region, tokens, share, keys, policy, carried, first)
-    if is_own(settings.case.circuits.policy):
+    if is_own(settings.policy):
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
     return solved
 

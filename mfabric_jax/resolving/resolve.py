@@ -722,19 +722,19 @@ def _check_groups(resolved: Resolved) -> None:
     from mfabric_jax import policies
 
     case, settings, job = resolved.case, resolved.settings, resolved.job
-    policies.suited(case.circuits.policy, routing=case.circuits.routing)
+    policies.suited(settings.policy, routing=settings.routing)
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures and settings.scheduled:
             settings.planner(group)
         elif group.reconfigures:
-            rest = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
-            policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
+            rest = {"routing": settings.routing, "names": case.network.acos.topologies}
+            policies.tried(settings.policy, (group.servers,), int(group.optical_degree), **rest)
             _check_by_demand(case, settings.circuits_policy(), group)
 
 
 def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
     """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
-    name = case.circuits.policy
+    name: Any = case.circuits.policy
     if each_by_demand(flat(case)) and name not in NAMES:
         import jax
 

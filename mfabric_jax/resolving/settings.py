@@ -101,6 +101,16 @@ class Hardware:
     shares_network: bool = False
 
     @property
+    def policy(self) -> Any:
+        """As `circuits.policy`: a name, or a function."""
+        return self.case.circuits.policy
+
+    @property
+    def routing(self) -> Any:
+        """As `circuits.routing`."""
+        return self.case.circuits.routing
+
+    @property
     def pxn(self) -> bool:
         return self.case.network.rail_optimized.pxn
 

@@ -73,7 +73,7 @@ def ends_at(one: Scenario, group: Any, sent: np.ndarray, carry: Any, circuits: C
     if circuits is not None:
         between = acknowledged(server_bytes(demand, job.ranks_per_server), settings.carried_by.acks_back)
         count, *both = (np.asarray(x) for x in circuits)
-        return ends_on_circuits(unit, count, between, settings.case.circuits.routing, *map(float, both))
+        return ends_on_circuits(unit, count, between, settings.routing, *map(float, both))
     demand = acknowledged(demand, settings.carried_by.acks_back)
     if isinstance(carry, (SinglePaths, GraphWays)):
         over = ends_on_graph if isinstance(carry, GraphWays) else ends_on_paths

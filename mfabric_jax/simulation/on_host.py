@@ -168,7 +168,7 @@ def choice_by_name(case: Case) -> Choice:
 
 def _trade_off(one: Scenario, nic_gbps: float, sent: np.ndarray) -> Any:
     rates, seconds = jax.tree.map(float, (one.rates(nic_gbps), one.seconds))
-    found = trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
+    found = trade_off_of(one.workload, rates, seconds, one.settings.routing)
     busy = busy_of(one, sent)
     return found if busy is None else found._replace(busy=busy)
 

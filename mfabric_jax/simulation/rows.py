@@ -279,7 +279,7 @@ def _named(one: Scenario) -> dict[str, Any]:
         "variant": one.variant,
         "policy": BOUND if bound else policy,
         "schedule": schedule,
-        "routing": "any" if bound else on.routing_of(settings) or settings.case.circuits.routing,
+        "routing": "any" if bound else on.routing_of(settings) or settings.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",

@@ -87,20 +87,20 @@ class Scenario:
         """Whether circuits also depend on bandwidth and computation."""
         if not self.group.reconfigures:
             return False
-        paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.case.circuits.policy)
+        paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.policy)
         return paced or self.plans_schedules or self._policy_reads_rates
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
         """Whether the user's policy answers with schedules."""
-        if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
+        if not (self.group.reconfigures and is_own(self.settings.policy)) or self.settings.scheduled:
             return False
         return carries_schedule(self.settings.circuits_policy(), *self._asked)
 
     @functools.cached_property
     def _policy_reads_rates(self) -> bool:
         """Whether the user's policy looks at the bandwidth or at how long the switch turns."""
-        if not (self.group.reconfigures and is_own(self.settings.case.circuits.policy)) or self.settings.scheduled:
+        if not (self.group.reconfigures and is_own(self.settings.policy)) or self.settings.scheduled:
             return False
         region, demand, key = self._asked
         start = uniform(None, self.group).circuits.count

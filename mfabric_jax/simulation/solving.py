@@ -148,7 +148,7 @@ def program_of(one: Scenario, carry: Any = None) -> Program:
     span = "all-to-all" if first == BOUND else span
     return Program(
         workload=one.workload,
-        routing=BOUND if first == BOUND else settings.case.circuits.routing,
+        routing=BOUND if first == BOUND else settings.routing,
         first=first,
         cold=settings.case.circuits.cold_start,
         span=span,
@@ -158,7 +158,7 @@ def program_of(one: Scenario, carry: Any = None) -> Program:
         early=experts.name == "received" and experts.combine == "rank",
         acks=settings.carried_by.acks_back,
         always=turn.name == "always" and changes,
-        own=is_own(settings.case.circuits.policy) and changes,
+        own=is_own(settings.policy) and changes,
         policy=policy,
         carry=carried(one) if carry is None else carry,
         run=planned_on(one) if span == "run" else None,
@@ -216,7 +216,7 @@ def moves_of(one: Scenario) -> Array | None:
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.case.run.dtype)
-    return trade_off_of(one.workload, rates, seconds, one.settings.case.circuits.routing)
+    return trade_off_of(one.workload, rates, seconds, one.settings.routing)
 
 
 def _arrays(numbers: Any, dtype: str) -> Any:
@@ -247,7 +247,7 @@ def solve_between(one: Scenario, carry: Any = None) -> Exchanges:
         solved = jax.tree.map(lambda *x: np.stack(x), *each)
     else:
         solved = programs.run(_solve_all, *given)
-    if is_own(settings.case.circuits.policy) and one.group.reconfigures and solved.count is not None:
+    if is_own(settings.policy) and one.group.reconfigures and solved.count is not None:
         check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
     return solved
 

@@ -350,8 +350,8 @@ def test_circuits_of_a_plain_question_suit_even_demand(tmp_path):
     with out.open(encoding="utf-8") as opened:
         usual, tree = (float(row["tokens_per_s_per_gpu"]) for row in csv.DictReader(opened))
     assert usual == pytest.approx(tree, rel=0.01)
-    stated = {"gpu.name": "H200-SXM", "network.fabric": "mfabric", "model.name": "deepseek-v3", "serving.by": "predicted"}
-    (in_python,) = serve(Case().with_(stated | {"serving.ep": 64, "serving.tpot_ms": 50}))
+    stated = {"gpu.name": "H200-SXM", "network.fabric": "mfabric", "model.name": "deepseek-v3"}
+    (in_python,) = serve(Case().with_(stated | {"serving.ep": 64, "serving.tpot_ms": 50, "serving.by": "predicted"}))
     assert in_python["tokens_per_s_per_gpu"] == pytest.approx(usual, rel=1e-6)
     assert status(*words, "--policy", "greedy", "--routing", "unsplit", "--out", tmp_path / "greedy.csv") == 0
     with (tmp_path / "greedy.csv").open(encoding="utf-8") as opened:

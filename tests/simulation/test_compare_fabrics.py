@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.fabric import Prices, Region, cluster_cost, get
+from mfabric_jax.fabric import Prices, Region, cluster_cost
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport

@@ -1,7 +1,6 @@
 """One cluster has the same seconds, dollars and parts in every command, by name and as a graph of `make-graph`.
 
-A row of `TABLE` is a named fabric and the kind of graph that draws it. Left out: dragonflies, whose servers pool their
-NICs as GPUs of a graph do not, and whole planes (`test_graph_rows`). `python -m tests.simulation.test_one_cluster`
+A row of `TABLE` is a named fabric and the kind of graph that draws it. `python -m tests.simulation.test_one_cluster`
 prints the table.
 """
 
@@ -28,6 +27,7 @@ JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "j
 QUICK = {"run.iterations": 1, "run.draws": 1, "job.batch.micro_batches": 2, "run.dtype": "float64"}
 ALONE = {"gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}  # GPUs are the servers, a link is a NIC
 THREE = {"oversubscription": 3}
+UNDELAYED = {"link_delay_s": 0.0}  # by name a path has the links of the longest there may be
 TABLE = {
     "fat-tree of two tiers": ("leaf-spine", {"fabric": "fat-tree", "tiers": 2}, {"gpus": 64}),
     "a part of a leaf": ("leaf-spine", {"fabric": "fat-tree"}, {"gpus": 64, "radix": 24}),
@@ -36,6 +36,12 @@ TABLE = {
     "7:1": ("leaf-spine", {"fabric": "fat-tree", "oversubscription": 7}, {"gpus": 128, "oversubscription": 7}),
     "three tiers": ("fat-tree", {"fabric": "fat-tree", "tiers": 3}, {"gpus": 64, "radix": 8}),
     "three tiers, 3:1": ("fat-tree", {"fabric": "oversub-fat-tree", "tiers": 3}, {"gpus": 192, "radix": 16} | THREE),
+    "a part of a pod, 3:1": (
+        "fat-tree",
+        {"fabric": "oversub-fat-tree", "tiers": 3},
+        {"gpus": 128, "radix": 16} | THREE,
+    ),
+    "a part of a pod": ("fat-tree", {"fabric": "fat-tree", "tiers": 3}, {"gpus": 64, "radix": 12}),
     "multi-plane": (
         "planes",
         {"fabric": "multi-plane", "multi-plane.planes": 4},
@@ -46,6 +52,13 @@ TABLE = {
         {"fabric": "multi-plane", "multi-plane.planes": 4, "oversubscription": 3},
         {"gpus": 64, "radix": 8, "planes": 4, "split": True} | THREE,
     ),
+    "multi-plane, pooled": (
+        "planes",
+        {"fabric": "multi-plane", "multi-plane.planes": 4, "nic_use": "pooled"},
+        {"gpus": 64, "radix": 8, "planes": 4, "split": True, "pooled": True},
+    ),
+    "fat-tree, pooled": ("leaf-spine", {"fabric": "fat-tree", "nic_use": "pooled"}, {"gpus": 128, "pooled": True}),
+    "dragonfly": ("dragonfly", {"fabric": "dragonfly"} | UNDELAYED, {"gpus": 128, "pooled": True}),
     "full-mesh": ("full-mesh", {"fabric": "full-mesh", "nics": 10, "full-mesh.shape": "4x8"}, {"shape": (4, 8)}),
     "twisted-torus": (
         "twisted-torus",
@@ -54,7 +67,7 @@ TABLE = {
     ),
     "torus": ("torus", {"fabric": "torus", "torus.ways": "shortest", "torus.shape": "4x4x4"}, {"shape": (4, 4, 4)}),
 }
-DAILY = ("oversub-fat-tree", "servers across leaves", "full-mesh")
+DAILY = ("oversub-fat-tree", "dragonfly", "full-mesh")
 PARTS = {f"{name}s" for name in NAMES}
 RINGS = ("torus", "twisted-torus")  # whose graphs close rings without optical switches
 
@@ -71,7 +84,8 @@ def cases(name, folder):
     named |= {f"network.{path}": numbers[path] for path in ("radix",) if path in numbers}
     case = Case().with_(JOB | QUICK | {"job.parallel.gpus": gpus} | alone).with_(named)
     file = pathlib.Path(folder) / "own.json"
-    delay_s = np.full(len(network.tail), case.network.link_delay_s)
+    inside = [np.full(count, kind.split()[0] in ("nvswitch", "pool")) for kind, count in network.links]
+    delay_s = np.where(np.concatenate(inside), 0.0, case.network.link_delay_s)  # servers by name have no delays
     file.write_text(graph_text(dataclasses.replace(network, delay_s=delay_s)))
     bare = Case().with_(JOB | QUICK | {"job.parallel.gpus": gpus} | alone)
     bare = bare.with_({"network.link_delay_s": case.network.link_delay_s})

@@ -34,6 +34,7 @@ class Numbers:
     - `nic_gbps`: of every NIC (on tori and meshes: link between GPUs) and switch port, per direction.
     - `nvlink_gbps`: of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch.
     - `oversubscription`: down over up ports of edge switches; `radix`: ports of every switch, of a whole NIC each.
+    - `pooled`: NICs are behind the NVSwitch of their server, for all of its GPUs alike; else each is a GPU's own.
     - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, a part of every NIC is on each plane,
       and every port of a switch is split alike, as on the fabric multi-plane.
     """
@@ -46,6 +47,7 @@ class Numbers:
     radix: int = 64
     planes: int = 1
     split: bool = False
+    pooled: bool = False
     gpus_per_server: int = 8
 
     def __post_init__(self):
@@ -119,24 +121,36 @@ def _on_tree(
     nodes, runs = _servers(numbers)
     first = sum(count for _, count in nodes)
     edge = first + tree.edge_of(host)
-    runs += _both("nic", gpu, edge, np.full(len(gpu), numbers.port * width))
+    runs += _nics(numbers, gpu, edge, width)
     if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
         return _network(runs, [*nodes, tree.switches[0]])
     for kind, tail, head in tree.switch_links(first):
-        capacity = np.full(len(tail), numbers.port * width)
-        runs.append((kind, tail, head, capacity * tree.uplink_parts if kind.startswith("edge") else capacity))
+        parts = tree.uplink_parts if kind.startswith("edge") else tree.core_parts
+        runs.append((kind, tail, head, numbers.port * width * parts))
     return _network(runs, [*nodes, *tree.switches])
 
 
 def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
-    """GPUs, and the NVSwitch of each server where there is one."""
+    """GPUs, the NVSwitch of each server where there is one, and behind it the NICs where they are pooled."""
     nodes: Nodes = [("gpu", numbers.gpus)]
     if numbers.gpus_per_server == 1 or not numbers.nvlink_gbps:
+        if numbers.pooled:
+            raise InputError("pooled needs an NVSwitch: gpus_per_server of 2 or more, and nvlink_gbps above 0.")
         return nodes, []
     gpu = np.arange(numbers.gpus)
     switch = numbers.gpus + gpu // numbers.gpus_per_server
     inside = np.full(numbers.gpus, units.gbps(numbers.nvlink_gbps))
-    return [*nodes, ("nvswitch", numbers.servers)], _both("nvswitch", gpu, switch, inside)
+    nodes, runs = [*nodes, ("nvswitch", numbers.servers)], _both("nvswitch", gpu, switch, inside)
+    if numbers.pooled:
+        nic = numbers.gpus + numbers.servers + gpu
+        nodes, runs = [*nodes, ("nic", numbers.gpus)], [*runs, *_both("pool", nic, switch, inside)]
+    return nodes, runs
+
+
+def _nics(numbers: Numbers, gpu: np.ndarray, switch: np.ndarray, width: float = 1.0) -> list[Run]:
+    """Of GPUs `gpu` at `switch` [NICs], of a part `width` of the bandwidth."""
+    pooled = numbers.gpus + numbers.servers if numbers.pooled else 0  # nodes before NICs
+    return _both("nic", pooled + gpu, switch, np.full(len(gpu), numbers.port * width))
 
 
 def dragonfly(numbers: Numbers) -> Network:
@@ -149,7 +163,7 @@ def dragonfly(numbers: Numbers) -> Network:
     tail, head, nics = (np.asarray(x) for x in (mesh.tail, mesh.head, mesh.nics))
     router = first - numbers.servers  # routers follow the servers of the mesh
     gpu = np.arange(numbers.gpus)
-    runs += _both("nic", gpu, router + head[gpu // numbers.gpus_per_server], np.full(numbers.gpus, numbers.port))
+    runs += _nics(numbers, gpu, router + head[gpu // numbers.gpus_per_server])
     start = 0
     for kind, count in mesh.links:
         if not kind.startswith("nic"):
@@ -209,7 +223,7 @@ class Kind:
     reads: tuple[str, ...]
 
 
-IN_SERVERS = ("nvlink_gbps", "gpus_per_server")
+IN_SERVERS = ("nvlink_gbps", "gpus_per_server", "pooled")
 ON_TREE = (*IN_SERVERS, "oversubscription", "radix")
 KINDS = {
     "leaf-spine": Kind(leaf_spine, ON_TREE),
