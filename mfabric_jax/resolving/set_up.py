@@ -26,7 +26,7 @@ MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
 
 def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     """Gigabytes that the busiest GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown.
-    It receives what time takes it to receive (`drawn_loads`)."""
+    It receives what the traffic that is timed gives it (`drawn_loads`)."""
     parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(parts.total)),

@@ -18,6 +18,7 @@ from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_pol
 from mfabric_jax.traffic.placement_files import read_placement
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.memory import Load
 
 REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iteration, block and micro-batch"}
 
@@ -91,16 +92,25 @@ def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ..
     return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 
 
-def drawn_loads(case: Case, job: Workload) -> tuple[float, ...] | None:
-    """What the busiest rank of a block receives over an even load, mean over the blocks of each pipeline stage, in the
-    first iteration: what experts take time for. None: experts are balanced, or a recording is not of such a job."""
+def drawn_loads(case: Case, job: Workload) -> tuple[Load, ...] | None:
+    """What the fullest rank of each pipeline stage receives in the first iteration. None: experts are balanced, or a
+    recording is not of such a job."""
     if case.compute.experts.name == "balanced":
         return None
-    busiest = _of_layers(_LoadOf.of(case, job))
-    if busiest is None:
+    received = _of_ranks(_LoadOf.of(case, job))
+    if received is None:
         return None
-    held = ([layer % len(busiest) for layer in job.stage_layers(stage)] for stage in range(job.pp))
-    return tuple(float(busiest[layers].mean()) if layers else 1.0 for layers in held)
+    return tuple(_fullest(received[_blocks(job, stage, len(received))]) for stage in range(job.pp))
+
+
+def _blocks(job: Workload, stage: int, drawn: int) -> list[int]:
+    return [layer % drawn for layer in job.stage_layers(stage)]
+
+
+def _fullest(received: Float[np.ndarray, "L P R"]) -> Load:
+    if not len(received):
+        return Load()
+    return Load(float(received.mean(axis=(0, 1)).max()), float(received.max()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,17 +129,13 @@ class _LoadOf:
 
 
 @cached_by_files(lambda of: named_files(of.case), maxsize=256)
-def _of_layers(of: _LoadOf) -> Float[np.ndarray, "L"] | None:
-    """Of the busiest rank over an even load, by layer: mean over micro-batches."""
+def _of_ranks(of: _LoadOf) -> Float[np.ndarray, "L P R"] | None:
+    """What each rank receives over an even load, by layer and micro-batch."""
     case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
     try:
         tokens = traffic_of(case, of.job)[0]
     except InputError:
         return None
-    return _busiest(of.job, tokens)[0]
-
-
-def _busiest(job: Workload, tokens: Tokens) -> np.ndarray:
-    received = (tokens.count * kept_part(job, tokens.count)).sum(axis=-2)
-    of_rank = received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1)
-    return of_rank.max(axis=-1).mean(axis=2) / job.selections
+    job, count = of.job, tokens.count[0]
+    received = (count * kept_part(job, count)).sum(axis=-2)
+    return received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1) / job.selections

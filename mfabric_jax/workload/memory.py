@@ -1,8 +1,8 @@
 """Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
 
 Activations follow arXiv 2205.05198 for gated FFNs, no dropout, fused attention, probabilities of experts applied to the
-gated product, and what is computed again (formula: docs/models.md). What a rank receives is even, or `loads` times as
-much, by pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
+gated product, and what is computed again (formula: docs/models.md). What a rank receives is even, or as in `loads`, a
+`Load` for each pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,18 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-Loads = Sequence[float] | None
+class Load(NamedTuple):
+    """What the fullest rank of a stage receives, over an even load.
+
+    - `kept`: in the mean of the stage's blocks, all of whose rows it keeps.
+    - `block`: in the one block where some rank receives most, for what exists of one block at a time.
+    """
+
+    kept: float = 1.0
+    block: float = 1.0
+
+
+Loads = Sequence[Load] | None
 
 
 def memory_of(workload: Workload, stage: int, loads: Loads = None) -> Memory:
@@ -92,7 +103,7 @@ class _OnGpus:
 
     def __init__(self, workload: Workload, loads: Loads):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
-        self.loads = (1.0,) * workload.pp if loads is None else loads
+        self.loads = (Load(),) * workload.pp if loads is None else loads
         model, again = workload.architecture, again_of(workload.recompute)
         self.kinds = kinds_of_block(workload)
         self.tokens = workload.tokens / workload.tp
@@ -132,9 +143,9 @@ class _OnGpus:
             * (shard + block if self.share >= SHARDING.index("gradients") else whole),
             optimizer=(MASTER_BYTES + 2 * workload.moment_bytes) * shard,
             attention=self.tokens * blocks * self.attention,
-            inner=self.tokens * (moe * self.moe.at(load) + plain * self.dense),
+            inner=self.tokens * (moe * self.moe.at(load.kept) + plain * self.dense),
             logits=held.ends * self.logits,
-            buffers=self.tokens * (max(part.at(load) for part in self.again.values()) + load * self.rows),
+            buffers=self.tokens * (max(part.at(load.block) for part in self.again.values()) + load.block * self.rows),
         )
 
     def _largest_block(self, held: Holding) -> float:
