@@ -77,6 +77,8 @@ MISTAKES = {
         ("--flows rows", "rows file 'rows' has no extension"),
         ("--routing split", "circuits.routing is not read by cluster; how flows use equal paths is"),
         ("--trace x.npy", "traffic.trace.path is not read by cluster; leave it out."),
+        ("--set network.alpha_s=1e-5", "network.alpha_s is not read by cluster; latency is that of links"),
+        ("--set gpu.watts=9", "gpu.watts is not read by cluster; leave it out."),
         ("--set network.paths=fastest", "'fastest' is unknown; allowed: spray, ecmp, least-loaded, weighted."),
     ],
     TREE: [
@@ -98,6 +100,9 @@ MISTAKES = {
         ("", "replay needs a graph of tasks first"),
         ("broken.cm", "broken.cm"),
         ("job.json --model llama-moe", "model.name is not read by replay; leave it out."),
+        ("job.json --set network.alpha_s=1e-5", "network.alpha_s is not read by replay; --alpha-s is the latency"),
+        ("job.json --set gpu.bf16_tflops=9", "gpu.bf16_tflops is not read by replay; --tflops says"),
+        ("job.json --set gpu.usd=9", "gpu.usd is not read by replay; leave it out."),
         ("job.json --graph own.json --nic-gbps 100", "network.nic_gbps is not used on a graph"),
         ("job.json --tflops 3", "tflops cannot be given"),
         ("job.json --servers 1 --fabrics fat-tree --set gpu.gpus_per_server=1", "servers must hold 3 GPUs"),

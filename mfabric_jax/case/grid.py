@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.fabrics import GRAPH, NAMES
@@ -95,6 +95,10 @@ IN_GRAPHS = (  # settings that a graph says itself
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
 )
+OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
+OF_BILLS = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
+BESIDE_LINKS = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")  # unread where links alone are looked at, with a hint
+BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
 MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn
 
@@ -143,6 +147,11 @@ class Cases:
     def __repr__(self) -> str:
         axes = "; ".join(f"{path} {few(values)}" for path, values in self._axes().items())
         return f"<{len(self):,} case{'s' * (len(self) != 1)}{': ' * bool(axes)}{axes}>"
+
+    def differences(self, case: Case, shown: Container[str] = ()) -> dict[str, Any]:
+        """By path, the settings of one of the cases in which they differ, without `shown` ones."""
+        values = flat(case)
+        return {path: values.get(path) for path in self.varied if path not in shown}
 
     def _repr_html_(self) -> str:
         first = itertools.islice((flat(case) for case in self), MOST)

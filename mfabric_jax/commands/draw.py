@@ -5,6 +5,7 @@ from typing import Annotated
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import NAMES, is_graph
+from mfabric_jax.case.grid import BESIDE_LINKS
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.cluster import READS
 from mfabric_jax.commands.words import Positional
@@ -32,6 +33,6 @@ def run(cases: Cases, options: Options) -> None:
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return
     case = shared.one_case(cases, "draw")
-    shared.check_flags(cases, "draw", READS)
+    shared.check_flags(cases, "draw", READS, unread=BESIDE_LINKS)
     shared.start_jax(case.run.dtype, None)
     print(report.draw_fabric(example_cluster(case), options.out))

@@ -12,13 +12,14 @@ from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.replay.replay_settings import Replay
+from mfabric_jax.replay.replay_settings import UNREAD, Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
 READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
 NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
 ROWS = ("out", "links", "per_rank", "steps")
+SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings that have columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class Options:
 
 def run(cases: Cases, options: Options) -> None:
     config = options.config
-    shared.check_flags(cases, "replay", READS, config.graph)
+    shared.check_flags(cases, "replay", READS, config.graph, UNREAD)
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.replay import replayed as found
@@ -117,12 +118,15 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
 
     try:
         with bar, interruptible():
-            for done in replay(graph, cases, config, progress=bar.set_postfix_str):
+            several = zip(cases, replay(graph, cases, config, progress=bar.set_postfix_str), strict=False)
+            for case, done in several:  # a graph of --graph is run once
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
                 bar.set_postfix_str(f"{done.prepared.title}: what holds the makespan")
                 gains = found.gains(done) if options.gradient else None
-                rows.append({"workload": pathlib.Path(options.workload).name} | found.replay_row(done, gains))
+                differences = cases.differences(case, SHOWN) if config.graph is None else {}
+                named = {"workload": pathlib.Path(options.workload).name} | differences
+                rows.append(named | found.replay_row(done, gains))
                 assumed.append(replay_assumed(done, config))
                 if first is None:
                     first, owed = done, gains

@@ -14,6 +14,7 @@ READS = (
     *("model.", "gpu.", "network.", "serving.", "traffic.source", "traffic.trace.", "traffic.generated.skew"),
     *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
 )
+UNREAD = {"gpu.nvswitches": ""}
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
 BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
@@ -28,7 +29,7 @@ class Options(shared.RowsAndPictures):
 
 
 def run(cases: Cases, options: Options) -> None:
-    shared.check_flags(cases, "serve", READS)
+    shared.check_flags(cases, "serve", READS, unread=UNREAD)
     said.check_use(cases)
     shared.check_outputs(options.out, figures=options.figures)
     shared.start_jax("float64", options.device)

@@ -113,18 +113,27 @@ ON_GRAPHS = (
 )
 
 
-def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str | None = None) -> None:
+def check_flags(
+    cases: Cases,
+    command: str,
+    reads: tuple[str, ...],
+    graph: str | None = None,
+    unread: Mapping[str, str] | None = None,
+) -> None:
     """`InputError` for a setting on the command line that the command does not read; files may state more.
 
-    - `reads`: how the paths begin that are read.   - `graph`: the file of a graph in the place of a fabric.
+    - `reads`: how the paths begin that are read; `unread`: those of them that are not, and a hint for each.
+    - `graph`: the file of a graph in the place of a fabric.
     """
+    unread = unread or {}
     for path in cases.stated:
         if cases.sources.get(path) != "flag":
             continue
         if graph is not None and path.startswith(OF_FABRIC) and path not in ON_GRAPHS:
             raise InputError(f"{path} is not used on a graph, which says all of its fabric; leave it out.")
-        if not path.startswith(reads):
-            hint = "; how flows use equal paths is network.paths" if path == "circuits.routing" else ""
+        if not path.startswith(reads) or path in unread:
+            hint = unread.get(path, "")
+            hint = "; how flows use equal paths is network.paths" if path == "circuits.routing" else hint
             raise InputError(f"{path} is not read by {command}{hint}; leave it out.")
 
 

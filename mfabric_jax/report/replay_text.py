@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mfabric_jax.report.grid import last_word
 from mfabric_jax.report.numerals import many, number, time_unit
 from mfabric_jax.report.tables import Column, plain
 
@@ -45,7 +46,8 @@ def runs_text(rows: Rows) -> str:
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
     shown, times = in_one_unit([{**row, "fabric": row.get("graph") or row["fabric"]} for row in rows], named)
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
-    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held], width=WIDE)
+    settings = [Column(name, last_word(name)) for name in rows[0] if "." in name]
+    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), *settings, "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."
 
 

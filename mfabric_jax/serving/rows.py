@@ -7,7 +7,7 @@ from typing import Any
 from mfabric_jax import fabric, units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
-from mfabric_jax.case.paths import flat, named_files
+from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import Misfit
 from mfabric_jax.resolving.resolve import gpu_of
 from mfabric_jax.serving import load
@@ -57,7 +57,7 @@ def serve(
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
         member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)
-        yield row | varied_settings(case, asked)
+        yield row | asked.differences(case, SHOWN)
 
 
 Member = tuple[Deployment, load.Outcome | None]
@@ -94,12 +94,6 @@ SHOWN = {  # settings that have columns
     *(f"serving.{name}" for name in ("overlap", "prefill.overlap", "prefill.tokens", "load.ttft_ms", "by")),
     *("serving.prefill.ep", "serving.split.attention_gpus", "serving.split.expert_gpus"),
 }
-
-
-def varied_settings(case: Case, asked: Cases) -> dict[str, Any]:
-    """By path, the settings of a case in which those that are asked for differ, but for `SHOWN` ones."""
-    paths = [path for path in asked.varied if path not in SHOWN]
-    return {path: flat(case).get(path) for path in paths} if paths else {}
 
 
 def _split_columns(deployed: Deployment) -> dict[str, Any]:

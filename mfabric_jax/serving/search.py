@@ -19,7 +19,7 @@ from mfabric_jax.serving import load
 from mfabric_jax.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
 from mfabric_jax.serving.group import check_network
 from mfabric_jax.serving.loads import SURE
-from mfabric_jax.serving.rows import best_members, full_row, known, varied_settings
+from mfabric_jax.serving.rows import SHOWN, best_members, full_row, known
 from mfabric_jax.serving.sizing import Reader, silent
 from mfabric_jax.text_files import cached_by_files
 
@@ -89,7 +89,7 @@ def _rows(
     prefill = prefill_choices(_of_prefill(case, size))
     deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus}))
     for member, outcome in best_members(deployed, prefill, progress):
-        yield full_row(member, outcome, arriving=arriving) | varied_settings(case, cases)
+        yield full_row(member, outcome, arriving=arriving) | cases.differences(case, SHOWN)
 
 
 def _of_prefill(case: Case, size: int) -> Case:

@@ -15,7 +15,7 @@ from mfabric_jax.case.layers import WHERE
 from mfabric_jax.case.paths import Choice, Leaf, parts_of, settings
 from mfabric_jax.checks import InputError
 from mfabric_jax.replay.replay_paths import DTYPE
-from mfabric_jax.replay.replay_settings import Replay
+from mfabric_jax.replay.replay_settings import UNREAD, Replay
 from mfabric_jax.replay.replayed import gains, replay_row
 from mfabric_jax.replay.run import replay
 from mfabric_jax.simulation.batch import Estimate
@@ -48,7 +48,7 @@ def _settings() -> dict[str, Setting]:
         kind = str if typing.get_origin(hints[field.name]) is Literal else hints[field.name]
         found[field.name] = Setting(field.default, kind, type(field.default) in (int, float))
     for one in settings().values():
-        if one.path.startswith(OF_CASES):
+        if one.path.startswith(OF_CASES) and one.path not in UNREAD:
             found[one.path] = Setting(None, _kind(one), one.traced or one.path == "run.seed")
     return found
 

@@ -1,5 +1,6 @@
 """`mfabric replay`: what it prints and writes, and one sentence for every mistake."""
 
+import csv
 import json
 import pathlib
 import re
@@ -9,6 +10,7 @@ import signal
 import pytest
 
 from mfabric_jax.report import read_rows
+from mfabric_jax.report.grid import last_word
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks
 from tests.command_line import mistake, status
@@ -60,6 +62,21 @@ def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_pa
 def test_fabrics_that_end_alike_say_why(job, capsys):
     assert status("replay", job, "--fabrics", "fat-tree,rail-optimized", "--no-gradient", *ALONE, *APART) == 0
     assert "fat-tree and rail-optimized end alike: sprayed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "column", "values"),
+    [
+        (("--gpu", "H100-SXM,A100-80GB-SXM"), "gpu.name", ["H100-SXM", "A100-80GB-SXM"]),
+        (("--set", "network.link_delay_s=1e-6,1e-5"), "network.link_delay_s", ["1e-06", "1e-05"]),
+    ],
+)
+def test_a_setting_that_varies_is_a_column(job, tmp_path, capsys, words, column, values):
+    out = tmp_path / "rows.csv"
+    assert status("replay", job, "--fabric", "fat-tree", "--no-gradient", "--out", out, *words) == 0
+    with out.open(encoding="utf-8") as opened:
+        assert [row[column] for row in csv.DictReader(opened)] == values
+    assert last_word(column) in capsys.readouterr().out
 
 
 def test_an_interrupt_keeps_the_rows_so_far(job, tmp_path, capsys, monkeypatch):
