@@ -70,6 +70,12 @@ MISTAKES = {
         ("packet", "validate packet needs --runs"),
         ("packet --runs nowhere", "runs must be a folder of packet-level runs (.json)"),
     ],
+    "traffic --model llama-moe": [
+        ("--policy uniform", "circuits.policy is not read by traffic; leave it out."),
+        ("--set gpu.usd=9", "gpu.usd is not read by traffic; leave it out."),
+    ],
+    "timeline --model llama-moe": [("--set gpu.watts=9", "gpu.watts is not read by timeline; leave it out.")],
+    "export --model llama-moe": [("--set network.prices=a.toml", "network.prices is not read by export; leave")],
     "failures --model llama-moe --set run.dtype=float64": [
         ("--set failures.kinds=gpuu", "failures.kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electr"),
     ],

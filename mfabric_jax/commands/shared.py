@@ -113,6 +113,9 @@ ON_GRAPHS = (
 )
 
 
+ALL = ("",)  # every path begins so
+
+
 def check_flags(
     cases: Cases,
     command: str,

@@ -3,6 +3,7 @@
 import dataclasses
 
 from mfabric_jax.case import Cases
+from mfabric_jax.case.grid import OF_BILLS
 from mfabric_jax.commands import shared
 
 
@@ -18,6 +19,7 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "timeline")
+    shared.check_flags(cases, "timeline", shared.ALL, unread=dict.fromkeys(OF_BILLS, ""))
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
