@@ -132,7 +132,7 @@ def test_values_that_no_variant_of_a_preset_has_are_cases_too():
     said = [(block.variant, block.case.circuits.policy, block.case.circuits.routing) for block in found.blocks]
     assert {one for one in said if one[1] == "joint"} == {("as set", "joint", "relay")}  # as its variant says
     assert {one for one in said if one[1] != "joint"} == {
-        ("as set", "greedy", None),
+        ("as set", "greedy", "unsplit"),  # as its variant says
         ("as set", "uniform", None),
     }
     both = merged([*preset_layers("usual"), flags_layer(asked | {"circuits.routing": ["unsplit", "split"]})])
