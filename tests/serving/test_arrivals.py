@@ -134,14 +134,18 @@ OTHER = {  # logs that may be in either of two units: with the unit, requests a 
     "fractions.jsonl": (lines_of((0.0, 9, []), (200.5, 9, []), (450.25, 9, [])), ("ms", "4.44"), ("s", "0.00444")),
     "epoch_s.jsonl": (lines_of((1_700_000_000, 9, []), (1_700_000_900, 9, [])), ("ms", "1.11"), ("s", "0.00111")),
     "epoch_us.jsonl": (
-        lines_of((1_700_000_000_000_000, 9, []), (1_700_000_000_100_000, 9, [])), ("ms", "0.01"), ("us", "10")
+        lines_of((1_700_000_000_000_000, 9, []), (1_700_000_000_100_000, 9, [])),
+        ("ms", "0.01"),
+        ("us", "10"),
     ),
     "milliseconds.csv": (PLAIN + "0,20,3\n1500,20,3\n3000,20,3\n", ("s", "0.000667"), ("ms", "0.667")),
     "epoch_ms.csv": (PLAIN + "1700000000000,20,3\n1700000000100,20,3\n", ("s", "0.01"), ("ms", "10")),
     "chats.jsonl": (
-        lines_of((0, 9, []), (2000, 9, []), chat_id=1, turn=1, parent_chat_id=-1), ("s", "0.0005"), ("ms", "0.5")
+        lines_of((0, 9, []), (2000, 9, []), chat_id=1, turn=1, parent_chat_id=-1),
+        ("s", "0.0005"),
+        ("ms", "0.5"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OTHER)
