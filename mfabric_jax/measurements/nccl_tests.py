@@ -63,6 +63,7 @@ def _runs(text: str, file: str) -> list[Run]:
     run, reading = Run(), False
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
+        reading = reading and not (line.startswith("#") and runs[-1].rows)  # a comment ends the rows
         if rank := RANK.match(line):
             _add_rank(where, run.hosts, rank)
         elif {"type", "algbw", "busbw"} <= set(line.split()):
@@ -71,7 +72,7 @@ def _runs(text: str, file: str) -> list[Run]:
             run.line, run.columns = number, _columns(where, line)
             runs.append(run)
             run, reading = Run(), True
-        elif TABLE.search(line) or line.startswith("# Out of bounds"):
+        elif TABLE.search(line):
             reading = False
         elif is_count((line.split() or [""])[0]) and (reading or ROW.search(line)):
             if not reading:
@@ -110,10 +111,12 @@ def _columns(where: str, line: str) -> list[str]:
 
 
 def _program(run: Run, runs: list[Run], file: str) -> str:
-    """What was measured: as stands above the table, or else in the whole output, or in the name of the file."""
-    everywhere = {name for each in runs for name in [each.starting, *each.named] if name}
-    in_file_name = re.findall("|".join(NAMES), PurePath(file).name)
-    named = {run.starting} if run.starting else set(run.named) or everywhere or set(in_file_name)
+    """What was measured: as stands above the table, or else anywhere in the output, or in the name of the file."""
+    named = {run.starting} if run.starting else set(run.named)
+    if not named and any(each.starting for each in runs):
+        raise InputError(f"{file}, line {run.line}: {STARTING} must stand above every table, as above others.")
+    named = named or {name for each in runs for name in each.named}
+    named = named or set(re.findall("|".join(NAMES), PurePath(file).name))
     if len(named) == 1:
         (name,) = named
         if name in PROGRAMS:

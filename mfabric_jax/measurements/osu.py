@@ -33,6 +33,8 @@ def read_text(text: str, file: str, ranks: int | None) -> list[Report]:
             runs.append((*_of_title(where, title[1]), found))
         elif TABLE.search(line):
             found = None  # of another tool
+        elif LATENCY.match(line) and (found is None or found):
+            raise InputError(f"{where}: the title of a test, # OSU ..., must stand above its table.")
         elif found is not None and line.startswith("#") and "(us)" in line and not LATENCY.match(line):
             raise InputError(f"{where}: the first column behind Size must be Avg Latency(us), got {line!r:.80}.")
         elif found is not None and is_count((line.split() or [""])[0]):

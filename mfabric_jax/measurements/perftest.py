@@ -18,7 +18,7 @@ TOOL = "perftest"
 HEADER = re.compile(r"^\s*#bytes\s+#iterations.*$", re.M)
 UNITS = {"[Gb/sec]": gbps(1.0), "[MiB/sec]": float(2**20), "[MB/sec]": float(2**20)}  # older ones wrote MB for MiB
 COLUMN = re.compile(r"BW peak\S*|BW average\S*|\S+")
-TITLE = re.compile(r"^\s*(\S.*\b(?:BW|Latency) Test)\b")
+TITLE = re.compile(r"^\s*([^#\s].*\b(?:BW|Latency) Test)\b")
 BOTH_WAYS = "Bidirectional"
 SAME_RATE = 0.02  # relative difference of two printed rates: MiB/s and Gb/s of one differ 119 times
 
@@ -46,7 +46,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
             if len(words) < len(columns):
                 raise InputError(f"{where}: a row must have {len(columns)} columns, got {len(words)}.")
             name, times = found[-1]
-            times.append(_time(where, dict(zip(columns, words, strict=False)), _ways(name)))
+            times.append(_time(where, dict(zip(columns, words, strict=False)), name))
     return [_report(file, name, tuple(times)) for name, times in found]
 
 
@@ -94,12 +94,16 @@ def _number(row: dict[str, Any], field: str, file: str) -> float:
     return positive(f"{file}: {field}", float(found))
 
 
-def _time(where: str, row: dict[str, str], ways: int) -> Timed:
+def _time(where: str, row: dict[str, str], test: str) -> Timed:
     size = number_in(where, "#bytes", row["#bytes"])
     for column, word in row.items():
         name, _, unit = column.partition("[")
         if name == "BW average":
-            rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / ways
+            if not test:
+                raise InputError(
+                    f"{where}: the title of the test must stand above the table: it says if both ways count."
+                )
+            rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / _ways(test)
             if not rate > 0:
                 raise InputError(f"{where}: BW average must be above 0, got {word!r:.80}.")
             return timed(where, "messages", size, size / rate)

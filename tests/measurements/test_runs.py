@@ -69,6 +69,21 @@ def test_each_run_of_a_file_is_fitted_as_it_is_alone(name, fits):
     assert same({key: backwards[key] for key in apart}, apart)
 
 
+@pytest.mark.parametrize("name", ["programs", "ranks", "columns"])
+def test_a_lost_line_never_gives_the_times_of_one_run_to_another(name, fits):
+    asked, *parts = PARTS[name]
+    lines = "".join(parts).splitlines()
+    whole, refused = fits("\n".join(lines), asked), 0
+    for at in range(len(lines)):
+        try:
+            found = fits("\n".join(lines[:at] + lines[at + 1 :]), asked)
+        except InputError:
+            refused += 1
+        else:
+            assert all(found[key][1] == pytest.approx(whole[key][1], rel=0.1) for key in found), lines[at]
+    assert 0 < refused < len(lines)
+
+
 def test_a_run_in_one_server_beside_others_needs_no_tier(fits):
     inside, between = nccl_text(QUICK, 8, 8), nccl_text(SLOW, 32, 8)
     assert same(fits(inside + between, SAID), fits(inside, Asked()) | fits(between, SAID))
@@ -127,17 +142,27 @@ def mixed(ranks):
 SCRIPT = "./all_reduce_perf -b 8 && ./alltoall_perf -b 8\n"
 NAMELESS = nccl_text(QUICK, 16, 8, program="")
 REFUSED = {
+    "a program of two without its name": (
+        nccl_text(QUICK, 16, 8) + NAMELESS,
+        "line 47: Collective test starting must stand above every table",
+    ),
+    "ranks of two runs, the second without a header": (
+        nccl_text(QUICK, 4, 2) + nccl_text(SLOW, 8, 4).replace("busbw", ""),
+        "a row must stand below the header",
+    ),
+    "one way or both": (BOTH_WAYS.partition("\n")[2], "line 2: the title of the test must stand above the table"),
     "processes": (mixed(8), "rank 0 stands twice, on node000 and node000; outputs of several processes are mixed"),
     "processes without ranks": (HEADER + mixed(0), "a second table begins before the first has a row"),
     "a script": (SCRIPT + NAMELESS, "the table does not say which program ran, all_reduce or alltoall"),
     "one name of two": (
-        nccl_text(QUICK, 8, 4) + nccl_text(SLOW, 8, 4, "all_reduce_perf") + NAMELESS,
-        "line 59: the table does not say",
+        "build/alltoall_perf\n" + NAMELESS + "build/all_reduce_perf\n" + NAMELESS + NAMELESS,
+        "line 75: the table does not say",
     ),
     "another program": (
         nccl_text(QUICK, 16, 8) + nccl_text(QUICK, 16, 8, "broadcast_perf"),
         "line 48: broadcast_perf is not read",
     ),
+    "OSU without a title": (OSU + OSU_V.partition("\n")[2], "line 8: the title of a test, # OSU ..., must stand above"),
     "another OSU test": (OSU + OSU.replace("All-to-All", "Allgather"), "line 8: 'MPI Allgather Personalized"),
     "ranks that a tool does not say": (OSU + OSU, "2 runs of osu_alltoall MPI and does not say how many ranks"),
     "tables without ranks": (PER_ITERATION + PER_ITERATION, "holds 2 runs of reduce_scatter_perf and does not say"),

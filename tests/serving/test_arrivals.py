@@ -214,7 +214,7 @@ def test_a_missing_file_and_a_trace_of_one_moment_are_refused(tmp_path):
     assert "at two times or more" in refused(stretched, once, 4.0)
 
 
-@pytest.mark.parametrize("text", [AZURE, IMAGES, BURST, MOONCAKE], ids=["azure", "images", "burst", "mooncake"])
+@pytest.mark.parametrize("text", [AZURE, IMAGES, BURST, MOONCAKE, CHATS])
 def test_broken_files_get_a_sentence_or_numbers(tmp_path, text):
     draw, sentences, path = random.Random(7), [], tmp_path / "broken"
     for _ in range(200):
