@@ -258,10 +258,10 @@ def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, nam
         return UNITS[one_of("serving.load.unit", stated, UNITS)]
     other = _other_unit(time, form)
     if other is not None:
-        readings = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
+        one, two = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
         raise InputError(
-            f"timestamps of {named} may be {' as of {} or '.join(readings).format(form.name)}; "
-            f"state serving.load.unit, {form.unit} or {other}."
+            f"timestamps of {named} may be {one}, as in logs of {form.name}, or {two}; state serving.load.unit, "
+            f"{form.unit} or {other}."
         )
     return UNITS[form.unit]
 
