@@ -49,11 +49,19 @@ class LoadSettings(Group, frozen=True):
         str | None,
         doc(
             "A log of requests (open: equal ones): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
-            " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp (ms),"
-            " input_length, output_length (Mooncake). Three lines, for instance: Timestamp,Request tokens,Response"
-            " tokens / 0.0,1500,200 / 0.35,320,80.",
+            " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp,"
+            " input_length, output_length (Mooncake; ms) and chat_id (Qwen-Bailian; seconds). Three lines, for"
+            " instance: Timestamp,Request tokens,Response tokens / 0.0,1500,200 / 0.35,320,80.",
             file=True,
         ),
+    ] = None
+    unit: Annotated[
+        Literal["s", "ms", "us", "ns"] | None,
+        doc("Of the timestamps in `arrivals` (open: as its format; refused where another is as likely)."),
+    ] = None
+    block: Annotated[
+        Count | None,
+        doc("Tokens of a block that hash_ids in `arrivals` name (open: the size that their number shows)."),
     ] = None
     requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000
     repeat: Annotated[Count, doc("How often they arrive, one run of `arrivals` after the other.")] = 1

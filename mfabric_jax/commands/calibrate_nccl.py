@@ -11,7 +11,8 @@ from mfabric_jax.commands.words import Positional
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Fit time = alpha + bytes / bandwidth to measured times, for each tier of the network and kind of communication.
+    """Fit time = alpha + bytes / bandwidth to measured times: a line for each tier of the network, program, kind of
+    communication and number of ranks.
 
     Bytes are those over the busiest port: a GPU's link inside a server, a GPU's NIC beyond. Files: nccl-tests as text
     or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall and osu_alltoallv,
@@ -29,7 +30,7 @@ class Options:
     nic_gbps: float | None = None
     """The bandwidth of a NIC: --out is then a file for network.transport."""
     out: str | None = None
-    """Alpha and bandwidth by tier and kind, with the range in which they were measured, to a .json file."""
+    """Alpha and bandwidth of each, with the sizes between which they were measured, to a .json file."""
     picture: str | None = None
     """Measured times beside fitted lines: a .png, .pdf or .svg file."""
 
@@ -52,7 +53,7 @@ def run(options: Options) -> None:
     fits = fit_points(points)
     shown = [_shown(fit.row()) for fit in fits]
     said = remarks(fits, options.nic_gbps)
-    print(report.plain(shown, _columns(report)))
+    print(report.plain(shown, _columns(report, fits)))
     shared.print_lines(said)
     if options.out is not None:
         shared.tell(write_measured(fits, options.out, options.nic_gbps))
@@ -76,9 +77,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     from mfabric_jax import units
 
     low, high = row["bytes"]
-    ranks = row["ranks"]
     return row | {
-        "ranks": "" if ranks is None else "-".join(str(end) for end in dict.fromkeys(ranks)),
+        "ranks": "" if row["ranks"] is None else row["ranks"],
+        "each": "" if row["ranks_per_server"] is None else row["ranks_per_server"],
         "low": low,
         "high": high,
         "alpha_us": units.to_us(row["alpha_s"]),
@@ -86,7 +87,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _columns(report: Any) -> list[Any]:
+def _columns(report: Any, fits: Sequence[Any]) -> list[Any]:
+    alike = {(fit.tier, fit.kind, fit.program, fit.ranks) for fit in fits}
+    each = [report.Column("each", "ranks in a server")] if len(alike) < len(fits) else []
     sizes = [report.Column("low", "smallest [B]"), report.Column("high", "largest [B]")]
     errors = [("error_median", "error"), ("error_worst", "worst")]
     return [
@@ -95,4 +98,6 @@ def _columns(report: Any) -> list[Any]:
         report.Column("alpha_us", "alpha [us]"),
         "GB/s",
         *(report.Column(key, title, percent=True) for key, title in errors),
+        "program",
+        *each,
     ]

@@ -40,6 +40,11 @@ OF_LOAD = "requests", "repeat", "warmup", "prefill_groups", "decode_groups", "ke
 ARRIVE = "where requests arrive (--rate or --arrivals)"
 USES = [  # how settings begin, the cases that read them, and when that is
     (tuple(f"serving.load.{name}" for name in OF_LOAD), _arrives, ARRIVE),
+    (
+        ("serving.load.unit", "serving.load.block"),
+        lambda case: case.serving.load.arrivals is not None,
+        "of a log of requests (--arrivals)",
+    ),
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time to keep (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
     ("serving.by", lambda case: _limited(case) or _arrives(case), "with times to keep (--tpot-ms)"),

@@ -10,17 +10,21 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.measurements.ports import LOW_LATENCY, NORMAL
 from mfabric_jax.measurements.times import Report, Timed, count_in, number_in, timed
 from mfabric_jax.units import gigabytes_per_s, us
 
 TOOL = "DeepEP's tests"
-LOW, NORMAL = "deepep-low-latency", "deepep-normal"
 NUMBER = r"([-+.\w]+)"
-RATE_AND_TIME = re.compile(rf"(?:Dispatch|Combine) bandwidth: {NUMBER} GB/s, avg_t={NUMBER} us")
-BEST = re.compile(r"\[tuning\] Best (?:dispatch|combine)")
+RATE_AND_TIME = re.compile(rf"(Dispatch|Combine) bandwidth: {NUMBER} GB/s, avg_t={NUMBER} us")
+DIRECTION = re.compile(r"\b(?:Dispatch|Combine) bandwidth:")
+RANK = re.compile(r"\[rank (\d+)\]")
+BEST = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \(\w+\))?")
 OVER_RDMA = re.compile(rf"{NUMBER} GB/s \(RDMA\)")
 OVER_NVLINK = re.compile(rf"{NUMBER} GB/s \(NVL\)")
 TOOK = (  # as versions of the test write it: in which ranks tell each other, and the transfer
@@ -30,7 +34,7 @@ TOOK = (  # as versions of the test write it: in which ranks tell each other, an
     re.compile(rf"()transmit: {NUMBER} us"),
 )
 ELASTIC = re.compile(
-    rf"EP:\s*(\S+?)/(\S+) \| [\w ]+: {NUMBER} GB/s \(SO\), {NUMBER} GB/s \(SU\), {NUMBER} us, (\S+) bytes"
+    rf"EP:\s*(\S+?)/(\S+) \| ([\w ]+): {NUMBER} GB/s \(SO\), {NUMBER} GB/s \(SU\), {NUMBER} us, (\S+) bytes"
 )
 DOMAINS = re.compile(r"> Ranks: (\d+) x (\d+)")
 
@@ -39,32 +43,64 @@ def looks_like(text: str) -> bool:
     return any(mark.search(text) for mark in (RATE_AND_TIME, BEST, ELASTIC))
 
 
-def read_text(text: str, file: str) -> Report:
-    """The times of one run of a test; the elastic one says how many ranks and servers there were."""
-    found: list[Timed] = []
-    ranks, servers, inside = None, None, set()
+class Run(NamedTuple):
+    """What runs differ in: the test, its ranks and servers as far as it says them, how many runs were before."""
+
+    program: str
+    ranks: int | None = None
+    servers: int | None = None
+    before: int = 0
+
+
+def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
+    """The runs of its tests in a text; the elastic one says how many ranks and servers there were."""
+    runs: dict[Run, list[Timed]] = {}
+    said: Counter[str] = Counter()
+    domains = None
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
-        if domains := DOMAINS.search(line):
-            servers, each = count_in(where, "Ranks", domains[1]), count_in(where, "Ranks", domains[2])
-            ranks = servers * each
+        if found := DOMAINS.search(line):
+            domains = count_in(where, "Ranks", found[1]), count_in(where, "Ranks", found[2])
         if RATE_AND_TIME.search(line):
-            found += _low_latency(where, line)
-        elif BEST.search(line):
-            found.append(_normal(where, line))
-            inside.add(OVER_RDMA.search(line) is None)
+            rank = RANK.search(line)
+            run = Run("test_low_latency", before=_times_before(said, rank and rank[0]))
+            runs.setdefault(run, []).extend(_low_latency(where, line))
+        elif best := BEST.search(line):
+            run = Run("test_internode") if OVER_RDMA.search(line) else Run("test_intranode", servers=1)
+            run = run._replace(before=_times_before(said, best[0]))
+            runs.setdefault(run, []).append(_normal(where, line))
         elif row := ELASTIC.search(line):
-            found.append(_elastic(where, row, servers))
-            if ranks is None:
-                ranks = count_in(where, "EP", row[2])
-    if len(inside) > 1:
+            run = _elastic_run(where, row, domains)
+            runs.setdefault(run, []).append(_elastic(where, row, run.servers))
+    if {"test_internode", "test_intranode"} <= {run.program for run in runs}:
         raise InputError(f"{file} has lines inside a server and lines between servers; give a file of each.")
-    return Report(file=file, tool=TOOL, times=tuple(found), ranks=ranks, servers=1 if inside == {True} else servers)
+    return [
+        Report(file=file, tool=TOOL, program=run.program, times=tuple(times), ranks=run.ranks, servers=run.servers)
+        for run, times in runs.items()
+    ]
+
+
+def _times_before(said: Counter[str], label: str | None) -> int:
+    """How often a label stood before that stands once in a run: a rank, or what a best result is of."""
+    if label is None:
+        return 0
+    said[label] += 1
+    return said[label] - 1
+
+
+def _elastic_run(where: str, row: re.Match[str], domains: tuple[int, int] | None) -> Run:
+    ranks = count_in(where, "EP", row[2])
+    if domains is not None and domains[0] * domains[1] != ranks:
+        raise InputError(f"{where}: EP must be of the {domains[0]} x {domains[1]} ranks above, got {ranks}.")
+    return Run("test_ep", ranks, domains and domains[0])
 
 
 def _low_latency(where: str, line: str) -> Iterator[Timed]:
-    for rate, took in RATE_AND_TIME.findall(line):
-        yield _of_rate(where, LOW, rate, took)
+    found = RATE_AND_TIME.findall(line)
+    if len(found) < len(DIRECTION.findall(line)):
+        raise InputError(f"{where}: a direction must say its GB/s and avg_t, got {line.strip()!r:.80}.")
+    for direction, rate, took in found:
+        yield _of_rate(where, f"{LOW_LATENCY}-{direction.lower()}", rate, took)
 
 
 def _of_rate(where: str, kind: str, rate: str, took: str, before: str = "") -> Timed:
@@ -80,15 +116,17 @@ def _normal(where: str, line: str) -> Timed:
     for form in TOOK:
         if said := form.search(line):
             before, transfer = before or said[1] or "", transfer or said[2] or ""
-    if rate is None or not transfer:
+    best = BEST.search(line)
+    if best is None or rate is None or not transfer:
         raise InputError(f"{where}: a best result must say GB/s and us, got {line.strip()!r:.80}.")
-    return _of_rate(where, NORMAL, rate[1], transfer, before)
+    return _of_rate(where, f"{NORMAL}-{best[1]}", rate[1], transfer, before)
 
 
 def _elastic(where: str, row: re.Match[str], servers: int | None) -> Timed:
-    out, took, size = (row[3], row[5], row[6])
+    operation, out, took, size = row[3], row[4], row[6], row[7]
+    kind = f"{NORMAL}-{operation.strip().replace(' ', '-')}"
     if number_in(where, "SO", out) > 0:
         if servers == 1:
             raise InputError(f"{where}: SO must be 0 in one server, got {out!r:.80}.")
-        return _of_rate(where, NORMAL, out, took)
-    return timed(where, NORMAL, number_in(where, "bytes", size), us(number_in(where, "time", took)))
+        return _of_rate(where, kind, out, took)
+    return timed(where, kind, number_in(where, "bytes", size), us(number_in(where, "time", took)))

@@ -1,5 +1,6 @@
-"""Fits time = alpha + bytes / bandwidth to measured times, one fit for each tier and kind.
+"""Fits time = alpha + bytes / bandwidth to measured times.
 
+One fit for each tier, program, kind and number of ranks, also of a server: another number has another latency.
 Least squares of relative errors, so that small messages count as much as large ones, both terms not negative, outliers
 held back (Huber 1964, 1.345 deviations, which are 1.4826 times the median of absolute errors).
 """
@@ -20,7 +21,7 @@ ONE_SIZE = 1.05  # largest over smallest size, up to which latency cannot be tol
 
 
 class Fit(NamedTuple):
-    """One line through times of a kind in a tier, and the range in which it was measured.
+    """One line through the times of a tier, program, kind and number of ranks, and the sizes that were measured.
 
     `off`: fitted over measured times, less 1, of each point, in the order of its points.
     """
@@ -30,9 +31,18 @@ class Fit(NamedTuple):
     alpha_s: float
     bandwidth_bytes_per_s: float
     bytes: tuple[float, float]
-    ranks: tuple[int, int] | None
+    ranks: int | None
     points: tuple[Point, ...]
     off: tuple[float, ...]
+    program: str = ""
+    per_server: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As a person tells it from others of its tier and kind."""
+        ranks = [] if self.ranks is None else [f"{self.ranks} ranks"]
+        each = [] if self.per_server is None else [f"{self.per_server} in a server"]
+        return f"{self.kind} {self.tier} ({', '.join([*filter(None, [self.program]), *ranks, *each])})"
 
     @property
     def told_apart(self) -> bool:
@@ -49,10 +59,12 @@ class Fit(NamedTuple):
         return {
             "tier": self.tier,
             "kind": self.kind,
+            "program": self.program,
+            "ranks": self.ranks,
+            "ranks_per_server": self.per_server,
             "alpha_s": self.alpha_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "bytes": list(self.bytes),
-            "ranks": None if self.ranks is None else list(self.ranks),
             "points": len(self.points),
             "error_median": float(np.median(off)),
             "error_worst": float(off.max()),
@@ -60,30 +72,33 @@ class Fit(NamedTuple):
 
 
 def fit_points(points: Sequence[Point]) -> list[Fit]:
-    """A fit of each kind in each tier, narrowest tier first. `InputError` where times do not grow with bytes."""
-    groups: dict[tuple[str, str], list[Point]] = {}
+    """A fit of each tier, program, kind and number of ranks, narrowest tier first. `InputError` where times do not grow
+    with bytes."""
+    groups: dict[Point, list[Point]] = {}
     for point in points:
-        groups.setdefault((point.tier, point.kind), []).append(point)
+        groups.setdefault(point._replace(bytes=0.0, seconds=0.0), []).append(point)
     order = [*TIERS]
-    return [_fit(*key, groups[key]) for key in sorted(groups, key=lambda key: order.index(key[0]))]
+    return [_fit(groups[key]) for key in sorted(groups, key=lambda key: order.index(key.tier))]
 
 
-def _fit(tier: str, kind: str, points: list[Point]) -> Fit:
+def _fit(points: list[Point]) -> Fit:
+    tier, kind, ranks, _, _, program, per_server = points[0]
     size, seconds = (np.array([getattr(point, field) for point in points]) for field in ("bytes", "seconds"))
-    ranks = [point.ranks for point in points if point.ranks is not None]
-    known = (min(ranks), max(ranks)) if ranks else None
     if size.max() > ONE_SIZE * size.min():
         alpha, per_byte = line_through(size, seconds)
     else:
         alpha, per_byte = 0.0, float(np.median(seconds / size))
     if per_byte <= 0:
         raise InputError(
-            f"times of {kind} {TIERS[tier]} must grow with bytes, but do not up to {size.max():,.0f} bytes; measure "
-            "larger messages."
+            f"times of {kind} {TIERS[tier]} must grow with bytes, but those of {program or 'it'} with "
+            f"{'some' if ranks is None else ranks} ranks do not up to {size.max():,.0f} bytes; measure larger messages."
         )
     off = (alpha + size * per_byte) / seconds - 1
     ends = float(size.min()), float(size.max())
-    return Fit(tier, kind, alpha, 1 / per_byte, ends, known, tuple(points), tuple(off.tolist()))
+    return Fit(
+        *(tier, kind, alpha, 1 / per_byte, ends, ranks),
+        *(tuple(points), tuple(off.tolist()), program, per_server),
+    )
 
 
 def line_through(size: Float[np.ndarray, "N"], seconds: Float[np.ndarray, "N"]) -> tuple[float, float]:

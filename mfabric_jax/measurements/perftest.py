@@ -1,16 +1,16 @@
 """Reads perftest: ib_write_bw and its kin, and ib_write_lat and its kin (linux-rdma/perftest), as text or JSON.
 
-Bandwidth: ` #bytes #iterations BW peak BW average MsgRate`, MiB/s of 2^20 B/s or, with --report_gbits, Gb/s. Many
-messages are on the way at once, so bytes over average bandwidth is the time of one more. Latency: `t_typical` of one
-message that is alone [us]. JSON (--out_json) says no unit of bandwidth: it is the one in which the average is the size
-times the rate of messages.
+A text may hold several runs, each below the title of its test. Bandwidth: ` #bytes #iterations BW peak BW average
+MsgRate`, MiB/s of 2^20 B/s or, with --report_gbits, Gb/s. Many messages are on the way at once, so bytes over average
+bandwidth is the time of one more. Latency: `t_typical` of one message that is alone [us]. JSON (--out_json) says no
+unit of bandwidth: it is the one in which the average is the size times the rate of messages.
 """
 
 import re
 from typing import Any
 
 from mfabric_jax.checks import InputError, positive
-from mfabric_jax.measurements.times import Report, Timed, is_count, number_in, timed
+from mfabric_jax.measurements.times import TABLE, Report, Timed, is_count, number_in, timed
 from mfabric_jax.text_files import mapping_in
 from mfabric_jax.units import gbps, us
 
@@ -18,6 +18,7 @@ TOOL = "perftest"
 HEADER = re.compile(r"^\s*#bytes\s+#iterations.*$", re.M)
 UNITS = {"[Gb/sec]": gbps(1.0), "[MiB/sec]": float(2**20), "[MB/sec]": float(2**20)}  # older ones wrote MB for MiB
 COLUMN = re.compile(r"BW peak\S*|BW average\S*|\S+")
+TITLE = re.compile(r"^\s*([^#\s].*\b(?:BW|Latency) Test)\b")
 BOTH_WAYS = "Bidirectional"
 SAME_RATE = 0.02  # relative difference of two printed rates: MiB/s and Gb/s of one differ 119 times
 
@@ -26,21 +27,37 @@ def looks_like(text: str) -> bool:
     return HEADER.search(text) is not None
 
 
-def read_text(text: str, file: str) -> Report:
-    """The times of what a program printed: two ranks, of which one sends."""
+def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
+    """The runs of its programs in a text: two ranks, of which one sends."""
     columns: list[str] = []
-    found: list[Timed] = []
-    ways = 2 if BOTH_WAYS in text else 1
+    found: list[tuple[str, list[Timed]]] = []
+    test = ""
     for number, line in enumerate(text.splitlines(), 1):
         words, where = line.split(), f"{file}, line {number}"
-        if HEADER.match(line):
+        if title := TITLE.match(line):
+            test = " ".join(title[1].split())
+        elif HEADER.match(line):
             columns = COLUMN.findall(line.replace("BW peak ", "BW peak").replace("BW average ", "BW average"))
+            found.append((test, []))
+            test = ""
+        elif TABLE.search(line) or (columns and line.startswith("----")):
+            columns = []
         elif columns and words and is_count(words[0]):
             if len(words) < len(columns):
                 raise InputError(f"{where}: a row must have {len(columns)} columns, got {len(words)}.")
-            row = dict(zip(columns, words, strict=False))
-            found.append(_time(where, row, ways))
-    return Report(file=file, tool=TOOL, times=tuple(found), ranks=2, nics=True)
+            name, times = found[-1]
+            times.append(_time(where, dict(zip(columns, words, strict=False)), name))
+    return [_report(file, name, tuple(times)) for name, times in found]
+
+
+def _report(file: str, test: str, times: tuple[Timed, ...]) -> Report:
+    """Of one run; two ranks, of which one sends."""
+    program = test.replace("_", " ") or TOOL
+    return Report(file=file, tool=TOOL, program=program, times=times, ranks=2, nics=True)
+
+
+def _ways(test: str) -> int:
+    return 2 if BOTH_WAYS in test else 1
 
 
 def read_json(text: str, file: str) -> Report:
@@ -60,8 +77,8 @@ def read_json(text: str, file: str) -> Report:
                 f"{file}: BW_average must be MsgSize times MsgRate ({moved:.4g} bytes/s) in MiB/s or Gb/s, got "
                 f"{average:g}."
             )
-        time = timed(file, "messages", size, size * (2 if BOTH_WAYS in name else 1) / (average * unit))
-    return Report(file=file, tool=TOOL, times=(time,), ranks=2, nics=True)
+        time = timed(file, "messages", size, size * _ways(name) / (average * unit))
+    return _report(file, name, (time,))
 
 
 def _mapping(told: dict[str, Any], field: str, file: str) -> dict[str, Any]:
@@ -77,12 +94,16 @@ def _number(row: dict[str, Any], field: str, file: str) -> float:
     return positive(f"{file}: {field}", float(found))
 
 
-def _time(where: str, row: dict[str, str], ways: int) -> Timed:
+def _time(where: str, row: dict[str, str], test: str) -> Timed:
     size = number_in(where, "#bytes", row["#bytes"])
     for column, word in row.items():
         name, _, unit = column.partition("[")
         if name == "BW average":
-            rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / ways
+            if not test:
+                raise InputError(
+                    f"{where}: the title of the test must stand above the table: it says if both ways count."
+                )
+            rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / _ways(test)
             if not rate > 0:
                 raise InputError(f"{where}: BW average must be above 0, got {word!r:.80}.")
             return timed(where, "messages", size, size / rate)

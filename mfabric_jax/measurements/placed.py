@@ -1,5 +1,6 @@
 """Where measured times belong: the tier of the network, and the bytes over its busiest port."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mfabric_jax.checks import InputError, one_of, whole
@@ -26,21 +27,40 @@ NOTHING = Asked()
 
 
 class Point(NamedTuple):
-    """One measured time: bytes over the busiest port of a tier, seconds."""
+    """One measured time: bytes over the busiest port of a tier, seconds. `per_server`: ranks of a server."""
 
     tier: str
     kind: str
     ranks: int | None
     bytes: float
     seconds: float
+    program: str = ""
+    per_server: int | None = None
 
 
-def points_of(report: Report, asked: Asked = NOTHING) -> list[Point]:
-    """The times of a file as bytes over ports of a tier.
+def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
+    """The times of a file's runs as bytes over ports of a tier. Where some of them are of one server, the tier that the
+    user states is that of the others.
 
     `InputError` where neither file nor user says tier, ranks or GPUs of a server that are needed, or both say different
     things: a time from inside a server is never one between servers.
     """
+    between = [report for report in reports if not _inside(report, asked)]
+    found = []
+    for report in reports:
+        of_others = bool(between) and report not in between
+        found += _points_of(report, asked._replace(tier=None) if of_others else asked)
+    return found
+
+
+def _inside(report: Report, asked: Asked) -> bool:
+    """Whether a run is known to be of one server."""
+    ranks = report.ranks or asked.ranks
+    each = _per_server(report, asked, ranks)
+    return not report.nics and (report.servers == 1 or (ranks is not None and each is not None and ranks <= each))
+
+
+def _points_of(report: Report, asked: Asked) -> list[Point]:
     ranks = report.ranks or asked.ranks
     per_server = _per_server(report, asked, ranks)
     tier = _tier(report, asked, ranks, per_server)
@@ -50,7 +70,8 @@ def points_of(report: Report, asked: Asked = NOTHING) -> list[Point]:
         share = port_share(time.kind, *_needed(report, time.kind, ranks, per_server, beyond), beyond=beyond)
         if share <= 0:
             raise InputError(f"{report.file}: {ranks} ranks send nothing {TIERS[tier]}; more ranks must take part.")
-        found.append(Point(tier, time.kind, ranks, time.bytes * share, time.seconds))
+        each = per_server if beyond and not report.nics else None
+        found.append(Point(tier, time.kind, ranks, time.bytes * share, time.seconds, report.program, each))
     return found
 
 
@@ -70,7 +91,7 @@ def _per_server(report: Report, asked: Asked, ranks: int | None) -> int | None:
 def _tier(report: Report, asked: Asked, ranks: int | None, per_server: int | None) -> str:
     if asked.tier is not None:
         one_of("tier", asked.tier, TIERS)
-    inside = report.servers == 1 or (ranks is not None and per_server is not None and ranks <= per_server)
+    inside = _inside(report, asked)
     known = report.servers is not None or (ranks is not None and per_server is not None)
     if report.nics and asked.tier == SERVER:
         raise InputError(f"{report.file} is of {report.tool}, which measures NICs; tier must be leaf or across.")

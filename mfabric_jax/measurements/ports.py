@@ -6,11 +6,17 @@ n ranks, g of them in a server, s = n / g servers.
 
 from mfabric_jax.checks import InputError
 
-EVEN = ("all-to-all", "alltoallv", "deepep-low-latency")  # bytes to all ranks alike, a rank's own share counted
+LOW_LATENCY, NORMAL = "deepep-low-latency", "deepep-normal"  # before the operation: dispatch, combine, ...
+EVEN = ("all-to-all", "alltoallv", LOW_LATENCY)  # bytes to all ranks alike, a rank's own share counted
 RINGS = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}  # times around a ring of n ranks
 PAIRS = ("send-receive", "message", "messages")  # all bytes go to one other rank
-ONCE_A_SERVER = ("deepep-normal",)  # a token counts once for each server, the sender's own too; inside: for each rank
+ONCE_A_SERVER = (NORMAL,)  # a token counts once for each server, the sender's own too; inside: for each rank
 KINDS = (*EVEN, *RINGS, *PAIRS, *ONCE_A_SERVER)
+
+
+def family(kind: str) -> str:
+    """The kind without the operation of DeepEP, which has no part in what crosses a port."""
+    return next((name for name in (LOW_LATENCY, NORMAL) if kind.startswith(f"{name}-")), kind)
 
 
 def port_share(kind: str, ranks: int, per_server: int, *, beyond: bool) -> float:
@@ -21,6 +27,7 @@ def port_share(kind: str, ranks: int, per_server: int, *, beyond: bool) -> float
     Uneven sizes (alltoallv) are taken as if they were spread evenly over ranks. Rings run side by side over the NICs of
     a server, a part of the bytes on each (NCCL's rings; its trees send about as much).
     """
+    kind = family(kind)
     if kind in PAIRS:
         return 1.0
     if kind in RINGS:

@@ -1,11 +1,13 @@
-"""What a file of a measuring tool holds: a time for every size, and who took part as far as the file says."""
+"""What a run of a measuring tool printed: a time for every size, and who took part as far as the output says."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mfabric_jax.checks import InputError, positive, whole
 
 LARGEST = 1 << 26  # bytes of a file
+TABLE = re.compile(r"#\s*size\s+count\b|#\s+bytes\s+N\b|# OSU |#bytes\s+#iterations")  # begins a table of any tool
 
 
 class Timed(NamedTuple):
@@ -18,10 +20,15 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One file of a tool; None: the file does not say it. `nics`: the tool measures NICs, never a server's inside."""
+    """One run in a file; None: the file does not say it.
+
+    - `program`: what measured, by which runs are fitted apart, as they are by kind, ranks and ranks of a server.
+    - `nics`: the tool measures NICs, never a server's inside.
+    """
 
     file: str
     tool: str
+    program: str
     times: tuple[Timed, ...]
     ranks: int | None = None
     servers: int | None = None

@@ -1,6 +1,6 @@
 """Writes fitted latency and bandwidth, which `network.transport` reads, as JSON.
 
-`measured` holds all fits, by tier and kind. What stands beside it are constants of a transport, which is between
+`measured` lists all fits. What stands beside it are constants of a transport, which is between
 servers: its start-up is the latency, its headers take the part of a NIC that was not reached. They come from the widest
 tier beyond a server, never from inside one.
 """
@@ -14,18 +14,24 @@ from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.measurements.fit import Fit
 from mfabric_jax.measurements.placed import ACROSS, LEAF, SERVER
+from mfabric_jax.measurements.ports import LOW_LATENCY, NORMAL, family
 from mfabric_jax.units import gbps
 
 LEAST_HEADER = 0.001  # bytes, below which there is none
 PAYLOAD = 4096  # bytes of a packet; only the ratio to its header counts
-FIRST = ("all-to-all", "alltoallv", "deepep-normal", "deepep-low-latency", "send-receive", "messages")
+FIRST = ("all-to-all", "alltoallv", NORMAL, LOW_LATENCY, "send-receive", "messages")
 
 
 def chosen(fits: Sequence[Fit]) -> Fit | None:
-    """The fit that stands for the network between servers: the widest tier, an all-to-all where there is one."""
+    """The fit that stands for the network between servers: the widest tier, an all-to-all where there is one, of most
+    ranks, up to the largest size."""
     beyond = [fit for fit in fits if fit.tier != SERVER]
-    order = [*FIRST, *(fit.kind for fit in beyond if fit.kind not in FIRST)]
-    return min(beyond, key=lambda fit: (fit.tier != ACROSS, order.index(fit.kind)), default=None)
+    order = [*FIRST, *(family(fit.kind) for fit in beyond if family(fit.kind) not in FIRST)]
+    return min(
+        beyond,
+        key=lambda fit: (fit.tier != ACROSS, order.index(family(fit.kind)), -(fit.ranks or 0), -fit.bytes[1]),
+        default=None,
+    )
 
 
 def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
     if part > 1:
         least = fit.bandwidth_bytes_per_s / gbps(1.0)
         raise InputError(
-            f"nic_gbps must be at least the {least:.4g} Gbps that {fit.kind} reached {fit.tier}, got {nic_gbps:g}; "
+            f"nic_gbps must be at least the {least:.4g} Gbps that {fit.name} reached, got {nic_gbps:g}; "
             "see --gpus-per-server, the ranks that share a server and have a NIC each."
         )
     header = PAYLOAD * (1 / part - 1)
@@ -50,15 +56,6 @@ def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
     }
 
 
-def measured(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
-    """Every fit by tier and kind."""
-    found: dict[str, dict[str, Any]] = {}
-    for fit in fits:
-        row = fit.row()
-        found.setdefault(row.pop("tier"), {})[row.pop("kind")] = row
-    return found
-
-
 def write_measured(fits: Sequence[Fit], path: str | Path, nic_gbps: float | None = None) -> Path:
     """Write fits; with `nic_gbps`, the bandwidth of a NIC, constants of a transport too where one was measured beyond a
     server. Returns the path."""
@@ -67,7 +64,7 @@ def write_measured(fits: Sequence[Fit], path: str | Path, nic_gbps: float | None
     told = constants(fit, nic_gbps) if fit is not None and nic_gbps is not None else {}
     path = Path(path)
     with replacing(path) as (part,):
-        text = json.dumps(told | {"measured": measured(fits)}, indent=1)
+        text = json.dumps(told | {"measured": [fit.row() for fit in fits]}, indent=1)
         part.write_text(text + "\n", encoding="utf-8")
     return path
 
@@ -78,7 +75,7 @@ def remarks(fits: Sequence[Fit], nic_gbps: float | None = None) -> list[str]:
     for fit in fits:
         if not fit.told_apart:
             said.append(
-                f"{fit.kind} {fit.tier}: one size, from which latency and bandwidth cannot be told apart; alpha is 0, "
+                f"{fit.name}: one size, from which latency and bandwidth cannot be told apart; alpha is 0, "
                 "the bandwidth is what that size reaches."
             )
     fit = chosen(fits)
@@ -92,6 +89,6 @@ def remarks(fits: Sequence[Fit], nic_gbps: float | None = None) -> list[str]:
         else:
             told = constants(fit, nic_gbps)
             part = told["payload_bytes"] / (told["payload_bytes"] + told["header_bytes"])
-            said.append(f"network.transport has {fit.kind} {fit.tier}: {part:.1%} of a NIC's bandwidth.")
+            said.append(f"network.transport has {fit.name}: {part:.1%} of a NIC's bandwidth.")
             said.append("Set job.dispatcher=ideal beside it: other dispatchers have a share of links of their own.")
     return said

@@ -1,8 +1,9 @@
-"""Requests that arrive: drawn, or read from a trace in one of the public formats.
+"""Requests that arrive: drawn, or read from a log in one of the public formats.
 
-Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT) and Mooncake
-(kvcache-ai/Mooncake, FAST25 traces). Mooncake names blocks of 512 tokens by what they and all before them hold: those
-at the start of a prompt that an earlier prompt had are cached, in a store that forgets nothing.
+Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT), Mooncake
+(kvcache-ai/Mooncake, FAST25 traces) and Qwen-Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). The last two name
+blocks of tokens by what they and all before them hold: those at the start of a prompt that an earlier prompt had are
+cached, in a store that forgets nothing.
 """
 
 import csv
@@ -20,19 +21,36 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, whole
+from mfabric_jax.checks import InputError, not_negative, one_of, whole
 
-BLOCK = 512  # tokens of a Mooncake block
 GIVE = (
     "give a log of requests that begins with TIMESTAMP,ContextTokens,GeneratedTokens (Azure: date and time, tokens of "
     "prompt and answer), with Timestamp,Request tokens,Response tokens (BurstGPT: seconds), or with an object that has "
-    'timestamp, input_length and output_length (Mooncake: milliseconds), as in "2023-11-16 18:15:46.68,374,44", '
-    '"5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
+    "timestamp, input_length and output_length (Mooncake: milliseconds; Qwen-Bailian, with chat_id: seconds), as in "
+    '"2023-11-16 18:15:46.68,374,44", "5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
 )
-AZURE = "timestamp", "contexttokens", "generatedtokens"
-BURST = "timestamp", "request tokens", "response tokens"
-MOONCAKE = "timestamp", "input_length", "output_length"
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d{1,12})?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+UNITS = {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0)}  # seconds of a timestamp's 1
+
+
+class Form(NamedTuple):
+    """A public format: its columns of time and of tokens of prompt and answer, its unit of time (None: dates), and
+    tokens of a block."""
+
+    name: str
+    columns: tuple[str, str, str]
+    unit: str | None
+    block: int | None = None
+
+
+AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
+BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
+MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
+BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
+CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
+USUAL_RATES = 0.005, 10.0  # requests/s: the public logs with numbers for times have 0.03 (their first minutes) to 7
+SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
+BLOCKS = [2**power for power in range(21)]  # tokens of a block that are sought
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,23 +105,30 @@ def repeated(requests: Requests, times: int) -> Requests:
 
 # -------------------------------------------------------------------------------------------------------------- readers
 class Row(NamedTuple):
-    """A line of a trace: seconds, tokens of prompt and answer, blocks of the prompt."""
+    """A line of a log: its number, time as it stands there (of a date: seconds), tokens of prompt and answer, names of
+    the prompt's blocks."""
 
-    second: float
+    line: int
+    time: float
     prompt: int
     answer: int
     blocks: tuple = ()
 
 
-def read_arrivals(path: str | Path, most: int) -> Requests:
-    """The first `most` answered requests of a trace. `InputError` for a file that cannot be read, is in none of the
-    formats, has a wrong value (with its line) or no answered request."""
+def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
+    """The first `most` answered requests of a log.
+
+    `unit` of its timestamps (s, ms, us, ns) and tokens of a `block`; None: those of its format, if the log agrees.
+    `InputError` for a file that cannot be read, is in none of the formats, has a wrong value (with its line) or no
+    answered request, and for one that may be read in two units or with two sizes of blocks.
+    """
     named = repr(str(path))
     rows: list[Row] = []
     left_out = 0
     try:
         with open(path, encoding="utf-8-sig", newline="") as opened:
-            for row in _rows(opened, named):
+            form, found = _rows(opened, named)
+            for row in found:
                 if row.prompt and row.answer:
                     rows.append(row)
                 else:
@@ -120,30 +145,21 @@ def read_arrivals(path: str | Path, most: int) -> Requests:
         raise InputError(f"cannot read {named} ({getattr(error, 'strerror', None) or error}); {GIVE}.") from None
     if not rows:
         raise InputError(f"{named} has no answered request; {GIVE}.")
-    return _requests(sorted(rows, key=lambda row: row.second), left_out)
+    rows.sort(key=lambda row: row.time)
+    time, prompt, answer = (np.array([row[column] for row in rows], float) for column in (1, 2, 3))
+    arrival_s = (time - time[0]) * _second_of(time, form, unit, named)
+    return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
 
 
-def _requests(rows: list[Row], left_out: int) -> Requests:
-    seen: set[Any] = set()
-    fresh = []
-    for row in rows:
-        cached = sum(1 for _ in itertools.takewhile(seen.__contains__, row.blocks))
-        fresh.append(max(1.0, float(row.prompt - BLOCK * cached)))
-        seen.update(row.blocks)
-    second, prompt, answer = (np.array([row[column] for row in rows], float) for column in range(3))
-    return Requests(second - second[0], prompt, np.array(fresh), answer, left_out)
-
-
-def _rows(lines: Iterator[str], named: str) -> Iterator[Row]:
+def _rows(lines: Iterator[str], named: str) -> tuple[Form, Iterator[Row]]:
     first = next(lines, "")
     if first.lstrip().startswith("{"):
-        yield from _mooncake(itertools.chain([first], lines), named)
-        return
+        form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
+        return form, _objects(itertools.chain([first], lines), named, form)
     columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
-    for needed, moment in ((AZURE, _moment), (BURST, _second)):
-        if set(needed) <= set(columns):
-            yield from _table(lines, named, [columns.index(name) for name in needed], needed, moment)
-            return
+    for form, moment in ((AZURE, _moment), (BURST, _second)):
+        if set(form.columns) <= set(columns):
+            return form, _table(lines, named, [columns.index(name) for name in form.columns], form.columns, moment)
     begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
     raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
 
@@ -159,13 +175,14 @@ def _table(
             raise InputError(f"{where} must have the column {names[-1]!r}, got {len(cells)} columns.")
         when, prompt, answer = (cells[column].strip() for column in columns)
         yield Row(
+            number,
             moment(f"{where}: {names[0]}", when),
             _tokens(f"{where}: {names[1]}", prompt),
             _tokens(f"{where}: {names[2]}", answer),
         )
 
 
-def _mooncake(lines: Iterator[str], named: str) -> Iterator[Row]:
+def _objects(lines: Iterator[str], named: str, form: Form) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -174,14 +191,18 @@ def _mooncake(lines: Iterator[str], named: str) -> Iterator[Row]:
             table = json.loads(line)
         except ValueError:
             raise InputError(f"{where} is not JSON; {GIVE}.") from None
-        if not isinstance(table, dict) or not set(MOONCAKE) <= set(table):
-            raise InputError(f"{where} must be an object with {', '.join(MOONCAKE)}, got {line.strip()!r:.80}.")
-        when, prompt, answer = (table[name] for name in MOONCAKE)
+        if not isinstance(table, dict) or not set(form.columns) <= set(table):
+            raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
+        if bool(CHAT & set(table)) != (form is BAILIAN):
+            one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
+            raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: give two logs apart.")
+        when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):
             raise InputError(f"{where}: hash_ids must be a list of names of blocks, got {blocks!r:.80}.")
         yield Row(
-            units.ms(_seconds(f"{where}: timestamp", when)),
+            number,
+            _seconds(f"{where}: timestamp", when),
             whole(f"{where}: input_length", prompt, at_least=0),
             whole(f"{where}: output_length", answer, at_least=0),
             tuple(blocks),
@@ -224,3 +245,97 @@ def _tokens(field: str, text: str) -> int:
     except (ValueError, OverflowError):
         tokens = text
     return whole(field, tokens, at_least=0)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------- units and sizes of blocks
+def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, named: str) -> float:
+    """Seconds of 1 in the timestamps. `InputError` where they may be in another unit than that of the format."""
+    if form.unit is None:
+        if stated is not None:
+            raise InputError(f"{named} has dates, which need no unit; leave out serving.load.unit, got {stated!r}.")
+        return 1.0
+    if stated is not None:
+        return UNITS[one_of("serving.load.unit", stated, UNITS)]
+    other = _other_unit(time, form)
+    if other is not None:
+        one, two = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
+        raise InputError(
+            f"timestamps of {named} may be {one}, as in logs of {form.name}, or {two}; state serving.load.unit, "
+            f"{form.unit} or {other}."
+        )
+    return UNITS[form.unit]
+
+
+def _other_unit(time: Float[np.ndarray, "R"], form: Form) -> str | None:
+    """The unit that timestamps may have as well, where the format's gives a moment or a rate that public logs lack."""
+    assert form.unit is not None, "times are numbers"
+    if time[0] == time[-1]:
+        return None  # the same in every unit
+    for unit, least in SINCE_1970.items():
+        if least <= time[0] < 10 * least:
+            return None if unit == form.unit else unit
+    rate = _rate(time, form.unit)
+    if rate < USUAL_RATES[0]:
+        return {"s": "ms", "ms": "us"}[form.unit]
+    if form is MOONCAKE and (rate > USUAL_RATES[1] or (time % 1).any()):  # Mooncake's are whole
+        return "s"
+    return None
+
+
+def _rate(time: Float[np.ndarray, "R"], unit: str) -> float:
+    return (len(time) - 1) / (float(time[-1] - time[0]) * UNITS[unit])
+
+
+def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float[np.ndarray, "R"]:
+    """Tokens of each prompt that no cache has, at least one: the last token is computed."""
+    seen: set[Any] = set()
+    cached = []
+    for row in rows:
+        cached.append(sum(1 for _ in itertools.takewhile(seen.__contains__, row.blocks)))
+        seen.update(row.blocks)
+    prompt = np.array([row.prompt for row in rows], float)
+    if not seen:
+        if stated is not None:
+            raise InputError(f"{named} has no hash_ids; leave out serving.load.block, got {stated}.")
+        return prompt
+    every = {size: np.maximum(1.0, prompt - size * np.array(cached)) for size in _blocks(rows, form, stated, named)}
+    first, *others = every
+    for other in others:
+        if (every[other] != every[first]).any():
+            raise InputError(
+                f"hash_ids of {named} may be of blocks of {first:,} or {other:,} tokens; state serving.load.block."
+            )
+    return every[first]
+
+
+def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list[int]:
+    """Sizes of blocks that agree with the number of every prompt's blocks, its unfinished last one counted or not."""
+    having = [row for row in rows if row.blocks]
+    prompt, count = (np.array(each) for each in zip(*((row.prompt, len(row.blocks)) for row in having), strict=True))
+
+    def agrees(size: int) -> np.ndarray:
+        with_last, whole_ones = (each == count for each in (-(-prompt // size), prompt // size))
+        return max(with_last, whole_ones, key=np.sum)
+
+    if stated is not None:
+        if not agrees(stated).all():
+            row = having[int(np.argmin(agrees(stated)))]
+            raise InputError(
+                f"{named}, line {row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids, with which "
+                f"serving.load.block must agree, got {stated}."
+            )
+        return [stated]
+    if form.block is not None and (-(-prompt // form.block) == count).all():
+        return [form.block]
+    found = [size for size in BLOCKS if agrees(size).all()]
+    if not found:
+        ends = (having[int(np.argmax(each))] for each in (prompt / count, (count - 1) / prompt))
+        said = ", and line ".join(
+            f"{row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids"
+            for row in sorted(ends, key=lambda row: row.line)
+        )
+        raise InputError(
+            f"{named}, line {said}, with which no block of a power of 2 tokens agrees; state serving.load.block, or "
+            "correct them."
+        )
+    return found

@@ -40,7 +40,7 @@ def requests_of(deployed: Deployment) -> Requests:
         assert load.rate is not None, "a load has a rate or a trace"
         count = load.requests * load.repeat
         return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
-    found = read_arrivals(load.arrivals, load.requests)
+    found = read_arrivals(load.arrivals, load.requests, load.unit, load.block)
     return repeated(found if load.rate is None else stretched(found, load.rate), load.repeat)
 
 

@@ -51,7 +51,7 @@ def nccl_json(times, ranks, per_server, program="all_reduce_perf"):
 
 
 PER_ITERATION = """# Collective test starting: reduce_scatter_perf
-#       size  count  type  redop  root  time  algbw  busbw  #wrong  i_min  i_max  i_p99  i_cv%  time  algbw  busbw
+#       size  count  type  redop  root  time  algbw  busbw  #wrong  i_min  i_max  i_p99  i_cv%  time algbw busbw #wrong
    1048576   4096 float    sum    -1  30.0   34.9   30.6      0  29.0  33.0  32.0  2.1  31.0  33.8  29.6  0  1  1  1  1
 """
 OSU = """
@@ -60,6 +60,28 @@ OSU = """
 # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations  Validation
 1024                   30.00             29.00             31.00        1000        Pass
 1048576               700.50            699.00            702.00         100        Pass
+"""
+OLDER = """# nThread 1 nGpus 1 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+# all_reduce_perf
+#                                                       out-of-place                       in-place
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum    500.0    2.10    3.93  2e-06    510.0    2.06    3.86  2e-06
+     2097152        524288     float     sum    900.0    2.33    4.37  2e-06    910.0    2.30    4.32  2e-06
+# Out of bounds values : 0 OK
+"""
+OLDER_BLANK = """# alltoall_perf
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576         16384     float             500.0    2.10    1.97  0e+00    510.0    2.06    1.93  1e+00
+"""
+IN_PLACE_ALONE = """# Collective test starting: all_reduce_perf
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+     1048576        262144     float     sum      -1                                     500.0    2.10    3.93       0
+"""
+AT_A_TIME = """# Collective test starting: all_reduce_perf
+#       size    count    type  redop  root   time  algbw  busbw  #wrong   time  algbw  busbw  #wrong           timestamp
+     1048576   262144   float    sum    -1  500.0   2.10   3.93       0  510.0   2.06   3.86       0 2026-03-01 10:20:30
 """
 OSU_V = """# OSU NCCL All-to-Allv Personalized Exchange Latency Test v7.5
 # Datatype: MPI_CHAR.
@@ -148,6 +170,10 @@ FILES = {
     "all_gather.txt": nccl_text(SMALL, 16, 8, "all_gather_perf"),
     "reduce_scatter.txt": PER_ITERATION,
     "all_reduce.json": nccl_json(SMALL, 16, 8),
+    "older.txt": OLDER,
+    "older_blank.txt": OLDER_BLANK,
+    "in_place_alone.txt": IN_PLACE_ALONE,
+    "at_a_time.txt": AT_A_TIME,
     "osu.txt": OSU,
     "osu_v.txt": OSU_V,
     "write_bw.txt": WRITE_BW,

@@ -24,11 +24,14 @@ def test_a_table_a_file_and_a_picture(files, tmp_path, capsys):
     assert not cli.main([*WORDS, "--nic-gbps", "400", "--out", "own.json", "--picture", "fit.png"])
     printed = capsys.readouterr()
     assert float(line_of(printed.out, "across", "all-to-all", "48", "32")[3]) == pytest.approx(45, rel=0.03)
-    assert "network.transport has all-to-all across: 88." in printed.out
+    assert "network.transport has all-to-all across (alltoall_perf, 32 ranks, 8 in a server): 88." in printed.out
     assert printed.err.split() == ["own.json", "fit.png"]
     told = json.loads((tmp_path / "own.json").read_text())
-    assert [*told["measured"]] == ["server", "across"]
-    assert told["measured"]["across"]["all-to-all"]["alpha_s"] == get_transport("own.json").startup_s
+    inside, across = told["measured"]
+    assert (inside["tier"], across["tier"]) == ("server", "across")
+    assert (across["kind"], across["program"]) == ("all-to-all", "alltoall_perf")
+    assert (across["ranks"], across["ranks_per_server"]) == (32, 8)
+    assert across["alpha_s"] == get_transport("own.json").startup_s
     assert (tmp_path / "fit.png").stat().st_size > 10_000
 
 
@@ -47,6 +50,17 @@ def test_a_job_beyond_what_was_measured_is_told_so(files, tmp_path, capsys):
     assert "was measured at 768 to 1,000,000 bytes over a NIC" in said
     # 32,768 tokens, 2 experts each, 4,096 numbers of 2 bytes; 6 of 8 ranks are in other servers; 4 NICs a rank
     assert f"moves {32768 * 2 * 8192 * 6 // 8 // 4:,} bytes" in said
+
+
+def test_runs_that_differ_in_ranks_of_a_server_alone_are_told_apart(files, tmp_path, capsys):
+    for name, each in (("fours", 4), ("eights", 8)):
+        (tmp_path / f"{name}.txt").write_text(nccl_text(nccl_times(4e-5, 45e9, 3 / 4, 0.0, 0), 16, each))
+    words = ["calibrate", "nccl", "fours.txt", "eights.txt", "--tier", "across"]
+    assert not cli.main([*words[:3], *words[4:]])
+    assert "ranks in a server" not in capsys.readouterr().out
+    assert not cli.main(words)
+    table = capsys.readouterr().out.split("ranks in a server")[1].splitlines()
+    assert [line.split()[-2:] for line in table[2:4]] == [["alltoall_perf", "4"], ["alltoall_perf", "8"]]
 
 
 def test_a_fit_says_where_it_ends(files, capsys):

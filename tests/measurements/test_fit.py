@@ -12,6 +12,7 @@ from mfabric_jax.measurements.deepep import read_text as read_deepep
 from mfabric_jax.measurements.fit import line_through
 from mfabric_jax.measurements.nccl_tests import read_text
 from mfabric_jax.measurements.placed import Point
+from mfabric_jax.measurements.written import chosen
 from mfabric_jax.units import gbps, us
 from tests.measurements.samples import low_latency, nccl_text, nccl_times
 
@@ -30,7 +31,7 @@ def test_a_cluster_s_latency_and_bandwidth_are_found_within_3_percent(seed):
     (fit,) = fit_points(cluster(seed))
     assert fit.alpha_s == pytest.approx(ALPHA_S, rel=0.03)
     assert fit.bandwidth_bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.03)
-    assert (fit.ranks, fit.bytes) == ((RANKS, RANKS), (768.0, 0.75 * 2**33))
+    assert (fit.ranks, fit.bytes) == (RANKS, (768.0, 0.75 * 2**33))
     assert fit.row()["error_median"] < 0.05
 
 
@@ -56,6 +57,20 @@ def test_tiers_and_kinds_are_fitted_apart_from_the_narrowest_on():
     fits = fit_points(points)
     assert [(fit.tier, fit.kind) for fit in fits] == [KINDS[2][:2], KINDS[0][:2], KINDS[1][:2]]
     assert [fit.bandwidth_bytes_per_s for fit in fits] == pytest.approx([3e9, 1e9, 2e9])
+
+
+def test_programs_and_numbers_of_ranks_are_fitted_apart():
+    parts = [("a", 16, 8, 1e9), ("b", 16, 8, 2e9), ("a", 32, 8, 3e9), ("a", 32, 4, 4e9)]
+    points = [
+        Point("across", "all-to-all", ranks, size, size / rate, program, each)
+        for size in (1e3, 1e6, 1e9)
+        for program, ranks, each, rate in parts
+    ]
+    fits = fit_points(points)
+    assert [(fit.program, fit.ranks, fit.per_server) for fit in fits] == [part[:3] for part in parts]
+    assert [fit.bandwidth_bytes_per_s for fit in fits] == pytest.approx([part[3] for part in parts])
+    assert len({fit.name for fit in fits}) == 4
+    assert chosen(fits).ranks == 32
 
 
 KINDS = (("across", "all-to-all", 1e9), ("across", "all-reduce", 2e9), ("server", "all-to-all", 3e9))
@@ -98,10 +113,15 @@ def published(table, ranks, per_server):
 
 
 def worst_of_the_others(table, per_server, pair):
-    """The largest relative error of the lines that a fit to two of them has not seen."""
-    (fit,) = fit_points([point for ranks in pair for point in published(table, ranks, per_server)])
-    others = [point for ranks in table if ranks not in pair for point in published(table, ranks, per_server)]
-    return max(abs(fit.seconds(point.bytes) / point.seconds - 1) for point in others)
+    """The largest relative error of a line through two of them, both directions, at the others."""
+    alpha_s, per_byte = line_through(*sizes_and_seconds(table, pair, per_server))
+    size, seconds = sizes_and_seconds(table, [ranks for ranks in table if ranks not in pair], per_server)
+    return np.abs((alpha_s + size * per_byte) / seconds - 1).max()
+
+
+def sizes_and_seconds(table, every, per_server):
+    points = [point for ranks in every for point in published(table, ranks, per_server)]
+    return np.array([point.bytes for point in points]), np.array([point.seconds for point in points])
 
 
 @pytest.mark.parametrize(("table", "per_server", "most"), [(LOW_LATENCY, 8, 0.11), (FIRST_VERSION, 1, 0.056)])

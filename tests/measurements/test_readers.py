@@ -10,6 +10,7 @@ from tests.measurements.samples import FILES, SMALL, nccl_text
 ASKED = Asked("across", None, None)
 BESIDE = {  # what files do not say
     **dict.fromkeys(("osu.txt", "osu_v.txt", "reduce_scatter.txt", "low_latency.txt"), Asked("across", 16, 8)),
+    **dict.fromkeys(("older.txt", "older_blank.txt", "in_place_alone.txt", "at_a_time.txt"), Asked("across", 16, 8)),
     "normal.txt": Asked("across", 32, 8),
     "inside.txt": Asked(None, 8, None),
 }
@@ -17,6 +18,10 @@ FIRST = {  # of the first time: kind, reported bytes per byte over the port, byt
     "all_gather.txt": ("all-gather", 1024 * 15 / 16 / 8, SMALL[0][1][0]),
     "reduce_scatter.txt": ("reduce-scatter", 2**20 * 15 / 16 / 8, 30e-6),
     "all_reduce.json": ("all-reduce", 2 * 1024 * 15 / 16 / 8, SMALL[0][1][0]),
+    **dict.fromkeys(
+        ("older.txt", "in_place_alone.txt", "at_a_time.txt"), ("all-reduce", 2 * 2**20 * 15 / 16 / 8, 500e-6)
+    ),
+    "older_blank.txt": ("all-to-all", 2**20 / 2, 500e-6),
     "osu.txt": ("all-to-all", 1024 * 8, 30e-6),
     "osu_v.txt": ("alltoallv", 4096 * 8, 35.1e-6),
     "write_bw.txt": ("messages", 65536, 65536 / (46875 * 2**20)),
@@ -24,12 +29,13 @@ FIRST = {  # of the first time: kind, reported bytes per byte over the port, byt
     "write_lat.txt": ("message", 2, 2e-6),
     "both_ways.json": ("messages", 65536, 65536 / (98e9 / 2)),
     "write_lat.json": ("message", 2, 2e-6),
-    "low_latency.txt": ("deepep-low-latency", 64.29e9 * 118e-6 / 2, 118e-6),
-    "normal.txt": ("deepep-normal", 57.1e9 * 812e-6 * 3 / 4, 842e-6),
-    "inside.txt": ("deepep-normal", 153e9 * 1e-3 * 7 / 8, 1e-3),
-    "elastic.txt": ("deepep-normal", 90e9 * 1300.12e-6 / 2, 1300.12e-6),
+    "low_latency.txt": ("deepep-low-latency-dispatch", 64.29e9 * 118e-6 / 2, 118e-6),
+    "normal.txt": ("deepep-normal-dispatch", 57.1e9 * 812e-6 * 3 / 4, 842e-6),
+    "inside.txt": ("deepep-normal-dispatch", 153e9 * 1e-3 * 7 / 8, 1e-3),
+    "elastic.txt": ("deepep-normal-dispatch", 90e9 * 1300.12e-6 / 2, 1300.12e-6),
 }
 MANY = {"all_gather.txt": 12, "reduce_scatter.txt": 2, "all_reduce.json": 12, "osu.txt": 2, "osu_v.txt": 1}
+MANY |= {"older.txt": 4, "older_blank.txt": 2, "in_place_alone.txt": 1, "at_a_time.txt": 2}
 MANY |= {"write_bw.txt": 2, "both_ways.txt": 1, "write_lat.txt": 2, "low_latency.txt": 4, "normal.txt": 3}
 MANY |= {"both_ways.json": 1, "write_lat.json": 1, "inside.txt": 2, "elastic.txt": 3}
 

@@ -257,6 +257,11 @@ USELESS = [
         "--set serving.load.repeat=3",
         "load.repeat is read only where requests arrive (--rate or --arrivals), got 3.",
     ),
+    (
+        "--rate 3 --set serving.load.unit=s",
+        "serving.load.unit is read only of a log of requests (--arrivals), got 's'.",
+    ),
+    ("--rate 3 --set serving.load.block=16", "serving.load.block is read only of a log of requests (--arrivals)"),
     ("--set serving.load.tpot_ms=3", "serving.load.tpot_ms is read only where requests arrive"),
     ("--rate 3 --set serving.load.keep=0.9", "serving.load.keep is read only with a time to keep (--tpot-ms)"),
     ("--by high", "serving.by is read only with times to keep (--tpot-ms), got 'high'."),

@@ -194,6 +194,16 @@ def test_open_groups_that_prefill_keep_up_with_what_arrives_or_with_what_decodes
     assert groups(5.0) == 1
 
 
+def test_a_log_is_read_with_the_stated_unit_and_size_of_blocks(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    line = '{{"timestamp": {}, "input_length": 48, "output_length": 9, "hash_ids": [0, 1, {}]}}\n'
+    trace.write_text("".join(line.format(at, 2 + at) for at in range(3)), encoding="utf-8")
+    log = {"arrivals": str(trace), "rate": None, "unit": "s", "block": 16}
+    asked = load.requests_of(known(CASE.with_({f"serving.load.{name}": value for name, value in log.items()})))
+    assert asked.arrival_s.tolist() == [0, 1, 2]
+    assert asked.fresh.tolist() == [48, 16, 16]
+
+
 def test_goodput_counts_requests_within_both_limits():
     free = next(serve(CASE))
     assert (free["in_slo"], free["goodput_per_s"], free["refused"], free["left_out"]) == (None, None, 0, 0)

@@ -22,9 +22,7 @@ class Fitted(Protocol):
     """A fit with its points: bytes over the busiest port, seconds."""
 
     @property
-    def tier(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
+    def name(self) -> str: ...
     @property
     def alpha_s(self) -> float: ...
     @property
@@ -46,7 +44,7 @@ def build_measured_times(fits: Sequence[Fitted]) -> Figure:
     from matplotlib.lines import Line2D
 
     figure, (axes, *_) = style.panels(1, height=4.2)
-    looks = style.distinct_looks(f"{fit.tier} {fit.kind}" for fit in fits)
+    looks = style.distinct_looks(fit.name for fit in fits)
     handles = []
     for fit, look in zip(fits, looks.values(), strict=True):
         size = np.array([point.bytes for point in fit.points])
