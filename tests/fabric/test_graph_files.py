@@ -344,6 +344,39 @@ def test_what_a_dump_holds_that_is_not_read_is_refused(read, text, words):
     assert words in str(refused.value)
 
 
+INFRAGRAPH = """devices:
+  - name: server
+    components:
+      - name: xpu
+        count: 2
+instances:
+  - name: host
+    count: 3
+    device: server
+links: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("infra.yaml", INFRAGRAPH, "is a graph of infragraph (devices, instances), which is not read"),
+        ("infra.yml", "# two racks\nname: x\n" + INFRAGRAPH, "is a graph of infragraph"),
+        ("infra.json", json.dumps({"devices": [], "instances": [], "links": []}), "is a graph of infragraph"),
+        (
+            "compose.yaml",
+            "services:\n  web:\n    image: x\nvolumes: []\n",
+            "no graph in a known format: a YAML file must",
+        ),
+        ("astra.yml", ASTRA + "devices: [ 3 ]\n", "key 'devices' is unknown"),
+    ],
+)
+def test_a_file_of_another_tool_is_told_to_be_one(read, name, text, words):
+    with pytest.raises(InputError) as refused:
+        read(text, name)
+    assert words in str(refused.value)
+
+
 def test_attributes_of_a_dump_that_could_change_a_number_are_named(read):
     with pytest.warns(Unread) as told:
         read(dump(gpu_in("01:00.0", 0, more='throttle="2"').replace('gdr="1"', 'gdr="0"')), "named.xml")

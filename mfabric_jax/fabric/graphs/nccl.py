@@ -70,7 +70,7 @@ BROADCOM = ((0xC010, 0x1000, 0xA, 0xA), (0xC030, 0x1000, 0x0, 0x1))  # Gen4, Gen
 USUAL_CPU = {"familyid": "6", "modelid": "0"}
 VERSIONS = ("1", "2")
 MOST = 1 << 24
-MOST_DELAY_US = 1e6
+MOST_DELAY_US = 1 << 20
 DEEPEST = 100
 
 
