@@ -17,4 +17,4 @@ def name_unread(file: str, what: str, names: Iterable[str], hint: str = "") -> N
         return
     shown = ", ".join(every[:MOST_NAMED])
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
-    warnings.warn(f"{file}: {what} not read, though they could change a number: {shown}{more}{hint}.", Unread, 2)
+    warnings.warn(f"{file}: {what} are not read, though they could change a number: {shown}{more}{hint}.", Unread, 2)

@@ -62,3 +62,10 @@ def test_loads_that_are_no_counts_are_placed_by_no_command(loads, capsys, tmp_pa
     np.save(tmp_path / "wrong.npy", np.array([[value, 2.0, 3.0, 4.0]]))
     for words in (["info", "wrong.npy"], ["place", "wrong.npy", "x.json", "--ranks", "2"]):
         assert "tokens must be finite and not negative" in mistake(capsys, "traces", *words)
+
+
+def test_what_is_not_read_is_one_line_on_standard_error(loads, capsys, tmp_path):
+    (tmp_path / "scaled.json").write_text(json.dumps({"weight": EPLB, "scale": 4}))
+    assert status("traces", "info", "scaled.json") == 0
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == "mfabric: 'scaled.json': entries are not read, though they could change a number: scale."

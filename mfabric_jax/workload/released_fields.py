@@ -18,8 +18,8 @@ NO_NUMBER = re.compile(
     | torchscript | use_bfloat16 | tf_legacy_loss | pruned_heads | chunk_size_feed_forward | is_encoder_decoder
     | is_decoder | tie_encoder_decoder | use_cache | cache_implementation | _?attn_implementation.* | _.*
     | initializer_.* | .*dropout.* | .*norm.* | .*_eps | .*epsilon | .*bias.* | clip_qkv | swiglu_limit
-    | .*rope.* | .*rotary.* | .*max_position_embeddings | initial_context_length | max_model_len | max_sequence_length
-    | model_max_length | attn_temperature_tuning | attn_scale | floor_scale | for_llm_compressor
+    | (?!qk_).*rope.* | .*rotary.* | .*max_position_embeddings | initial_context_length | max_model_len
+    | max_sequence_length | model_max_length | attn_temperature_tuning | attn_scale | floor_scale | for_llm_compressor
     | router_.* | .*aux_loss.* | seq_aux | scoring_func | routed_scaling_factor | shared_moe_mode
     | pretraining_tp | ep_size | intermediate_size
     """,

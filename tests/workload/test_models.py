@@ -244,7 +244,7 @@ def test_layers_that_all_have_full_attention_are_those_of_the_layout(released):
 
 def test_other_fields_are_named(released):
     config = RELEASED["DeepSeek-V3"].config | {"quantization_config": {"quant_method": "fp8"}, "twin_experts": 2}
-    with pytest.warns(Unread, match="fields not read, .*: quantization_config, twin_experts"):
+    with pytest.warns(Unread, match="fields are not read, .*: quantization_config, twin_experts"):
         released(config)
 
 
