@@ -124,7 +124,7 @@ def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
 
 def _root(text: str) -> Element:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError("a dump has no DOCTYPE and no ENTITY, but this file has.")
+        raise InputError("it is no topology dump of NCCL: a dump has no DOCTYPE and no ENTITY, but this file has.")
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
