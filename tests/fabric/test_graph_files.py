@@ -381,6 +381,11 @@ def test_attributes_of_a_dump_that_could_change_a_number_are_named(read):
     with pytest.warns(Unread) as told:
         read(dump(gpu_in("01:00.0", 0, more='throttle="2"').replace('gdr="1"', 'gdr="0"')), "named.xml")
     assert "throttle='2' of gpu" in str(told[0].message)
+    with pytest.warns(Unread, match="link_speed='128.0 GT/s PCIe' of pci .taken as 8 GT/s"):
+        found = links(read(dump(gpu_in("01:00.0", 0).replace("16.0 GT/s", "128.0 GT/s")), "speed.xml"))
+    assert found["server 0 port 0.0", "server 0 gpu 0"] == [96, 0]
+    with pytest.warns(Unread, match="arch='riscv64' of cpu"):
+        read(dump(gpu_in("01:00.0", 0)).replace("x86_64", "riscv64"), "arch.xml")
     assert "gdr='0' of gpu" in str(told[0].message)
 
 

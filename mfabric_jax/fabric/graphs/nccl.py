@@ -151,6 +151,10 @@ def _unread(root: Element) -> list[str]:
         found += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
         if element.tag in ("gpu", "net") and element.get("gdr") == "0":
             found.append(f"gdr='0' of {element.tag} (no GPUDirect: its bytes cross the memory of a CPU)")
+        if element.tag == "pci" and _speed(element) not in ("", *LANE):
+            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
+        if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
+            found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
         left += element
     return found
 
@@ -417,8 +421,12 @@ def _between_cpus(cpu: Element) -> float:
 def _pci_rate(pci: Element) -> float:
     """GB/s of the link above a PCI device; 16 lanes where the dump says 0, generation 3 where it names none."""
     width = whole_in(f"pci {pci.get('busid', '')!r:.40}", "link_width", pci.get("link_width", "0") or "0", 0, 64) or 16
-    speed = pci.get("link_speed", "").split(" ")[0].removesuffix(".0")
-    return width * LANE.get(speed, USUAL_LANE) / 80
+    return width * LANE.get(_speed(pci), USUAL_LANE) / 80
+
+
+def _speed(pci: Element) -> str:
+    """GT/s, as `LANE` has them."""
+    return pci.get("link_speed", "").split(" ")[0].removesuffix(".0")
 
 
 def _at_most(table: dict[int, float], key: int) -> float:
