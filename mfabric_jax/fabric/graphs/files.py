@@ -15,8 +15,8 @@ from mfabric_jax.text_files import mapping_in, read_text
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"
 ALLOWED = (
-    ".json (node-link JSON of networkx), .xml (topology dump of NCCL), .topo (htsim), .yml (network of ASTRA-sim) or "
-    ".txt (topology text of ns-3 or SimAI)"
+    ".json (node-link JSON of networkx), .xml (topology dump of NCCL or RCCL), .topo (htsim), .yml (network of "
+    "ASTRA-sim) or .txt (topology text of ns-3 or SimAI)"
 )
 SUFFIXES = ".json, .xml, .topo, .yml or .txt"
 TIMES = re.compile(r"(.+)\*(\d{1,6})")
@@ -27,7 +27,7 @@ INFRAGRAPH = {"devices", "instances"}
 
 def read_graph(path: str | Path) -> Network:
     """The graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network YAML of
-    ASTRA-sim, or topology dumps of NCCL.
+    ASTRA-sim, or topology dumps of NCCL or RCCL.
 
     Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raises `InputError` if a file is
     unreadable or its reader rejects it.
