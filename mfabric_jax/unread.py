@@ -10,11 +10,11 @@ class Unread(UserWarning):
     """A part of a file that is not read."""
 
 
-def name_unread(file: str, what: str, names: Iterable[str], hint: str = "") -> None:
+def name_unread(file: str, what: str, names: Iterable[str]) -> None:
     """Warn that a file (quoted) has these fields, or what they are, which are not read; nothing for no names."""
     every = list(dict.fromkeys(names))
     if not every:
         return
     shown = ", ".join(every[:MOST_NAMED])
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
-    warnings.warn(f"{file}: {what} are not read, though they could change a number: {shown}{more}{hint}.", Unread, 2)
+    warnings.warn(f"{file}: {what} are not read, though they could change a number: {shown}{more}.", Unread, 2)

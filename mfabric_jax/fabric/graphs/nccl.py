@@ -177,10 +177,7 @@ def _read(dump: _Dump, root: Element) -> None:
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
-    """Add what hangs on a CPU (of a server, its number), through a root port of its own; other elements than PCI
-    devices and NICs carry no data."""
-    if element.tag not in ("pci", "nic"):
-        return
+    """Add the PCI device or NIC that hangs on a CPU (of a server, its number), through a root port of its own."""
     server, _, cpu = on
     rate = _pci_rate(element) if element.tag == "pci" else LOCAL
     port = dump.graph.node(f"{server} port {dump.number}.{dump.ports}", "port")
