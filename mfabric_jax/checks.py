@@ -53,6 +53,10 @@ BY_NAME = {  # by the whole name
     **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(10**-12, 10)),
     **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(10**-12, 20)),  # 64 experts: 64^-20 is 1e-36
 }
+NAMED_UNITS = (  # as the last word of a name
+    *("s", "ms", "us", "ns", "ps", "minutes", "hours", "bps", "kbps", "mbps", "gbps", "tbps"),
+    *("bytes", "kb", "mb", "gb", "tb", "mib", "gib"),
+)
 COUNTS = {  # the most of what is counted
     **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
     **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank", "attention_gpus"), 2**18),
@@ -188,11 +192,17 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
 def meant(word: str, names: Sequence[str]) -> str:
     """The name closest to a word, as a question in brackets; nothing where none is close.
 
-    A path that begins or ends with the word comes first.
+    A path that begins or ends with the word comes first. A name of another unit is not proposed: its numbers differ.
     """
     near = [name for name in names if "." in name and word in (name.partition(".")[0], name.rpartition(".")[2])]
-    near = near[:1] or difflib.get_close_matches(word, names, n=1)
+    close = difflib.get_close_matches(word, names, n=1)
+    near = near[:1] or [name for name in close if _unit(word) in ("", _unit(name))]
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _unit(name: str) -> str:
+    last = name.lower().rpartition("_")[2]
+    return last if last in NAMED_UNITS else ""
 
 
 def of_type(field: str, value: T, *types: type, hint: str = "") -> T:

@@ -1,10 +1,12 @@
-"""Names that are to go: the old one works for a minor version more, and warns once."""
+"""Names that are to go: the old one works for a minor version more, and warns once; and warnings of ours as lines."""
 
 import contextlib
 import functools
 import sys
 import warnings
 from collections.abc import Iterator
+
+from mfabric_jax.unread import Unread
 
 
 class Deprecated(DeprecationWarning):
@@ -19,16 +21,17 @@ def deprecated(old: str, new: str) -> None:
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """`Deprecated` is a line on standard error inside; other warnings are shown as before."""
+    """`Deprecated` and `Unread` are lines on standard error inside; other warnings are shown as before."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 
         def show(message, category, filename, lineno, file=None, line=None):
-            if issubclass(category, Deprecated):
+            if issubclass(category, Deprecated | Unread):
                 print(f"mfabric: {message}", file=sys.stderr)
             else:
                 before(message, category, filename, lineno, file, line)
 
-        warnings.filterwarnings("default", category=Deprecated)
+        for ours in (Deprecated, Unread):
+            warnings.filterwarnings("default", category=ours)
         warnings.showwarning = show
         yield

@@ -220,6 +220,17 @@ def test_one_of():
         assert said == f"colour {value!r} is unknown{hint}; allowed: red, green."
 
 
+def test_no_name_of_another_unit_is_proposed():
+    names = ["capacity_gbps", "latency_s", "kind"]
+    for word, hint in (
+        ("capacity_mbps", ""),
+        ("latency_ms", ""),
+        ("capacty_gbps", " (did you mean 'capacity_gbps'?)"),
+        ("latency", " (did you mean 'latency_s'?)"),
+    ):
+        assert f"is unknown{hint}; allowed:" in refused(one_of, "field", word, names)
+
+
 def test_what_is_sensible_is_told_by_the_name_of_the_field():
     for check, field, right, wrong, sizes in (
         (positive, "efficiency", (1e-6, 0.5, 3), (1e-300, 1e308), "1e-06 to 100"),

@@ -38,9 +38,11 @@ class Options:
     """Of a recording: groups of neighbouring experts that stay on one server (default: each expert is one)."""
     records: tuple[int, int] | None = None
     """Of a recording: FIRST-LAST record (default: all)."""
+    axes: str | None = None
+    """Of an array in a file, in order: as in mfabric traces info."""
 
 
-OF_RECORDINGS = ("ranks_per_server", "slots", "groups", "records")
+OF_RECORDINGS = ("ranks_per_server", "slots", "groups", "records", "axes")
 SERVER = 8  # ranks
 
 
@@ -64,12 +66,13 @@ def _of(ranks: int | None) -> str:
 
 def _placement(options: Options) -> "Placement":
     """That of the file, or one for its loads."""
-    from mfabric_jax.text_files import read_mapping
+    from mfabric_jax.text_files import read_bytes, value_in
     from mfabric_jax.traffic.placement_files import is_placement, placement_in
 
     if options.path.lower().endswith(".json") and Path(options.path).is_file():
-        told = read_mapping(options.path, "placements or loads of experts", ".json")
-        if is_placement(told):
+        what = "placements or loads of experts"
+        told = value_in(read_bytes(options.path, f"give a .json file of {what}"), repr(options.path), what)
+        if isinstance(told, dict) and is_placement(told):
             if given := [name for name in OF_RECORDINGS if getattr(options, name) is not None]:
                 raise InputError(f"{given[0]} is of recordings, but {options.path} is a placement; leave it out.")
             return placement_in(told, options.path)
@@ -87,12 +90,13 @@ def _of_loads(options: Options) -> Any:
     policy = traffic.placement_policy(options.rule)
     if options.ranks is None:
         raise InputError("traces place of a recording needs --ranks, the expert-parallel ranks that hold the experts.")
-    recording, *others = traffic.open_trace(options.path)
+    recording, *others = traffic.open_trace(options.path, axes=options.axes)
     if others or recording.targets != Targets.EXPERTS:
         raise InputError(
             f"{options.path} must be one recording of loads of experts; mfabric traces info says what it is."
         )
-    loads = recording.chosen(options.records).count.sum(axis=(0, 2), dtype=np.float64)  # [layer, source, expert]
+    counts = recording.chosen(options.records).tokens().count
+    loads = counts.sum(axis=(0, 2), dtype=np.float64)  # [layer, source, expert]
     experts, ranks = loads.shape[-1], whole("ranks", options.ranks)
     each = options.ranks_per_server or (SERVER if ranks % SERVER == 0 else ranks)
     if ranks % whole("ranks_per_server", each):

@@ -16,6 +16,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import value_in
 from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, Sources, Targets, axes_of, counts_in
+from mfabric_jax.unread import name_unread
 
 SUFFIXES = (".npy", ".npz", ".pt", ".json", ".xz")
 NAMES = "axes"  # entry beside an array
@@ -219,7 +220,7 @@ def _loaded(path: pathlib.Path) -> Any:
         if path.suffix == ".pt":
             return _read_torch(path)
         if path.suffix == ".json":
-            return _of_json(value_in(path.read_bytes(), repr(str(path)), "counts"))
+            return _of_json(path, value_in(path.read_bytes(), repr(str(path)), "counts"))
         if path.suffix == ".xz":
             loaded = np.load(io.BytesIO(lzma.decompress(path.read_bytes())), allow_pickle=False)
         else:
@@ -235,9 +236,12 @@ def _loaded(path: pathlib.Path) -> Any:
         raise InputError(f"trace {path} must be a readable {allowed}, got {type(error).__name__}.") from error
 
 
-def _of_json(value: Any) -> Any:
+def _of_json(path: pathlib.Path, value: Any) -> Any:
     if not isinstance(value, dict):
         return np.array(value) if isinstance(value, list) else {}
+    name_unread(
+        repr(str(path)), "entries", [key for key, each in value.items() if isinstance(each, dict | int | float)]
+    )
     return {key: np.array(each) for key, each in value.items() if isinstance(each, list | str)}
 
 
@@ -262,6 +266,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
         raise InputError(
             f"trace {path} must have the key {COUNTS!r}, got {', '.join(arrays) or 'none'}; also read: {others}."
         )
+    name_unread(repr(str(path)), f"counts beside {key}", [name for name in _FORMATS if name in arrays and name != key])
     known, count, origin = _FORMATS.get(key, _FORMATS["counts"]), counts_in(path, np.asarray(arrays[key])), ""
     named = arrays.get(NAMES) if axes is None else axes
     if named is not None:

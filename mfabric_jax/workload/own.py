@@ -11,6 +11,7 @@ from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import PARSERS, read_mapping
 from mfabric_jax.workload.models import Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
+from mfabric_jax.workload.released_fields import check_unread, unread_in
 
 CONFIG = "config.json"
 SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit
@@ -125,12 +126,20 @@ NEEDED = object()
 
 
 class Config:
-    """Typed access to the fields of a file; errors name the field and the file."""
+    """Typed access to the fields of a file; errors name the field and the file. `read`: the fields that were asked for,
+    by path of their table."""
 
-    def __init__(self, values: Mapping[str, Any], named: str):
-        self.values, self.named = values, named
+    def __init__(self, values: Mapping[str, Any], named: str, path: str = "", read: dict[str, set[str]] | None = None):
+        self.values, self.named, self.path = values, named, path
+        self.read = {} if read is None else read
+        self.read[path] = set()
+
+    def no_number(self, *fields: str) -> None:
+        """These fields change no number in this layout."""
+        self.read[self.path].update(fields)
 
     def _value(self, field: str, default: Any) -> Any:
+        self.no_number(field)
         value = self.values.get(field)
         if value is None and default is NEEDED:
             raise InputError(f"{self.named} must have the field {field}.")
@@ -144,6 +153,13 @@ class Config:
         value = self._value(field, False)
         if not isinstance(value, bool):
             raise InputError(f"{field} of {self.named} must be true or false, got {value!r}.")
+        return value
+
+    def word(self, field: str, default: str, allowed: tuple[str, ...]) -> str:
+        """One of some words, which stand for different things: none is proposed for another."""
+        value = self._value(field, default)
+        if value not in allowed:
+            raise InputError(f"{field} of {self.named} must be {' or '.join(allowed)}, got {value!r:.80}.")
         return value
 
     def each(self, field: str, allowed: tuple | None = None) -> list:
@@ -161,7 +177,7 @@ class Config:
         value = self._value(field, NEEDED)
         if not isinstance(value, dict):
             raise InputError(f"{field} of {self.named} must be a table, got {value!r:.80}.")
-        return Config(value, f"{field} of {self.named}")
+        return Config(value, f"{field} of {self.named}", f"{self.path}.{field}".lstrip("."), self.read)
 
 
 def _is_place(value: Any, blocks: int) -> bool:
@@ -199,7 +215,8 @@ def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> F
 
 
 def _mixtral(config: Config) -> Facts:
-    return _common(config, "num_local_experts", "intermediate_size", _grouped(config))
+    attention = _grouped(config, config.whole("sliding_window", 0))
+    return _common(config, "num_local_experts", "intermediate_size", attention)
 
 
 def _olmoe(config: Config) -> Facts:
@@ -211,6 +228,8 @@ def _qwen(config: Config) -> Facts:
     step, without = config.whole("decoder_sparse_step", 1, at_least=1), config.each("mlp_only_layers")
     dense = _dense(config, lambda block: (block + 1) % step == 0 and block not in without, "intermediate_size")
     more = dense | {"shared_hidden": config.whole("shared_expert_intermediate_size", 0)}
+    if not config.flag("use_sliding_window"):
+        config.no_number("sliding_window", "max_window_layers")
     return _common(config, "num_experts", "moe_intermediate_size", _grouped(config), **more)
 
 
@@ -220,7 +239,9 @@ def _after_dense(config: Config, attention: Attention) -> Facts:
     width = config.whole("moe_intermediate_size", at_least=1)
     more = _dense(config, lambda block: block >= first and block % step == 0, "intermediate_size")
     more |= {"shared_hidden": config.whole("n_shared_experts", 0) * width}
-    more |= {"expert_groups": config.whole("n_group", 1), "top_groups": config.whole("topk_group", 1)}
+    groups, chosen = config.whole("n_group", 1), config.whole("topk_group", 1)
+    in_groups = config.word("topk_method", "noaux_tc", ("noaux_tc", "group_limited_greedy", "greedy")) != "greedy"
+    more |= {"expert_groups": groups, "top_groups": chosen} if in_groups else {}
     more |= {"next_tokens": config.whole("num_nextn_predict_layers", 0)}
     return _common(config, "n_routed_experts", "moe_intermediate_size", attention, **more)
 
@@ -234,6 +255,7 @@ def _deepseek(config: Config) -> Facts:
         rope_dim=config.whole("qk_rope_head_dim", at_least=1),
         value_dim=config.whole("v_head_dim", at_least=1),
     )
+    config.no_number("num_key_value_heads", "head_dim", "qk_head_dim")
     return _after_dense(config, attention)
 
 
@@ -258,17 +280,21 @@ def _llama4(config: Config) -> Facts:
 
     more = _dense(config, has_experts, "intermediate_size_mlp")
     more |= {"shared_hidden": config.whole("intermediate_size", at_least=1)}
+    config.each("layer_types", ("chunked_attention", "full_attention"))
+    config.no_number("intermediate_size_mlp")
     return _common(config, "num_local_experts", "intermediate_size", _grouped(config), **more)
 
 
 def _minimax(config: Config) -> Facts:
     """Text-01 and M1 mostly use lightning attention (0, linear_attention); M2 uses full attention."""
+    config.no_number("block_size")
     kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", ("linear_attention", "full_attention"))
     full = _grouped(config)
     linear = Linear(full.heads, full.head_dim)
     some = {0: linear, "linear_attention": linear, 1: full, "full_attention": full}
     more = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
-    more |= {"next_tokens": config.whole("num_mtp_modules", 0) if config.flag("use_mtp") else 0}
+    predicted = config.whole("num_mtp_modules", 0) * config.whole("mtp_transformer_layers", 1)
+    more |= {"next_tokens": predicted if config.flag("use_mtp") else 0}
     return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, full), **more)
 
 
@@ -302,5 +328,9 @@ def _released(values: Mapping[str, Any], named: str) -> Facts:
     kind = values.get(KEY)
     if not isinstance(kind, str):
         raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")
-    layout = LAYOUTS[checks.one_of(f"{KEY} of {named}", kind, LAYOUTS)]
-    return layout(Config(values, named))
+    if kind not in LAYOUTS:  # a layout that looks alike drops what it does not know, so none is proposed
+        raise InputError(f"{KEY} of {named} must be one that is known ({', '.join(LAYOUTS)}), got {kind!r:.80}.")
+    config = Config(values, named)
+    facts = LAYOUTS[kind](config)
+    check_unread(dict(unread_in(values, config.read)), facts, kind, named)
+    return facts

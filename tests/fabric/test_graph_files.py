@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.unread import Unread
 
 GBPS = 0.125e9  # bytes/s
 
@@ -203,6 +204,191 @@ def test_nccl_gpus_that_are_joined_without_a_switch_and_two_cpus(read):
     assert found["server 0 port 0.0", "server 0 gpu 0"] == [96, 0]
 
 
+def pci(busid, inside="", kind="0x060400", ids=(0x1000, 0xC010, 0x1000, 0xA096)):
+    """A PCI device of 16 lanes of generation 4 (24 GB/s), by default the switch that Broadcom sells as PEX Gen4."""
+    fields = zip(("vendor", "device", "subsystem_vendor", "subsystem_device"), ids, strict=True)
+    of = " ".join(f'{field}="{number:#06x}"' for field, number in fields)
+    link = 'link_speed="16.0 GT/s PCIe" link_width="16"'
+    return f'<pci busid="0000:{busid}" class="{kind}" {of} {link}>{inside}</pci>'
+
+
+def gpu_in(busid, dev, links="", more="", rank=None):
+    rank = f'rank="{dev if rank is None else rank}"'
+    return pci(busid, f'<gpu dev="{dev}" sm="80" {rank} gdr="1" {more}>{links}</gpu>', "0x030200", (0x10DE,) * 4)
+
+
+def nic_in(busid, dev, speed=200000, more=""):
+    net = f'<net name="nic{dev}" dev="{dev}" speed="{speed}" port="1" guid="{dev}" maxconn="9" gdr="1" {more}/>'
+    return pci(busid, f"<nic>{net}</nic>", "0x020700", (0x15B3,) * 4)
+
+
+def dump(*inside, version=1):
+    cpu = '<cpu numaid="0" affinity="ff" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">'
+    return f'<system version="{version}">{cpu}{"".join(inside)}</cpu></system>'
+
+
+SWITCHED = "".join(f'<nvlink target="0000:c{n}:00.0" count="{n}" tclass="0x068000"/>' for n in (4, 5))
+
+
+@pytest.mark.parametrize("levels", [((0xC010, 0xA096),) * 2, ((0xC030, 0x00B2), (0xC030, 0x1001))])
+def test_both_levels_of_a_broadcom_switch_are_one(read, levels):
+    """NCCL's ncclTopoFlattenBcmSwitches: a GPU is as near to a NIC below its neighbour's part of the switch as to its
+    own. Two GPUs send 4 units each over two NICs, 4 on each; by hops of two levels NIC 0 would have 6."""
+    (first, second) = ((0x1000, device, 0x1000, of) for device, of in levels)
+    parts = [gpu_in("07:00.0", 0), nic_in("0c:00.0", 0) + gpu_in("0f:00.0", 1), nic_in("12:00.0", 1)]
+    below = [pci(f"0{n}:00.0", part, ids=second) for n, part in enumerate(parts, 2)]
+    network = read(dump(pci("01:00.0", "".join(below), ids=first)), "switch.xml")
+    found = links(network)
+    for name in ("gpu 0", "gpu 1", "nic 0000:0c:00.0", "nic 0000:12:00.0"):
+        assert found["server 0 pci 0000:01:00.0", f"server 0 {name}"] == [192, 0]
+    assert dict(network.nodes)["pci"] == 1
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ((0x15B3, 0x1979, 0, 0), (0x15B3, 0x1979, 0, 0)),  # another maker
+        ((0x1000, 0xC010, 0x1000, 0xA096), (0x1000, 0xC030, 0x1000, 0x1001)),  # two generations
+        ((0x1000, 0xC030, 0x1000, 0x1001), (0x1000, 0xC030, 0x1000, 0x1001)),  # no first level
+        ((0x1000, 0xC030, 0x1000, 0x0001), (0x1000, 0xC030, 0x1000, 0x0001)),  # two first levels
+    ],
+)
+def test_other_levels_of_pci_switches_stay(read, ids):
+    below = pci("02:00.0", gpu_in("03:00.0", 0), ids=ids[1])
+    assert dict(read(dump(pci("01:00.0", below, ids=ids[0])), "two.xml").nodes)["pci"] == 2
+
+
+def test_a_broadcom_switch_below_a_fused_one_is_a_switch_of_its_own(read):
+    inner = pci("03:00.0", pci("04:00.0", gpu_in("05:00.0", 0)))
+    network = read(dump(pci("01:00.0", pci("02:00.0", inner))), "four.xml")
+    found = links(network)
+    assert found["server 0 pci 0000:01:00.0", "server 0 pci 0000:03:00.0"] == [192, 0]
+    assert found["server 0 pci 0000:03:00.0", "server 0 gpu 0"] == [192, 0]
+
+
+def test_nvlinks_to_nvswitches_add_up_and_are_the_way_between_gpus_of_one_pci_switch(read):
+    """Four and five NVLinks of 20 GB/s are one of 180 GB/s, where halves of a flow on 80 and 100 would be 160."""
+    network = read(dump(pci("01:00.0", gpu_in("02:00.0", 0, SWITCHED) + gpu_in("03:00.0", 1, SWITCHED))), "nv.xml")
+    found = links(network)
+    assert found["server 0 gpu 0", "nvswitch 0"] == found["nvswitch 0", "server 0 gpu 1"] == [1440, 0]
+    gpus = endpoints(network)
+    hops = shortest_routes(network, gpus[[0]], gpus[[1]]).hops[0]
+    assert {network.node_name(int(network.head[link])) for link in hops[hops >= 0]} == {"nvswitch 0", "server 0 gpu 1"}
+
+
+def test_links_to_a_shared_cpu_are_no_way_around_nvlinks(read):
+    own = SWITCHED + '<c2c bw="450000" count="1"/>'
+    network = read(dump(gpu_in("02:00.0", 0, own) + gpu_in("03:00.0", 1, own), nic_in("04:00.0", 0)), "c2c.xml")
+    gpus, names = endpoints(network), [network.node_name(node) for node in range(network.size)]
+    routes = shortest_routes(network, gpus[[0, 0]], np.array([gpus[1], names.index("network")]))
+    crossed = [{network.node_name(int(network.head[link])) for link in hops[hops >= 0]} for hops in routes.hops]
+    assert crossed[0] == {"nvswitch 0", "server 0 gpu 1"}
+    assert "server 0 gpu 0 nvlink port" in crossed[1]
+    assert "server 0 gpu 0 pci port" not in crossed[1]
+
+
+@pytest.mark.parametrize(("gcn", "GBps"), [("gfx942", 48), ("942", 48), ("910", 36), ("gfx90a", 36), ("906", 24)])
+@pytest.mark.parametrize("kind", ["0x120000", "0x038000"])
+def test_dump_of_rccl(read, gcn, GBps, kind):
+    links_of = [f'<xgmi target="0000:0{other}:00.0" count="2" tclass="{kind}"/>' for other in (3, 2)]
+    gpus = [gpu_in(f"0{n}:00.0", n - 2, links_of[n - 2], f'gcn="{gcn}" arch="38911"') for n in (2, 3)]
+    found = links(read(dump(*gpus, version=2), "rccl.xml"))
+    assert found["server 0 gpu 0", "server 0 gpu 1"] == found["server 0 gpu 1", "server 0 gpu 0"] == [GBps * 16, 0]
+
+
+def test_gpus_are_in_the_order_of_their_ranks_and_those_without_take_no_part(read):
+    some = [gpu_in(f"0{n}:00.0", n, rank=rank) for n, rank in ((1, 2), (2, 0), (3, -1), (4, 1))]
+    network = read(dump(*some), "ranks.xml")
+    assert [network.node_name(node) for node in endpoints(network)] == [f"server 0 gpu {n}" for n in (2, 4, 1)]
+
+
+def test_ports_of_one_nic_share_its_pci_link_and_what_is_part_of_another_is_left_out(read):
+    parts = nic_in("05:00.0", 0) + nic_in("05:00.1", 1) + nic_in("06:00.0", 2).replace('dev="2"', "")
+    parts += nic_in("07:00.0", 3, -1, 'net="1" latency="75.5"') + nic_in("08:00.0", 4, more='net="0" gin="1"')
+    found = links(read(dump(gpu_in("01:00.0", 0), parts), "ports.xml"))
+    assert {tail: numbers for (tail, head), numbers in found.items() if head == "network"} == {
+        "server 0 nic 0000:05:00.0": [200, 0],
+        "server 0 nic 0000:07:00.0": [10, 75.5],  # as NCCL takes a NIC that does not know its speed
+    }
+    assert found["network", "server 0 nic 0000:07:00.0"] == [10, 0]
+    assert sum(kind == "nic" for kind, _ in [pair for pair in found if "05:00.1" in pair[1]]) == 0
+
+
+def test_cpus_without_a_known_rate_are_joined_as_nccl_joins_them(read):
+    for fields, GBps in (
+        ('vendor="GenuineIntel" familyid="6" modelid="207"', 40),
+        ('vendor="GenuineIntel" familyid="19" modelid="1"', 6),
+        ('vendor="CentaurHauls" familyid="7" modelid="91"', 9),
+        ('vendor="HygonGenuine" familyid="24" modelid="4"', 5000),
+    ):
+        cpu = f'<cpu numaid="{{}}" arch="x86_64" {fields}>{{}}</cpu>'
+        text = "".join(cpu.format(n, gpu_in(f"0{n}:00.0", n)) for n in (0, 1))
+        found = links(read(f'<system version="1">{text}</system>', "cpus.xml"))
+        assert found["server 0 cpu 0", "server 0 cpu 1"] == [GBps * 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (dump(gpu_in("01:00.0", 0, "<ualink/>")), "an element of gpu must be nvlink, xgmi, c2c, got <ualink>"),
+        (dump(gpu_in("01:00.0", 0, more='mlopart="0"')), "mlopart, or several gpu in a pci"),
+        (dump(gpu_in("01:00.0", 0) + gpu_in("02:00.0", 1, rank=0)), "rank must be that of one gpu, got 0 twice"),
+        (dump(gpu_in("01:00.0", 0, SWITCHED.replace("nvlink", "xgmi"), 'gcn="gfx1100"')), "got 'gfx1100'"),
+        (dump(gpu_in("01:00.0", 0), version=3), 'must be <system version="1"> (NCCL) or <system version="2"> (RCCL)'),
+        (dump(gpu_in("01:00.0", 0), nic_in("02:00.0", 0, more='latency="-3"')), "latency must be from 0 to"),
+    ],
+)
+def test_what_a_dump_holds_that_is_not_read_is_refused(read, text, words):
+    with pytest.raises(InputError) as refused:
+        read(text, "other.xml")
+    assert words in str(refused.value)
+
+
+INFRAGRAPH = """devices:
+  - name: server
+    components:
+      - name: xpu
+        count: 2
+instances:
+  - name: host
+    count: 3
+    device: server
+links: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("infra.yaml", INFRAGRAPH, "is a graph of infragraph (devices, instances), which is not read"),
+        ("infra.yml", "# two racks\nname: x\n" + INFRAGRAPH, "is a graph of infragraph"),
+        ("infra.json", json.dumps({"devices": [], "instances": [], "links": []}), "is a graph of infragraph"),
+        (
+            "compose.yaml",
+            "services:\n  web:\n    image: x\nvolumes: []\n",
+            "no graph in a known format: a YAML file must",
+        ),
+        ("astra.yml", ASTRA + "devices: [ 3 ]\n", "key 'devices' is unknown"),
+    ],
+)
+def test_a_file_of_another_tool_is_told_to_be_one(read, name, text, words):
+    with pytest.raises(InputError) as refused:
+        read(text, name)
+    assert words in str(refused.value)
+
+
+def test_attributes_of_a_dump_that_could_change_a_number_are_named(read):
+    with pytest.warns(Unread) as told:
+        read(dump(gpu_in("01:00.0", 0, more='throttle="2"').replace('gdr="1"', 'gdr="0"')), "named.xml")
+    assert "throttle='2' of gpu" in str(told[0].message)
+    with pytest.warns(Unread, match="link_speed='128.0 GT/s PCIe' of pci .taken as 8 GT/s"):
+        found = links(read(dump(gpu_in("01:00.0", 0).replace("16.0 GT/s", "128.0 GT/s")), "speed.xml"))
+    assert found["server 0 port 0.0", "server 0 gpu 0"] == [96, 0]
+    with pytest.warns(Unread, match="arch='riscv64' of cpu"):
+        read(dump(gpu_in("01:00.0", 0)).replace("x86_64", "riscv64"), "arch.xml")
+    assert "gdr='0' of gpu" in str(told[0].message)
+
+
 def mutated(text, draw):
     """The text after up to three mistakes: something deleted, doubled, moved or replaced, a character flipped, cut."""
     for _ in range(draw.randint(1, 3)):
@@ -242,8 +428,9 @@ def test_a_damaged_file_is_refused_or_a_graph(name, tmp_path):
 
 
 def outcome(file) -> Network | str:
-    """The graph of a file, or the sentence with which it is refused; any other exception is passed on."""
+    """The graph of a file, or the sentence with which it is refused or a part of it left out; any other exception is
+    passed on."""
     try:
         return read_graph(file)
-    except InputError as mistake:
-        return str(mistake)
+    except (InputError, Unread) as sentence:
+        return str(sentence)

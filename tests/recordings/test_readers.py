@@ -15,6 +15,7 @@ from mfabric_jax.recordings import save_weight_matrix
 from mfabric_jax.recordings.arrays import arranged
 from mfabric_jax.traffic import Tokens, open_trace, recorded, save_tokens
 from mfabric_jax.traffic.recording import AXES, Sources, Targets, axes_of
+from mfabric_jax.unread import Unread
 from mfabric_jax.workload import RankLayout, get
 from tests.mistakes import refused
 from tests.traffic.jobs import Tensor, job, laer_rows, line, unread, write_laer, write_lines, write_torch
@@ -99,6 +100,17 @@ def test_tables_of_all_columns_and_of_few(tmp_path):
     assert recorded(job(ep=2, experts=4), tmp_path / "few.csv").count[0, 0, 0, 0].tolist() == pytest.approx(
         [16 * 1.5 / 3.5, 0, 16 * 2 / 3.5, 0]  # expert 3 was never chosen
     )
+
+
+def test_what_stands_beside_the_counts_is_named(tmp_path):
+    counts = np.array([[3, 5], [2, 8]])
+    np.savez(tmp_path / "two.npz", tokens=counts, counts=2 * counts, words=np.array("of a run"))
+    with pytest.warns(Unread, match="two.npz': counts beside tokens are not read, .* a number: counts"):
+        (recording,) = open_trace(tmp_path / "two.npz")
+    assert recording.count.sum() == 18
+    (tmp_path / "scaled.json").write_text(json.dumps({"weight": counts.tolist(), "scale": 4, "about": "a run"}))
+    with pytest.warns(Unread, match="scaled.json': entries are not read, .*: scale"):
+        open_trace(tmp_path / "scaled.json")
 
 
 def test_slices_of_a_tp_group_are_added_up(tmp_path):

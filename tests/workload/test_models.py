@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, resolve
+from mfabric_jax.unread import Unread
 from mfabric_jax.workload import (
     NAMES,
     Architecture,
@@ -214,6 +215,44 @@ def test_kinds_of_attention(released):
     assert lite.attention == Latent(16, 0, 512, 128, 64, 128)
     by_width = RELEASED["OLMoE-1B-7B"].config  # no head_dim: hidden over heads
     assert released(by_width).attention == GroupedQuery(16, 16, 128)
+
+
+PLAIN = {"architectures": ["X"], "bos_token_id": 0, "eos_token_id": [1, 2], "hidden_act": "silu", "rope_theta": 1e4}
+PLAIN |= {"rope_scaling": {"factor": 4}, "rms_norm_eps": 1e-6, "attention_bias": False, "torch_dtype": "bfloat16"}
+PLAIN |= {"attention_dropout": 0.1, "initializer_range": 0.02, "max_position_embeddings": 4096, "use_cache": True}
+PLAIN |= {"router_aux_loss_coef": 0.001, "norm_topk_prob": True, "sliding_window": None, "index_topk": None}
+OWN_FIELDS = {
+    "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "ep_size": 1},
+    "qwen2_moe": {"use_sliding_window": False, "sliding_window": 32768, "max_window_layers": 21},
+    "gpt_oss": {"experts_per_token": 4, "swiglu_limit": 7.0},
+    "glm4_moe": {"use_qk_norm": True, "partial_rotary_factor": 0.5},
+    "minimax_text_01": {"block_size": 256, "layernorm_linear_attention_alpha": 3.5},
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_fields_that_change_no_number_are_passed_over(released, name):
+    config = RELEASED[name].config
+    more = PLAIN | OWN_FIELDS.get(config["model_type"], {}) | {"mlp_window": [], "layer_types": None}
+    assert released(more | config) == released(config)
+
+
+def test_layers_that_all_have_full_attention_are_those_of_the_layout(released):
+    config = RELEASED["Qwen3-30B-A3B"].config
+    assert released(config | {"layer_types": ["full_attention"] * 48}) == released(config)
+
+
+def test_other_fields_are_named(released):
+    config = RELEASED["DeepSeek-V3"].config | {"quantization_config": {"quant_method": "fp8"}, "twin_experts": 2}
+    with pytest.warns(Unread, match="fields are not read, .*: quantization_config, twin_experts"):
+        released(config)
+
+
+def test_a_window_and_groups_are_read_as_they_count(released):
+    assert released(RELEASED["Mixtral-8x7B"].config | {"sliding_window": 2048}).attention.window == 2048
+    assert released(RELEASED["Mixtral-8x7B"].config | {"sliding_window": None}).attention.window == 0
+    assert released(RELEASED["DeepSeek-V3"].config | {"topk_method": "greedy"}).top_groups == 1  # without groups
+    assert released(RELEASED["MiniMax-M2"].config | {"use_mtp": True, "num_mtp_modules": 3}).next_tokens == 3
 
 
 def test_a_model_is_called_after_its_folder(tmp_path):

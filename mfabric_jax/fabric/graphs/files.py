@@ -1,7 +1,7 @@
 """Read a graph from a file of any format that is known, told apart by its extension and content."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,19 @@ from mfabric_jax.text_files import mapping_in, read_text
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"
 ALLOWED = (
-    ".json (node-link JSON of networkx), .xml (topology dump of NCCL), .topo (htsim), .yml (network of ASTRA-sim) or "
-    ".txt (topology text of ns-3 or SimAI)"
+    ".json (node-link JSON of networkx), .xml (topology dump of NCCL or RCCL), .topo (htsim), .yml (network of "
+    "ASTRA-sim) or .txt (topology text of ns-3 or SimAI)"
 )
 SUFFIXES = ".json, .xml, .topo, .yml or .txt"
 TIMES = re.compile(r"(.+)\*(\d{1,6})")
 MOST_DUMPS = 1 << 14
+YAML_KEY = re.compile(r"""^["']?([\w .-]+?)["']?\s*:(?=\s|$)""", re.MULTILINE)  # at the left edge
+INFRAGRAPH = {"devices", "instances"}
 
 
 def read_graph(path: str | Path) -> Network:
     """The graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network YAML of
-    ASTRA-sim, or topology dumps of NCCL.
+    ASTRA-sim, or topology dumps of NCCL or RCCL.
 
     Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raises `InputError` if a file is
     unreadable or its reader rejects it.
@@ -63,7 +65,9 @@ def _text(file: str) -> str:
 def _data(file: str, text: str) -> dict[str, Any]:
     suffix, first = Path(file).suffix.lower(), _first_line(text)
     if suffix == ".json" or first.startswith(("{", "[")):
-        return mapping_in(text, repr(file), WHAT)
+        data = mapping_in(text, repr(file), WHAT)
+        _refuse_foreign(file, data)
+        return data
     if suffix == ".xml" or first.startswith("<"):
         return nccl.graph_data([(repr(file), text)]).data
     return _reader(file, suffix, first)(text).data
@@ -74,10 +78,27 @@ def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
     if word and (suffix == ".topo" or word in (*htsim.HEADER, "tier")):
         return htsim.graph_data
     if word and (suffix in (".yml", ".yaml") or word.partition(":")[0] in astra_sim.KEYS):
-        return astra_sim.graph_data
+        return lambda text: _astra_sim(file, text)
     if word.isdecimal():
         return topology_text.graph_data
     raise InputError(f"{file!r} is no graph in a known format: give {ALLOWED}.")
+
+
+def _astra_sim(file: str, text: str) -> GraphData:
+    """The graph of a YAML file. `InputError` that says so if it is of another tool."""
+    keys = YAML_KEY.findall(text)
+    _refuse_foreign(file, keys)
+    if keys and not set(keys) & set(astra_sim.KEYS):
+        raise InputError(
+            f"{file!r} is no graph in a known format: a YAML file must have the keys {', '.join(astra_sim.KEYS)} of "
+            f"ASTRA-sim's network, got {', '.join(dict.fromkeys(keys))[:200]}."
+        )
+    return astra_sim.graph_data(text)
+
+
+def _refuse_foreign(file: str, keys: Iterable[str]) -> None:
+    if set(keys) >= INFRAGRAPH:
+        raise InputError(f"{file!r} is a graph of infragraph (devices, instances), which is not read: give {ALLOWED}.")
 
 
 def _first_line(text: str) -> str:

@@ -1,16 +1,26 @@
-"""Topology dumps of NCCL (`NCCL_TOPO_DUMP_FILE`, version 1): GPUs, NVLinks, PCI, CPUs and NICs of servers.
+"""Topology dumps of NCCL (`NCCL_TOPO_DUMP_FILE`, version 1) and RCCL (version 2): GPUs, NVLinks or xGMI links, PCI,
+CPUs and NICs of servers.
 
 - A dump is one server, or several that it tells apart by `host_hash`; its NVSwitches are one node.
+- GPUs are in the order of `rank`. GPUs without a rank take no part if others have one; without any, `dev` orders them.
+- Links of one kind between two nodes are one link of their summed bandwidth.
+- Broadcom's PCI switches show themselves as two levels, which are one switch (`ncclTopoFlattenBcmSwitches`).
+- Functions of one NIC (`12:00.0`, `12:00.1`) share its PCI link. A `net` without `dev`, or with `net="0"`, is part of
+  another one and is left out.
 - NICs of equal `plane` and `rail` meet at one non-blocking switch, those of several dumps too; NICs that name neither
-  share one switch. Dumps hold no delays; they are 0.
-- Every device below a CPU has a root port between. By hops, the NVLink to the GPU beside another NIC is therefore
-  shorter than the way through CPUs, as NCCL has it (PXN).
+  share one switch. The `latency` of a NIC [us] is the delay of its link to the switch; no other link has a delay.
+- Every device below a CPU has a root port between, and GPUs of one NVSwitch that share a PCI switch or CPU have a port
+  each. By hops, an NVLink is therefore shorter than the way through PCI switches and CPUs, as NCCL has it, that to the
+  GPU beside another NIC too (PXN).
 
 Bandwidths where a dump names none are NCCL's own, per direction (src/graph/topo.h, topo.cc): of an NVLink by `sm`, of
-PCI by `link_speed` and `link_width`, between CPUs by vendor and model.
+PCI by `link_speed` and `link_width`, between CPUs by vendor and model; of an xGMI link RCCL's own, by `gcn`. An element
+that is not known here is refused; attributes that are not known are named.
 """
 
+import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import NamedTuple
@@ -18,29 +28,60 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.graphs.data import GraphData, whole_in
+from mfabric_jax.unread import name_unread
 
 Element = ElementTree.Element
+INSIDE = {  # the elements that may stand in each
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "xgmi", "c2c"),
+    "nic": ("net",),
+}
+KNOWN = {  # attributes that are read, or that change no bandwidth and no delay
+    "system": "version name",
+    "cpu": "host_hash numaid affinity arch vendor familyid modelid",
+    "pci": "busid class vendor device subsystem_vendor subsystem_device link_speed link_width",
+    "gpu": "dev sm rank gcn arch gdr mlopart",
+    "net": "name dev speed latency port guid maxconn gdr coll net gin rma rail plane",
+    **dict.fromkeys(("nvlink", "xgmi"), "target count tclass"),
+    "c2c": "bw count",
+    "pcilink": "target",
+}
 NVLINK = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}  # GB/s of one, by the least sm
+XGMI = {"gfx900": 24.0, "gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0, "gfx94": 48.0}  # GB/s of one, by gcn
+OLD_GCN = {"906": "gfx906", "908": "gfx908", "910": "gfx90a", "940": "gfx940", "941": "gfx941", "942": "gfx942"}
 LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 100 Mbps, by GT/s
 USUAL_LANE = 60
 LOCAL = 5000.0  # GB/s inside a device
 ARCHS = {"arm64": 6.0, "ppc64": 32.0}  # GB/s between CPUs
-VENDORS = {"AuthenticAMD": 16.0, "  Shanghai  ": 6.0}
-INTEL = {0: 6.0, 85: 10.0, 143: 22.0, 207: 40.0}  # by the least model: Skylake, Sapphire Rapids, Emerald Rapids
+INTEL, ZHAOXIN = "GenuineIntel", ("CentaurHauls", "  Shanghai  ")
+AMD = {"AuthenticAMD": 16.0}
+INTEL_6 = {0: 6.0, 85: 10.0, 143: 22.0, 207: 40.0}  # by the least model: Skylake, Sapphire Rapids, Emerald Rapids
+OTHER_INTEL = 6.0
+ZHAOXIN_7_91, OTHER_ZHAOXIN = 9.0, 6.0
 USUAL_MBPS = 10_000
 MEGABYTES = 1000  # of a gigabyte
-NVSWITCH, GPU, CPU = "0x068000", "0x03", "0x068001"
+LATENCY = re.compile(r"\d{1,9}(\.\d*)?(e[+-]?\d{1,3})?")
+NVSWITCH, CPU = "0x068000", "0x068001"
+GPUS = ("0x03", "0x12")  # how the classes of GPUs begin: NVIDIA's, and AMD's accelerators
+NO_SWITCH = (NVSWITCH, CPU, "0x02", *GPUS)  # classes of PCI devices that others do not hang on
+BROADCOM = ((0xC010, 0x1000, 0xA, 0xA), (0xC030, 0x1000, 0x0, 0x1))  # Gen4, Gen5: device, subsystem, of either level
+USUAL_CPU = {"familyid": "6", "modelid": "0"}
+VERSIONS = ("1", "2")
 MOST = 1 << 24
+MOST_DELAY_US = 1 << 20
 DEEPEST = 100
 
 
 class _Gpu(NamedTuple):
-    """A GPU as it is found: its server (named and numbered), number there, element, PCI device, node above, GB/s of its
-    PCI link, and CPU."""
+    """A GPU as it is found: its server (named and numbered), number there, rank (None: not told), element, PCI device,
+    node above, GB/s of its PCI link, and CPU."""
 
     server: str
     nth: int
     dev: int
+    rank: int | None
     element: Element
     busid: str
     above: str
@@ -57,6 +98,7 @@ class _Dump:
         self.first = first
         self.gpus: list[_Gpu] = []
         self.pci: dict[str, str] = {}
+        self.nics: dict[tuple[str, str], str] = {}
         self.pcilinks: list[tuple[str, str]] = []
         self.ports = 0
 
@@ -71,8 +113,9 @@ def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
     graph, first = GraphData(), 0
     for number, (named, text) in enumerate(dumps):
         try:
-            dump = _Dump(graph, number, first)
-            _read(dump, _root(text))
+            dump, root = _Dump(graph, number, first), _root(text)
+            name_unread(named, "attributes", _unread(root))
+            _read(dump, root)
         except InputError as error:
             raise InputError(f"{named}: {error}") from error
         first += len(dump.hosts)
@@ -81,16 +124,39 @@ def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
 
 def _root(text: str) -> Element:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError("a dump has no DOCTYPE and no ENTITY, but this file has.")
+        raise InputError("it is no topology dump of NCCL: a dump has no DOCTYPE and no ENTITY, but this file has.")
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
         raise InputError(f"it is not XML ({error}); give a topology dump of NCCL.") from None
-    if root.tag != "system" or root.get("version") != "1":
+    if root.tag != "system" or root.get("version") not in VERSIONS:
         raise InputError(
-            f'its root must be <system version="1">, got <{root.tag} version={root.get("version")!r:.40}>.'
+            f'its root must be <system version="1"> (NCCL) or <system version="2"> (RCCL), got <{root.tag:.40} '
+            f"version={root.get('version')!r:.40}>."
         )
     return root
+
+
+def _unread(root: Element) -> list[str]:
+    """Attributes that are not known, and those of another path than that which bytes take here. `InputError` for an
+    element that is not known."""
+    found, left = [], [root]
+    while left:
+        element = left.pop()
+        for below in element:
+            if below.tag not in INSIDE.get(element.tag, ()):
+                allowed = ", ".join(INSIDE.get(element.tag, ())) or "none"
+                raise InputError(f"an element of {element.tag} must be {allowed}, got <{below.tag:.40}>.")
+        known = KNOWN.get(element.tag, "").split()
+        found += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
+        if element.tag in ("gpu", "net") and element.get("gdr") == "0":
+            found.append(f"gdr='0' of {element.tag} (no GPUDirect: its bytes cross the memory of a CPU)")
+        if element.tag == "pci" and _speed(element) not in ("", *LANE):
+            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
+        if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
+            found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
+        left += element
+    return found
 
 
 def _read(dump: _Dump, root: Element) -> None:
@@ -111,10 +177,7 @@ def _read(dump: _Dump, root: Element) -> None:
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
-    """Add what hangs on a CPU (of a server, its number), through a root port of its own; other elements than PCI
-    devices and NICs carry no data."""
-    if element.tag not in ("pci", "nic"):
-        return
+    """Add the PCI device or NIC that hangs on a CPU (of a server, its number), through a root port of its own."""
     server, _, cpu = on
     rate = _pci_rate(element) if element.tag == "pci" else LOCAL
     port = dump.graph.node(f"{server} port {dump.number}.{dump.ports}", "port")
@@ -129,41 +192,115 @@ def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
         if depth > DEEPEST:
             raise InputError(f"pci must be nested at most {DEEPEST} deep.")
         below = _add_pci(dump, on, element, above)
-        left += [(child, below, depth + 1) for child in reversed(element.findall("pci")) if below]
+        if below:
+            left += [(child, below, depth + 1) for child in reversed(list(_below(dump, element, below)))]
+
+
+def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
+    """The PCI devices below a switch, those of the second level of a Broadcom switch in the place of that level."""
+    levels = _broadcom(switch)
+    for child in switch.findall("pci"):
+        if _is_switch(child) and any(
+            one and other for (one, _), (_, other) in zip(levels, _broadcom(child), strict=True)
+        ):
+            _take(dump, child, name)
+            yield from child.findall("pci")
+        else:
+            yield child
+
+
+def _broadcom(pci: Element) -> list[tuple[bool, bool]]:
+    """Whether a PCI device may be the first and the second level of each of the switches of `BROADCOM`."""
+    vendor, device, of, kind = (_id(pci, name) for name in ("vendor", "device", "subsystem_vendor", "subsystem_device"))
+    alike = [(vendor, device, of) == (0x1000, *known[:2]) for known in BROADCOM]
+    return [
+        (same and kind >> 12 == known[2], same and kind >> 12 == known[3])
+        for same, known in zip(alike, BROADCOM, strict=True)
+    ]
+
+
+def _id(pci: Element, name: str) -> int:
+    text = pci.get(name, "0")
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise InputError(f"pci {pci.get('busid', '')!r:.40}: {name} must be hexadecimal, got {text!r:.40}.") from None
+
+
+def _is_switch(pci: Element) -> bool:
+    return not pci.get("class", "").startswith(NO_SWITCH) and pci.find("gpu") is None and pci.find("nic") is None
+
+
+def _take(dump: _Dump, pci: Element, name: str) -> str:
+    """Note the node that stands for a PCI device ("": none), and the links to others that it names; its busid."""
+    busid = _attribute(pci, "busid")
+    if busid in dump.pci:
+        raise InputError(f"two pci have the busid {busid!r:.40}.")
+    dump.pci[busid] = name
+    dump.pcilinks += [(busid, link.get("target", "")) for link in pci.findall("pcilink")]
+    return busid
 
 
 def _add_pci(dump: _Dump, on: tuple[str, int, str], element: Element, above: str) -> str:
     """Add a PCI device; returns the node of a switch, to which others are joined, else nothing."""
+    server, rate = on[0], _pci_rate(element)
+    busid = _take(dump, element, "")
+    if element.find("gpu") is not None:
+        dump.gpus.append(_gpu_at(on, element, busid, above))
+    elif nics := element.findall("nic"):
+        device = (server, busid.rpartition(".")[0] or busid)
+        if device in dump.nics:
+            _add_ports(dump, dump.nics[device], nics)
+        else:
+            dump.nics[device] = _add_nic(dump, server, nics, above, rate, busid)
+    elif _is_switch(element):
+        name = dump.pci[busid] = dump.graph.node(f"{server} pci {busid}", "pci")
+        dump.graph.both_ways(above, name, _Bps(rate), 0.0, "pci")
+        return name
+    return ""
+
+
+def _gpu_at(on: tuple[str, int, str], pci: Element, busid: str, above: str) -> _Gpu:
     server, nth, cpu = on
-    busid, rate = _attribute(element, "busid"), _pci_rate(element)
-    if busid in dump.pci:
-        raise InputError(f"two pci have the busid {busid!r:.40}.")
-    dump.pci[busid] = ""
-    if (gpu := element.find("gpu")) is not None:
-        dev = whole_in(f"gpu at {busid:.40}", "dev", _attribute(gpu, "dev"), 0, MOST)
-        dump.gpus.append(_Gpu(server, nth, dev, gpu, busid, above, rate, cpu))
-        return ""
-    if nics := element.findall("nic"):
-        dump.pci[busid] = _add_nic(dump, server, nics, above, rate, busid)
-        return ""
-    name = dump.pci[busid] = dump.graph.node(f"{server} pci {busid}", "pci")
-    dump.graph.both_ways(above, name, _Bps(rate), 0.0, "pci")
-    dump.pcilinks += [(busid, link.get("target", "")) for link in element.findall("pcilink")]
-    return name
+    gpu, *others = pci.findall("gpu")
+    place = f"gpu at {busid:.40}"
+    if others or gpu.get("mlopart", "-1") != "-1":
+        raise InputError(
+            f"{place} must be one whole GPU; parts of a GPU (mlopart, or several gpu in a pci) are not read."
+        )
+    dev, rank = whole_in(place, "dev", _attribute(gpu, "dev"), 0, MOST), gpu.get("rank", "-1")
+    told = None if rank == "-1" else whole_in(place, "rank", rank, 0, MOST)
+    return _Gpu(server, nth, dev, told, gpu, busid, above, _pci_rate(pci), cpu)
 
 
 def _add_nic(dump: _Dump, server: str, nics: list[Element], above: str, rate: float, named: str) -> str:
-    """Add a NIC, and a link from each of its ports to the switch that it leads to."""
+    """Add a NIC and its ports; returns its node."""
     name = dump.graph.node(f"{server} nic {named}", "nic")
     dump.graph.both_ways(above, name, _Bps(rate), 0.0, "pci")
+    _add_ports(dump, name, nics)
+    return name
+
+
+def _add_ports(dump: _Dump, name: str, nics: list[Element]) -> None:
+    """Add a link from each port of a NIC to the switch that it leads to."""
     for net in (net for nic in nics for net in nic.findall("net")):
+        if "dev" not in net.attrib or net.get("net") == "0":
+            continue
         place = f"net {net.get('name', '')!r:.40}"
-        mbps = whole_in(place, "speed", net.get("speed", str(USUAL_MBPS)), 0, MOST) or USUAL_MBPS
-        switch = _switch_name(net, place)
+        speed = net.get("speed", "0")
+        mbps = (0 if speed == "-1" else whole_in(place, "speed", speed, 0, MOST)) or USUAL_MBPS
+        switch, delay_s = _switch_name(net, place), _latency_s(net, place)
         if not dump.graph.has(switch):
             dump.graph.node(switch, "switch")
-        dump.graph.both_ways(name, switch, units.mbps(mbps), 0.0, "network")
-    return name
+        dump.graph.one_way(name, switch, units.mbps(mbps), delay_s, "network")
+        dump.graph.one_way(switch, name, units.mbps(mbps), 0.0, "network")
+
+
+def _latency_s(net: Element, place: str) -> float:
+    text = net.get("latency", "0")
+    if not LATENCY.fullmatch(text) or float(text) > MOST_DELAY_US:
+        raise InputError(f"{place}: latency must be from 0 to {MOST_DELAY_US:g} us, got {text!r:.40}.")
+    return float(units.us(float(text)))
 
 
 def _switch_name(net: Element, place: str) -> str:
@@ -176,41 +313,88 @@ def _switch_name(net: Element, place: str) -> str:
 
 
 def _add_gpus(dump: _Dump) -> None:
-    """GPUs in the order of servers and their numbers there, and all their links."""
-    order = sorted(dump.gpus, key=lambda gpu: (gpu.nth, gpu.dev))
+    """GPUs in the order of their ranks, or of servers and their numbers there, and all their links."""
+    order = sorted(_in_job(dump.gpus), key=lambda gpu: (gpu.rank, gpu.nth, gpu.dev))
     names = {gpu.busid: dump.graph.node(f"{gpu.server} gpu {gpu.dev}", "gpu") for gpu in order}
+    links = {gpu.busid: _links_of(gpu) for gpu in order}
+    hangs_on = {gpu.busid: _hangs_on(gpu, links[gpu.busid]) for gpu in order}
+    shared = Counter(place for places in hangs_on.values() for place in places)
     for gpu in order:
         name = names[gpu.busid]
-        dump.graph.both_ways(gpu.above, name, _Bps(gpu.pci), 0.0, "pci")
-        for target, kind, GBps in _links_of(gpu):
-            _join_gpu(dump, name, names.get(target), gpu.cpu, kind, GBps)
+        apart = any(shared[place] > 1 for place in hangs_on[gpu.busid])
+        _hang(dump, name, gpu.above, "pci", gpu.pci, apart)
+        for target, kind, GBps in links[gpu.busid]:
+            if kind == CPU:
+                _hang(dump, name, gpu.cpu, "nvlink", GBps, apart)
+            else:
+                _join_gpu(dump, name, names.get(target), kind, GBps)
 
 
-def _links_of(gpu: _Gpu) -> Iterator[tuple[str, str, float]]:
-    """(PCI device at the other end, its class, GB/s) of every NVLink and C2C link of a GPU."""
-    place = f"gpu {gpu.dev}"
-    for link in gpu.element.findall("nvlink"):
-        count = whole_in(place, "count of nvlink", link.get("count", "1"), 1, MOST)
-        sm = whole_in(place, "sm", _attribute(gpu.element, "sm"), min(NVLINK), MOST)
-        yield _attribute(link, "target"), _attribute(link, "tclass"), count * _at_most(NVLINK, sm)
+def _hangs_on(gpu: _Gpu, links: list[tuple[str, str, float]]) -> list[str]:
+    """The PCI switch, and the CPU that links lead to, of a GPU at an NVSwitch; nothing of another GPU."""
+    kinds = [kind for _, kind, _ in links]
+    return [gpu.above, *([gpu.cpu] if CPU in kinds else [])] if NVSWITCH in kinds else []
+
+
+def _hang(dump: _Dump, name: str, on: str, kind: str, GBps: float, apart: bool) -> None:
+    """Join a GPU to a PCI switch or CPU; `apart`: through a port of its own, because by hops the way to its neighbour
+    there would be as short as that over the NVSwitch, which is faster and alone is taken (NCCL, ncclTopoSetPaths)."""
+    if not apart:
+        dump.graph.both_ways(on, name, _Bps(GBps), 0.0, kind)
+        return
+    port = dump.graph.node(f"{name} {kind} port", "port")
+    dump.graph.both_ways(on, port, _Bps(GBps), 0.0, kind)
+    dump.graph.both_ways(port, name, _Bps(LOCAL), 0.0, kind)
+
+
+def _in_job(gpus: list[_Gpu]) -> list[_Gpu]:
+    """The GPUs that have a rank, or all if none has."""
+    ranked = [gpu for gpu in gpus if gpu.rank is not None]
+    if again := [rank for rank, count in Counter(gpu.rank for gpu in ranked).items() if count > 1]:
+        raise InputError(f"rank must be that of one gpu, got {again[0]} twice; give a file for each server.")
+    return ranked or gpus
+
+
+def _links_of(gpu: _Gpu) -> list[tuple[str, str, float]]:
+    """(PCI device of a GPU at the other end, else "", its class, GB/s) of all links of a GPU but PCI, those to one
+    node added up."""
+    place, GBps = f"gpu {gpu.dev}", defaultdict[tuple[str, str], float](float)
+    for link in (*gpu.element.findall("nvlink"), *gpu.element.findall("xgmi")):
+        count = whole_in(place, f"count of {link.tag}", link.get("count", "1"), 1, MOST)
+        target, kind = _attribute(link, "target"), _attribute(link, "tclass")
+        each = _nvlink_rate(gpu, place) if link.tag == "nvlink" else _xgmi_rate(gpu, place)
+        GBps[target if kind.startswith(GPUS) else "", kind] += count * each
     for link in gpu.element.findall("c2c"):
         count = whole_in(place, "count of c2c", link.get("count", "1"), 1, MOST)
-        yield "", CPU, whole_in(place, "bw of c2c", _attribute(link, "bw"), 1, MOST) * count / MEGABYTES
+        GBps["", CPU] += whole_in(place, "bw of c2c", _attribute(link, "bw"), 1, MOST) * count / MEGABYTES
+    return [(target, kind, rate) for (target, kind), rate in GBps.items()]
 
 
-def _join_gpu(dump: _Dump, name: str, target: str | None, cpu: str, kind: str, GBps: float) -> None:
+def _nvlink_rate(gpu: _Gpu, place: str) -> float:
+    return _at_most(NVLINK, whole_in(place, "sm", _attribute(gpu.element, "sm"), min(NVLINK), MOST))
+
+
+def _xgmi_rate(gpu: _Gpu, place: str) -> float:
+    gcn = _attribute(gpu.element, "gcn")
+    begins = [known for known in XGMI if OLD_GCN.get(gcn, gcn).startswith(known)]
+    if not begins:
+        raise InputError(
+            f"{place}: gcn must begin with {', '.join(XGMI)}, for an xgmi link has a rate of each, got {gcn!r:.40}."
+        )
+    return XGMI[begins[0]]
+
+
+def _join_gpu(dump: _Dump, name: str, target: str | None, kind: str, GBps: float) -> None:
     if kind == NVSWITCH:
         switch = f"nvswitch {dump.number}"
         if not dump.graph.has(switch):
             dump.graph.node(switch, "nvswitch")
         dump.graph.both_ways(name, switch, _Bps(GBps), 0.0, "nvlink")
-    elif kind == CPU:
-        dump.graph.both_ways(name, cpu, _Bps(GBps), 0.0, "nvlink")
-    elif kind.startswith(GPU):
+    elif kind.startswith(GPUS):
         if target is not None and target != name:  # NCCL passes over GPUs that it does not see
             dump.graph.one_way(name, target, _Bps(GBps), 0.0, "nvlink")
     else:
-        raise InputError(f"{name}: tclass of nvlink must be {NVSWITCH}, {CPU} or {GPU}..., got {kind!r:.40}.")
+        raise InputError(f"{name}: tclass must be {NVSWITCH}, {CPU}, {GPUS[0]}... or {GPUS[1]}..., got {kind!r:.40}.")
 
 
 def _join_cpus(dump: _Dump, cpus: dict[str, list[tuple[str, Element]]]) -> None:
@@ -220,17 +404,26 @@ def _join_cpus(dump: _Dump, cpus: dict[str, list[tuple[str, Element]]]) -> None:
 
 
 def _between_cpus(cpu: Element) -> float:
-    arch, vendor = cpu.get("arch", "x86_64"), cpu.get("vendor", "GenuineIntel")
-    if arch in ARCHS or vendor in VENDORS:
-        return ARCHS.get(arch) or VENDORS[vendor]
-    return _at_most(INTEL, whole_in("cpu", "modelid", cpu.get("modelid", "0"), 0, MOST))
+    arch, vendor = cpu.get("arch", "x86_64"), cpu.get("vendor", INTEL)
+    if arch in ARCHS:
+        return ARCHS[arch]
+    if vendor not in (INTEL, *ZHAOXIN):
+        return AMD.get(vendor, LOCAL)
+    family, model = (whole_in("cpu", name, cpu.get(name, usual), 0, MOST) for name, usual in USUAL_CPU.items())
+    if vendor == INTEL:
+        return _at_most(INTEL_6, model) if family == 6 else OTHER_INTEL
+    return ZHAOXIN_7_91 if (family, model) == (7, 91) else OTHER_ZHAOXIN
 
 
 def _pci_rate(pci: Element) -> float:
     """GB/s of the link above a PCI device; 16 lanes where the dump says 0, generation 3 where it names none."""
     width = whole_in(f"pci {pci.get('busid', '')!r:.40}", "link_width", pci.get("link_width", "0") or "0", 0, 64) or 16
-    speed = pci.get("link_speed", "").split(" ")[0].removesuffix(".0")
-    return width * LANE.get(speed, USUAL_LANE) / 80
+    return width * LANE.get(_speed(pci), USUAL_LANE) / 80
+
+
+def _speed(pci: Element) -> str:
+    """GT/s, as `LANE` has them."""
+    return pci.get("link_speed", "").split(" ")[0].removesuffix(".0")
 
 
 def _at_most(table: dict[int, float], key: int) -> float:

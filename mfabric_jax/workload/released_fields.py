@@ -1,0 +1,81 @@
+"""Fields of a released `config.json` that its layout does not read: refused where they mean another computation, named
+where they could change a number, passed over where they change none (norms and biases cost next to nothing)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.unread import name_unread
+
+NO_NUMBER = re.compile(
+    r"""
+    name | model_type | _name_or_path | architectures | auto_map | transformers_version | torch_dtype | dtype | task.*
+    | .*token_ids? | .*token_index | .*_token | tokenizer_class | id2label | label2id | prefix | problem_type
+    | finetuning_task | ignore_index | max_length | min_length | do_sample | early_stopping | num_beams
+    | num_beam_groups | diversity_penalty | temperature | top_k | top_p | typical_p | .*_penalty | .*ngram_size
+    | bad_words_ids | num_return_sequences | .*suppress_tokens | remove_invalid_values | return_dict.* | output_.*
+    | torchscript | use_bfloat16 | tf_legacy_loss | pruned_heads | chunk_size_feed_forward | is_encoder_decoder
+    | is_decoder | tie_encoder_decoder | use_cache | cache_implementation | _?attn_implementation.* | _.*
+    | initializer_.* | .*dropout.* | .*norm.* | .*_eps | .*epsilon | .*bias.* | clip_qkv | swiglu_limit
+    | (?!qk_).*rope.* | .*rotary.* | .*max_position_embeddings | initial_context_length | max_model_len
+    | max_sequence_length | model_max_length | attn_temperature_tuning | attn_scale | floor_scale | for_llm_compressor
+    | router_.* | .*aux_loss.* | seq_aux | scoring_func | routed_scaling_factor | shared_moe_mode
+    | pretraining_tp | ep_size | intermediate_size
+    """,
+    re.VERBOSE,
+)
+OTHER_MODEL = re.compile(
+    r"""
+    ^index_ | ^indexer | sparse | ^linear_ | ^gdn_ | ^kda_ | delta | mamba | ssm | conv | ^hybrid | sliding | window
+    | ^swa_ | ^attn_layer | ^full_attn | attention_interval | (?<!^mlp_)layer_types | layers_block_type | layer_pattern
+    | block_pattern | ^zero_expert | compress | lightning | lora_rank | ^qk_ | ^v_head_dim | attn_output_gate
+    | ^altup | ^hc_ | ^n_streams | ^engram | ^latent | ^global_head_dim | ^num_global | ^ngram
+    """,
+    re.VERBOSE,
+)
+GATED = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu", "quick_gelu")
+SAME = {  # other names of facts
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), "experts"),
+    **dict.fromkeys(("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k"), "top_k"),
+    **dict.fromkeys(("num_layers", "n_layers", "n_layer"), "blocks"),
+}
+MOST_SHOWN = 8
+
+
+def check_unread(unread: Mapping[str, Any], facts: Mapping[str, Any], kind: str, named: str) -> None:
+    """`InputError` for fields by which the model of a file is another than its `model_type` says; others are named."""
+    left = {field: value for field, value in unread.items() if _counts(field, value, facts)}
+    if other := [f"{field} = {value!r:.40}" for field, value in left.items() if _means_other(field)]:
+        more = f" and {len(other) - MOST_SHOWN} more" if len(other) > MOST_SHOWN else ""
+        raise InputError(
+            f"{named} has {', '.join(other[:MOST_SHOWN])}{more}, which {kind} does not have and which is not read: its "
+            f"numbers would be those of another model."
+        )
+    name_unread(named, "fields", left)
+
+
+def _counts(field: str, value: Any, facts: Mapping[str, Any]) -> bool:
+    """Whether a field is on and may change a number."""
+    name = field.rpartition(".")[2]
+    if value in (None, 0, "", [], {}) or value == facts.get(SAME.get(name, ""), NotImplemented):
+        return False
+    if name == "hidden_act":
+        return value not in GATED
+    full = isinstance(value, list) and {*map(str, value)} == {"full_attention"}
+    return not full and not NO_NUMBER.fullmatch(name)
+
+
+def _means_other(field: str) -> bool:
+    name = field.rpartition(".")[2]
+    return name == "hidden_act" or OTHER_MODEL.search(name) is not None
+
+
+def unread_in(values: Mapping[str, Any], read: Mapping[str, set[str]], within: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields that were not read, by path; `read`: of the tables that were entered, by path."""
+    for field, value in values.items():
+        path = f"{within}{field}"
+        if path in read:
+            yield from unread_in(value, read, f"{path}.")
+        elif field not in read[within.rstrip(".")]:
+            yield path, value
