@@ -29,7 +29,7 @@ class Stored(NamedTuple):
         try:
             opened = io.BytesIO(self.body)
             tree = eqx.tree_deserialise_leaves(opened, like)
-        except (RuntimeError, ValueError, EOFError, OSError) as error:
+        except (RuntimeError, ValueError, EOFError, OSError, MemoryError) as error:
             raise InputError(f"{self.path!r} does not hold the arrays that its first line announces.") from error
         if opened.read(1):
             raise InputError(f"{self.path!r} holds more arrays than its first line announces.")
