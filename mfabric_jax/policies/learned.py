@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mfabric_jax.case.own_code import allowed_code
 from mfabric_jax.case.policies import is_file
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
@@ -171,6 +171,7 @@ def _trained(stored: policy_file.Stored) -> Trained:
         elif kind == OWN:
             model = stored.leaves(skeleton(header["build"], header["settings"], repr(stored.path)))
         else:
+            stored.check_arrays(whole("depth", header["settings"]["depth"]))
             with jax.ensure_compile_time_eval():  # the first use may be inside jit
                 shape = eqx.filter_eval_shape(PolicyNetwork, **header["settings"], key=jax.random.key(0))
                 model = stored.leaves(shape)
