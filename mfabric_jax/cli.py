@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mfabric_jax.case.own_code import command_line
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS, help
 from mfabric_jax.commands.words import parse, read
@@ -20,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
-        with in_one_line():
-            return _run(command, words[len(command.split()) :]) or 0
+        with in_one_line(), command_line(words[len(command.split()) :]) as rest:
+            return _run(command, rest) or 0
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2

@@ -4,6 +4,7 @@ import functools
 import pathlib
 import platform
 import subprocess
+import sys
 
 SHORT = 12  # digits of a commit
 
@@ -17,6 +18,12 @@ def version_line() -> str:
     ]
     parts += [f"Python {platform.python_version()}", *_of_jax()]
     return f"mfabric {mfabric_jax.__version__} ({', '.join(parts)})"
+
+
+def python(code: str, *words: str) -> list[str]:
+    """The command that runs code in another process, which imports from where this one does: Python alone would begin
+    with the working folder, whose files may be of others."""
+    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}", *words]
 
 
 def _of_jax() -> list[str]:

@@ -19,20 +19,22 @@ pytestmark = pytest.mark.usefixtures("command_line")
 
 def test_rows_are_found_again_and_what_differs_is_told(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
+    again = [tmp_path / "rows.csv", "--code", tmp_path / "mine.py"]
     rows, policy = tmp_path / "rows.csv", f"{tmp_path / 'mine.py'}:mine(power=[1.0, 2.0])"
     assert status("compare", *JOB.split(), "--policy", policy, "--nic-gbps", "400", "--out", rows) == 0
     capsys.readouterr()
-    assert status("rerun", rows) == 0
+    assert "names code to run, of" in mistake(capsys, "rerun", rows)
+    assert status("rerun", *again) == 0
     assert capsys.readouterr().out == "equal: 3 rows, every column within 1e-05\n"
     lines = rows.read_text().splitlines()
     header = next(iter(lines)).split(",")
     first = lines[1].split(",")
     first[header.index("iteration_s")] = "1.0"
     rows.write_text("\n".join([lines[0], ",".join(first), *lines[2:]]) + "\n")
-    assert status("rerun", rows) == 1
+    assert status("rerun", *again) == 1
     assert capsys.readouterr().out.startswith("iteration_s differs in 1 of 3 rows, by up to ")
     (tmp_path / "mine.py").write_text(MINE + "\n")
-    assert "has changed since the rows were made" in mistake(capsys, "rerun", rows)
+    assert "has changed since the rows were made" in mistake(capsys, "rerun", *again)
     config = json.loads((tmp_path / "rows.config.json").read_text())
     (tmp_path / "rows.config.json").write_text(json.dumps({"schema": config["schema"]}))
     assert "must hold rows of compare or of a sweep of cases" in mistake(capsys, "rerun", rows)
@@ -51,7 +53,8 @@ def test_variants_and_sweeps_are_found_again(tmp_path, capsys):
 def test_a_sweep_whose_files_changed_in_any_part_is_refused(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     words = f"--policy uniform,{tmp_path / 'mine.py'}:mine --nic-gbps 400"
+    again = ["rerun", tmp_path / "folder", "--code", tmp_path / "mine.py"]
     assert status("sweep", *JOB.split(), *words.split(), "--out", tmp_path / "folder") == 0
     (tmp_path / "mine.py").write_text(MINE + "\n")
     capsys.readouterr()
-    assert "has changed since the rows were made" in mistake(capsys, "rerun", tmp_path / "folder")
+    assert "has changed since the rows were made" in mistake(capsys, *again)

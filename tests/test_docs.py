@@ -18,6 +18,7 @@ import pytest
 import mfabric_jax
 from mfabric_jax import cli, commands
 from mfabric_jax.case import Case
+from mfabric_jax.case.own_code import FLAG
 from mfabric_jax.case.paths import SHORT, alternatives_at, settings
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
@@ -118,7 +119,7 @@ def flags_of(command):
         if command in commands.OF_CASES or f"{command} study" in commands.OF_CASES
         else set()
     )
-    return {option.flag for option in options_in(options).values()} | of_cases | {"--help"}
+    return {option.flag for option in options_in(options).values()} | of_cases | {"--help", FLAG}
 
 
 def test_commands_in_sentences_exist():

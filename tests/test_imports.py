@@ -19,7 +19,7 @@ ORDER = (
 BESIDE = (
     *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
     *("parts", "platforms", "rings"),
-    *("text_files", "tuned_file", "unread"),
+    *("text_files", "tuned_file", "unpacking", "unread"),
     *("array_module", "arrays", "host_arrays", "lazily", "loops", "program_key", "program_store", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
+from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import Case, Statement, layered, stated
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.text_files import mapping_in, read_mapping
+from mfabric_jax.text_files import mapping_in
 
 TABLES = ("fixed", "grid", "list", "evaluate")  # keys of a sweep file of 0.1
 OF_SWEEPS = {"draws": "draws", "draw_seed": "draw_seed", "rows_per_shard": "rows_per_file", "impossible": "impossible"}
@@ -124,7 +125,7 @@ def preset_layers(name: str) -> list[Layer]:
 
 def file_layers(path: str | Path) -> list[Layer]:
     """The layers of a `.toml` or `.json` file: its presets, then its own."""
-    return layers_of(read_mapping(path, "settings of a case"), Path(path).name, typed=True)
+    return layers_of(read_settings(path, "settings of a case"), Path(path).name, typed=True)
 
 
 def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:

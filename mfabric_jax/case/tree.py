@@ -700,8 +700,8 @@ class CircuitSettings(Group, frozen=True):
     policy: Annotated[
         Any | None,
         doc(
-            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION; each also with settings: {policies.FORM}"
-            " (open: greedy; uniform where models are served).",
+            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION, whose code is run; each also with"
+            f" settings: {policies.FORM} (open: greedy; uniform where models are served).",
             file=True,
         ),
     ] = None
@@ -712,8 +712,8 @@ class CircuitSettings(Group, frozen=True):
     schedule: Annotated[
         str,
         doc(
-            f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION. No"
-            " policy is asked then.",
+            f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION,"
+            " whose code is run. No policy is asked then.",
             file=True,
         ),
     ] = policies.NO_SCHEDULE

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import Layer, presets
+from mfabric_jax.case.own_code import FLAG, SAID
 from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives_at, parts_of, settings, unknown, words
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
@@ -35,6 +36,7 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--precision": ("NAME", "recipe"),
     "--tokens": ("N", "none"),
 }
+CODE = f"{FLAG} FILE.py,..."  # of every command
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 
 
@@ -50,9 +52,10 @@ def of_options(program: str, cls: type) -> str:
     places = " ".join(f"[{one.place.name} ...]" if one.listed else one.place.name for one in known if one.place)
     lines = [f"usage: {program}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
     named = [(one.place.name if one.place else f"{_flag(one)} {_takes(one)}".rstrip(), one) for one in known]
-    wide = min(max(len(name) for name, _ in named), 34) + 4 if named else 0
+    wide = min(max((len(name) for name, _ in named), default=len(CODE)), 34) + 4
     for name, one in named:
         lines += _entry(name, one.said + _default(one), wide)
+    lines += _entry(CODE, f"{SAID}.", wide)
     return "\n".join(lines)
 
 
@@ -144,8 +147,8 @@ def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, .
         yield from _columns([f"{flag} {default_text(settings()[path].default)}" for flag, path in own.items()], 5)
     yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
     options = [one for one in known if not one.place]
-    if options:
-        yield "what is done with it"
+    yield "what is done with it"
+    yield f"  {CODE:<22}{SAID}"
     for one in options:
         first = textwrap.shorten(one.said.split(". ")[0].rstrip(".") + _default(one), WIDTH - 26, placeholder=" ...")
         yield f"  {f'{_flag(one)} {_takes(one)}'.rstrip():<22}{first}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from mfabric_jax.case import Cases
 from mfabric_jax.case.grid import Variant, is_number
 from mfabric_jax.case.layers import Layer, merged
+from mfabric_jax.case.own_code import check_data
 from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.commands import shared
@@ -63,6 +64,7 @@ def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
     """The cases that a configuration of rows states. `InputError` where it states none."""
     if not config.get("stated") or "varied" not in config:
         raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
+    check_data([config.get(key) for key in ("stated", "variants", "random")], repr(path))
     variants = [
         Variant(one["name"], stated({key: value for key, value in one.items() if key != "name"}))
         for one in config.get("variants", ())

@@ -148,6 +148,7 @@ def settings_and_presets() -> Iterator[str]:
 
 def commands_and_options() -> Iterator[str]:
     """Commands; their options with type and default; short flags of settings."""
+    from mfabric_jax.case.own_code import FLAG, SAID
     from mfabric_jax.commands.help import option_text
     from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 
@@ -159,6 +160,7 @@ def commands_and_options() -> Iterator[str]:
         if command in OF_CASES:
             yield from (f"option {command} {flag}: {path}" for flag, path in flags_of_cases(command).items())
     yield from (f"option {also}: {flag}" for also, flag in ALSO.items())
+    yield f"option every command {FLAG}: {SAID}"
 
 
 def exit_statuses() -> Iterator[str]:

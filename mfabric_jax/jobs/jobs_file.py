@@ -8,9 +8,9 @@ from typing import Any, Literal
 from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.layers import file_layers, layers_of, merged
+from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import differences
 from mfabric_jax.checks import InputError, listed, not_negative, number, one_of, positive, whole
-from mfabric_jax.text_files import read_mapping
 
 DEFAULT = Case()
 
@@ -138,7 +138,7 @@ ITERATIONS = 50  # of a job where nothing else is said
 
 def read_jobs(path: str | Path) -> SharedJobs:
     """The jobs of a file. `InputError` with the job and the field for what is unknown, missing or wrong."""
-    table, named = read_mapping(path, "jobs and what they share"), repr(str(path))
+    table, named = read_settings(path, "jobs and what they share"), repr(str(path))
     try:
         return jobs_of(table)
     except InputError as mistake:

@@ -381,7 +381,7 @@ class Evaluation(OnRegions):
     scenarios: int = 64
     """Demands sampled for each forecast, for which sample-average plans: forecasts shrunk, with new errors."""
     schedules: tuple[str, ...] = ()
-    """Schedulers of circuits that turn while an all-to-all runs, by name or FILE.py:FUNCTION."""
+    """Schedulers of circuits that turn while an all-to-all runs, by name or FILE.py:FUNCTION, whose code is run."""
     turn: float = 0.01
     """Of their switch, over the degree bound of a demand."""
 

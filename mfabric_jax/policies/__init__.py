@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mfabric_jax.case.own_code import allow_code
 from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
@@ -186,6 +187,7 @@ def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: A
 __all__ = [
     "Plan",
     "Policy",
+    "allow_code",
     "check_legal",
     "exact_circuits",
     "get",

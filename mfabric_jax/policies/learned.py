@@ -12,8 +12,9 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mfabric_jax.case.own_code import allowed_code
 from mfabric_jax.case.policies import is_file
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
@@ -52,8 +53,8 @@ def save(
       `policy(demand, region, *, previous=None, key=None) -> Plan`.
     - `configuration`: how it was trained; must fit in JSON.
     - `build`, `settings`: of your own module. FILE.py:FUNCTION or MODULE:NAME of what makes a module of the same shapes
-      from the settings (a `key`, where it takes one, is given); None: the module's class. They are called again by
-      `load`, so load only files that you trust.
+      from the settings (a `key`, where it takes one, is given); None: the module's class. `load` calls them again, in
+      another process only where the command line or `allow_code` states their file or module.
 
     `InputError` for what could not be built again.
     """
@@ -70,13 +71,14 @@ def save(
 def load(path: str | os.PathLike) -> Trained:
     """The policy in a file written by `save`; the same object until the file changes.
 
-    `InputError` for a missing or damaged file, one that holds no policy, or one whose module cannot be built.
+    `InputError` for a missing or damaged file, one that holds no policy, or one whose module cannot be built or names
+    code that is not allowed (`allow_code`).
     """
-    return _loaded(os.fspath(path))
+    return _loaded(os.fspath(path), allowed_code())
 
 
-@cached_by_files(lambda path: (path,), maxsize=64)
-def _loaded(path: str) -> Trained:
+@cached_by_files(lambda path, allowed: (path,), maxsize=64)
+def _loaded(path: str, allowed: tuple[str, ...]) -> Trained:
     return _trained(policy_file.read(path))
 
 
@@ -167,8 +169,9 @@ def _trained(stored: policy_file.Stored) -> Trained:
         if kind == "index":
             model = Index(**header["settings"])
         elif kind == OWN:
-            model = stored.leaves(skeleton(header["build"], header["settings"]))
+            model = stored.leaves(skeleton(header["build"], header["settings"], repr(stored.path)))
         else:
+            stored.check_arrays(whole("depth", header["settings"]["depth"]))
             with jax.ensure_compile_time_eval():  # the first use may be inside jit
                 shape = eqx.filter_eval_shape(PolicyNetwork, **header["settings"], key=jax.random.key(0))
                 model = stored.leaves(shape)

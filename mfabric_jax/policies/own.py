@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mfabric_jax.case.own_code import check_stated
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
@@ -25,9 +26,10 @@ NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
 
 def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
-    """The function in a file, of a policy or another `kind`. `InputError` if the file or the function is missing, or
-    the file does not run."""
+    """The function in a file, of a policy or another `kind`. `InputError` if the file or the function is missing, the
+    file does not run, or a command runs whose words do not state it."""
     path, _, function = check_name(name, kind).rpartition(":")
+    check_stated(name, kind)
     file = Path(path).resolve()
     return _loaded(f"{kind} {name!r}", file, function)
 

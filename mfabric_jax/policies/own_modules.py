@@ -11,6 +11,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from mfabric_jax.case.own_code import allow_code, check_code
+from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies.own import load_function
 
@@ -30,7 +32,8 @@ def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -
         known = json.loads(json.dumps(dict(settings or {})))
     except TypeError as error:
         raise InputError(f"settings of {build!r} must be what JSON can hold: {error}.") from error
-    if not _alike(policy, like := skeleton(build, known)):
+    allow_code(_code_of(build))
+    if not _alike(policy, like := skeleton(build, known, "build")):
         raise InputError(
             f"policy must have the arrays that {build!r} builds with settings {known}, got {_shapes(policy)} for "
             f"{_shapes(like)}."
@@ -38,8 +41,12 @@ def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -
     return {"build": build, "settings": known}
 
 
-def skeleton(build: str, settings: Mapping[str, Any]) -> Any:
-    """What `build` makes of the settings, and of a random key where it takes one and has none."""
+def skeleton(build: str, settings: Mapping[str, Any], named: str) -> Any:
+    """What `build` makes of the settings, and of a random key where it takes one and has none.
+
+    `InputError` where its code is not allowed: `named` asks for it.
+    """
+    check_code(_code_of(build), named)
     function = _function(build)
     given = dict(settings)
     try:
@@ -56,6 +63,11 @@ def _absolute(build: str) -> str:
     return f"{Path(path + '.py').resolve()}:{name}" if mark else build
 
 
+def _code_of(build: str) -> str:
+    """The file or module of what builds."""
+    return file_of(build) if ".py:" in build else build.partition(":")[0]
+
+
 def _function(build: str) -> Callable[..., Any]:
     if ".py:" in build:
         return load_function(build)
@@ -68,8 +80,9 @@ def _function(build: str) -> Callable[..., Any]:
         raise InputError(
             f"build must be FILE.py:FUNCTION or MODULE:NAME that exists, got {build!r}: {error}."
         ) from None
-    if not callable(found):
-        raise InputError(f"build must name what can be called, got {build!r}.")
+    home = getattr(found, "__module__", None) or ""
+    if not callable(found) or home.partition(".")[0] != module.partition(".")[0]:
+        raise InputError(f"build must name a class or function of its own module, got {build!r}.")
     return found
 
 

@@ -16,6 +16,8 @@ from mfabric_jax.text_files import mapping_in
 
 VERSION = 1
 NAMED = "mfabric_jax"  # key of the header for the layout version
+NO_ARRAYS = "{!r} does not hold the arrays that its first line announces."
+LEAST_ARRAY = 128  # bytes of an array with nothing in it
 Tree = TypeVar("Tree")
 
 
@@ -24,13 +26,18 @@ class Stored(NamedTuple):
     body: bytes
     path: str
 
+    def check_arrays(self, least: int) -> None:
+        """`InputError` where so many arrays cannot stand in the file."""
+        if least * LEAST_ARRAY > len(self.body):
+            raise InputError(NO_ARRAYS.format(self.path))
+
     def leaves(self, like: Tree) -> Tree:
         """The arrays, in a tree with the structure, shapes and dtypes of `like`. `InputError` if they do not fit."""
         try:
             opened = io.BytesIO(self.body)
             tree = eqx.tree_deserialise_leaves(opened, like)
-        except (RuntimeError, ValueError, EOFError, OSError) as error:
-            raise InputError(f"{self.path!r} does not hold the arrays that its first line announces.") from error
+        except (RuntimeError, ValueError, EOFError, OSError, MemoryError) as error:
+            raise InputError(NO_ARRAYS.format(self.path)) from error
         if opened.read(1):
             raise InputError(f"{self.path!r} holds more arrays than its first line announces.")
         return tree

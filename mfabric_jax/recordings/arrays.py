@@ -3,10 +3,10 @@ per expert, or expert loads of serving engines."""
 
 import collections
 import io
-import lzma
 import math
 import pathlib
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import value_in
 from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, Sources, Targets, axes_of, counts_in
+from mfabric_jax.unpacking import check_archive, check_size, unpacked
 from mfabric_jax.unread import name_unread
 
 SUFFIXES = (".npy", ".npz", ".pt", ".json", ".xz")
@@ -84,7 +85,9 @@ def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndar
             f"{MAPS[0]} of trace {path} must be [layer, physical expert] numbers of experts for the {count.shape[-2]} "
             f"layers and {count.shape[-1]} physical experts, got {of.dtype} of shape {of.shape}."
         )
-    added = np.zeros((*count.shape[:-1], int(of.max()) + 1), count.dtype)
+    shape = (*count.shape[:-1], int(of.max()) + 1)
+    check_size(path, math.prod(shape) * count.itemsize)
+    added = np.zeros(shape, count.dtype)
     for layer, experts in enumerate(of):
         for expert, load in zip(experts, np.moveaxis(count[..., layer, :], -1, 0), strict=True):
             added[..., layer, expert] += load
@@ -110,8 +113,10 @@ def _filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
 
 _TYPES = {"Float": "<f4", "Double": "<f8", "Half": "<f2", "Long": "<i8", "Int": "<i4", "Short": "<i2"}
 _TYPES |= {"Char": "i1", "Byte": "u1", "Bool": "?", "BFloat16": "<u2"}
-_MOST = 2**33  # elements of a tensor
 _HALF = "BFloat16"  # the upper half of a float32
+
+
+_MEMO = ("PUT", "LONG_BINPUT")  # operations that name a place
 
 
 class _LeftOut:
@@ -126,36 +131,46 @@ class _Reader(pickle.Unpickler):
     """Unpickles arrays, dictionaries, lists, numbers and texts; instantiates no other class."""
 
     def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
-        super().__init__(archive.open(pickled))
+        data = archive.read(pickled)
+        places = (int(number or 0) for code, number, _ in pickletools.genops(data) if code.name in _MEMO)
+        if max(places, default=0) > len(data):  # the unpickler would make a list as long
+            raise ValueError("a place in its memo that it cannot fill")
+        super().__init__(io.BytesIO(data))
         self._archive, self._folder = archive, pickled.removesuffix("data.pkl")
+        self._storages: dict[str, np.ndarray] = {}
+        self._made = 0  # bytes of tensors, were each laid out
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuilt
+            return self._rebuilt
         if module == "torch" and name.endswith("Storage"):
             return name.removesuffix("Storage")
         return _LeftOut
 
     def persistent_load(self, pid: Any) -> np.ndarray:
         _, kind, key, *_ = pid
-        values = np.frombuffer(self._archive.read(f"{self._folder}data/{key}"), _TYPES[kind])
-        return (values.astype("<u4") << 16).view("<f4") if kind == _HALF else values
+        if key not in self._storages:
+            values = np.frombuffer(self._archive.read(f"{self._folder}data/{key}"), _TYPES[kind])
+            self._storages[key] = (values.astype("<u4") << 16).view("<f4") if kind == _HALF else values
+        return self._storages[key]
 
-
-def _rebuilt(storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0 or math.prod(size) > _MOST:
-        raise ValueError("sizes")
-    if math.prod(size) and last >= len(storage):
-        raise ValueError("outside of its storage")
-    steps = [step * storage.itemsize for step in stride]
-    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps, writeable=False)
+    def _rebuilt(self, storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0:
+            raise ValueError("sizes")
+        if math.prod(size) and last >= len(storage):
+            raise ValueError("outside of its storage")
+        self._made += math.prod(size) * storage.itemsize
+        check_size(str(self._archive.filename), self._made)
+        steps = [step * storage.itemsize for step in stride]
+        return np.lib.stride_tricks.as_strided(storage[offset:], size, steps, writeable=False)
 
 
 def _read_torch(path: pathlib.Path) -> Any:
     with zipfile.ZipFile(path) as archive:
+        check_archive(path, archive)
         (pickled,) = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
         return _Reader(archive, pickled).load()
 
@@ -222,8 +237,11 @@ def _loaded(path: pathlib.Path) -> Any:
         if path.suffix == ".json":
             return _of_json(path, value_in(path.read_bytes(), repr(str(path)), "counts"))
         if path.suffix == ".xz":
-            loaded = np.load(io.BytesIO(lzma.decompress(path.read_bytes())), allow_pickle=False)
+            loaded = np.load(io.BytesIO(unpacked(path, path.read_bytes())), allow_pickle=False)
         else:
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    check_archive(path, archive)
             loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
@@ -270,7 +288,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     known, count, origin = _FORMATS.get(key, _FORMATS["counts"]), counts_in(path, np.asarray(arrays[key])), ""
     named = arrays.get(NAMES) if axes is None else axes
     if named is not None:
-        names = axes_of(named if isinstance(named, str) else list(map(str, np.ravel(named).tolist())))
+        names = axes_of(named if isinstance(named, str) else list(map(str, np.ravel(named)[: len(AXES) + 1].tolist())))
     else:
         names = _usual_axes(path, count.shape, known)
         if known.buffered:

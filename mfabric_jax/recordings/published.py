@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import pathlib
 import re
 from collections.abc import Mapping
@@ -91,15 +92,15 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
 def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
     axes = [np.unique(column, return_inverse=True) for column in rows[:, :3].T]
     shape = tuple(len(values) for values, _ in axes)
-    count, times = np.zeros((2, *shape), np.int64)
     cell = tuple(index for _, index in axes)
-    np.add.at(count, cell, rows[:, 3])
-    np.add.at(times, cell, 1)
-    if np.any(times != 1) or shape[2] % LAER_GROUP:
+    once = len(rows) == math.prod(shape) == len(np.unique(rows[:, :3], axis=0))
+    if not once or shape[2] % LAER_GROUP:
         raise InputError(
             f"trace {path} must have one row for every rank, layer and iteration of {model}, in groups of "
             f"{LAER_GROUP} ranks; got {len(rows)} rows for {' x '.join(map(str, shape))} (iterations, layers, ranks)."
         )
+    count = np.zeros(shape, np.int64)
+    count[cell] = rows[:, 3]
     experts = re.search(r"-e(\d+)k\d+$", model)
     kind: dict[str, Any] = {"name": model, "sources": Sources.UNKNOWN, "targets": Targets.RANKS}
     kind["experts"] = int(experts[1]) if experts else None

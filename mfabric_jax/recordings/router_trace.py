@@ -2,6 +2,7 @@
 megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM."""
 
 import itertools
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings.arrays import add_slices
 from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.unpacking import check_size
 from mfabric_jax.workload import RankLayout
 
 BLOCK, STAGE = "decoder", "pre_dispatch"
@@ -60,9 +62,14 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
     and for unequal numbers of micro-batches.
     """
     batches: dict[tuple[int, int, int], list[_Pass]] = {}  # of every step, layer and rank
+    passes, widest = 0, 0
     parts = [n for n in range(1, layout.ep + 1) if layout.experts and layout.ep % n == 0]
-    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    packed = sum(file.stat().st_size for file in files if file.is_file())
+    for file in files:
         for each in _passes(file, layout.experts, parts):
+            passes, widest = passes + 1, max(widest, len(each.count) + len(each.reached))
+            check_size(path, each.count.itemsize * passes * widest, packed)
             batches.setdefault((each.step, each.layer, each.rank), []).append(each)
     if not batches:
         raise InputError(f"router trace {path} must have lines of block {BLOCK!r} and stage {STAGE!r}, got none.")
@@ -74,7 +81,9 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
     layers = _layers(path, layout, {(stage_of[rank], layer) for _, layer, rank in batches})
     replicas, most = len(np.unique(index["dp"])), max(map(len, batches.values()))
     columns = experts + sum(parts)
-    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, columns), np.int64)
+    shape = (len(steps), len(layers), replicas, most, layout.tp, layout.ep, columns)
+    check_size(path, np.int64(0).itemsize * math.prod(shape), packed)
+    filled = np.zeros(shape, np.int64)
     places = itertools.product(enumerate(steps), enumerate(layers), enumerate(ranks))
     for (s, step), (i, (stage, layer)), (r, rank) in places:
         if stage_of[rank] != stage:

@@ -1,14 +1,15 @@
 """Recordings as tables (.csv, .csv.gz, .parquet): a line for every count, a column for every axis."""
 
 import csv
-import gzip
 import io
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from mfabric_jax import unpacking
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.recordings.arrays import MOST_EXPERTS, arranged, kinds
@@ -41,6 +42,7 @@ def load_table(path: pathlib.Path) -> Recording:
     if experts.max() >= MOST_EXPERTS or np.prod([float(size) for size in shape]) > MOST_CELLS:
         most = f"must have experts below {MOST_EXPERTS} and at most {MOST_CELLS} cells"
         raise InputError(f"trace {path} {most}, got {' x '.join(map(str, shape))} ({', '.join(axes)}).")
+    unpacking.check_size(path, math.prod(shape) * table[COUNT].itemsize)
     place = np.ravel_multi_index((*(index for _, index in places), experts), shape)
     order = np.argsort(place, kind="stable")
     if (again := np.flatnonzero(np.diff(place[order]) == 0)).size:
@@ -70,9 +72,10 @@ def _numbers(path: pathlib.Path, name: str, column: Sequence[Any]) -> np.ndarray
 
 def csv_lines(path: pathlib.Path, strict: bool = False) -> list[list[str]]:
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+        text = unpacking.unpacked(path, path.read_bytes()).decode("utf-8-sig")
         return list(csv.reader(io.StringIO(text, newline=""), strict=strict))
+    except InputError:
+        raise
     except Exception as error:  # any error of a table reader
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
 
@@ -88,9 +91,11 @@ def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
 
 def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
     with extra("store", "reading .parquet"):
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     try:
-        table = parquet.ParquetFile(path).read(use_threads=False)  # as the rows of a report are read
+        table = unpacking.read_parquet(path, path)
         return table.column_names, [column.to_numpy() for column in table.columns]
+    except InputError:
+        raise
     except Exception as error:  # any error of a table reader
         raise InputError(f"trace {path} must be a readable .parquet file, got {type(error).__name__}.") from error

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mfabric_jax.origin import python
+
 SERVE = "from mfabric_jax.report.beside import serve; serve()"
 
 
@@ -19,7 +21,7 @@ class Beside:
         with contextlib.suppress(OSError, TypeError):  # no room for a process, no path to Python
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             # A session of its own: an interrupt is for the process that computes.
-            self._process = subprocess.Popen([sys.executable, "-c", SERVE], **pipes, start_new_session=True)
+            self._process = subprocess.Popen(python(SERVE), **pipes, start_new_session=True)
 
     def draw(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Ask for `function(*arguments)`, a function at the top of a module."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from mfabric_jax import unpacking
 from mfabric_jax.atomic import check_file, locked, replacing, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError
@@ -172,10 +173,8 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
     """The table of a parquet file, and its configuration; `sweep`: required digest of its sweep, None: any."""
     with extra("store", "reading .parquet"):
         import pyarrow
-        from pyarrow import parquet
     with _readable(path):
-        file = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep)))
-        table = file.read(use_threads=False)  # threads that end with the process abort it: apache/arrow#34314
+        table = unpacking.read_parquet(path, pyarrow.BufferReader(verified(path, sweep)))
         _check_names(table.column_names)
         _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")

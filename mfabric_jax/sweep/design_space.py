@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import file_settings
 from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, one_of, whole
@@ -17,7 +18,6 @@ from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.case_space import INDEX, LISTED
-from mfabric_jax.text_files import read_mapping
 
 KINDS = {"all-to-all": ("all_to_alls", "AllToAlls"), "replay": ("replays", "Replays")}  # module here, class
 TABLES = ("fixed", "grid", "list", "random")
@@ -187,7 +187,7 @@ def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_sweep(path: str | Path) -> Sweep:
     """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
-    given = read_mapping(path, "sweep settings")
+    given = read_settings(path, "sweep settings")
     for name in given:
         one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
     return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in given.items()})

@@ -10,6 +10,7 @@ import jax
 
 import mfabric_jax
 from mfabric_jax.atomic import check_folder
+from mfabric_jax.case.own_code import allow_code, allowed_code
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import MISSING, SweepFolder
@@ -145,7 +146,8 @@ class Maker:
 class Worker:
     """A process with the JAX configuration of its parent."""
 
-    def __init__(self, maker: Any, settings: dict[str, Any]):
+    def __init__(self, maker: Any, settings: dict[str, Any], code: Sequence[str]):
+        allow_code(*code)
         for name, value in settings.items():
             jax.config.update(name, value)
         self.maker = maker
@@ -170,7 +172,7 @@ def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: C
         settings = {name: jax.config.values[name] for name in OF_JAX}
         if (asked := jax.config.values["jax_default_device"]) is not None:
             settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
-        _run(ray, lambda: remote.remote(maker, settings), many, todo, finished)
+        _run(ray, lambda: remote.remote(maker, settings, allowed_code()), many, todo, finished)
     finally:
         if ours:
             ray.shutdown()

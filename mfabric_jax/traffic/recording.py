@@ -5,6 +5,7 @@ import enum
 import importlib
 import json
 import pathlib
+import zipfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.tokens import Reached, Tokens
+from mfabric_jax.unpacking import check_archive
 from mfabric_jax.workload import RankLayout, Workload
 
 FORMATS = "mfabric_jax.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
@@ -264,8 +266,12 @@ def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
 
 def _saved(path: pathlib.Path) -> Recording | None:
     try:
+        with zipfile.ZipFile(path) as archive:
+            check_archive(path, archive)
         with np.load(path, allow_pickle=False) as arrays:
             count, meta = np.asarray(arrays[COUNTS]), str(arrays[META][()])
+    except InputError:
+        raise
     except Exception:  # any error of an archive reader: not a file of ours
         return None
     try:

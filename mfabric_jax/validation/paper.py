@@ -23,6 +23,7 @@ import mfabric_jax
 from mfabric_jax import progress, report
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
+from mfabric_jax.origin import python
 from mfabric_jax.platforms import cores
 from mfabric_jax.report.rows import read_texts
 
@@ -46,6 +47,7 @@ FIGURES = {
 }
 ALL = "all"
 PACKAGE = "mfabric_jax.experiments"
+EXPERIMENT = "from mfabric_jax.commands.experiment import main; sys.exit(main(sys.argv[1:]))"
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 _SCRIPT = re.compile(r"^SCRIPT\b", re.MULTILINE)
 JOBS = 2
@@ -258,7 +260,7 @@ class Reproduction:
         words = ["--out", str(self.folder), *(["--quick"] if self.options.quick else [])]
         for field, value in self._trace_of(self.scripts[name]).items():
             words += [f"--{field}", value]
-        return [sys.executable, "-m", "mfabric_jax.commands.experiment", self.modules[name], *words]
+        return python(EXPERIMENT, self.modules[name], *words)
 
     def _trace_of(self, script: Any) -> dict[str, str]:
         trace = self.options.trace

@@ -1,6 +1,8 @@
 """Your own Equinox modules in files: they come back as they were, by name, and what cannot come back is refused."""
 
+import hashlib
 import importlib
+import json
 
 import equinox as eqx
 import jax
@@ -9,8 +11,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
+from mfabric_jax.case import own_code
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import policy_file
 from mfabric_jax.routing import Plan
+from tests.command_line import mistake
 from tests.mistakes import refused
 
 REGION = Region(4, 8.0, 3)
@@ -105,3 +110,74 @@ def test_the_class_of_a_file_builds_what_was_imported_from_it(tmp_path, monkeypa
     build = f"{tmp_path / 'tables.py'}:blank"
     path = policies.save(tmp_path / "own.policy", policy, build=build, settings={"servers": 4})
     np.testing.assert_array_equal(policies.load(path).model.scores, DEMAND)
+
+
+def of_others(path, build, settings):
+    """A policy file with a header of its own."""
+    line = {policy_file.NAMED: policy_file.VERSION, "kind": "module", "build": build, "settings": settings}
+    line |= {"configuration": {}, "digest": hashlib.sha256(b"").hexdigest()}
+    path.write_text(json.dumps(line) + "\n")
+    return str(path)
+
+
+RUNS = """
+import pathlib
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+def blank(word=""):
+    pathlib.Path(__file__).with_name("called").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("build", "settings", "code"),
+    [
+        ("os:system", {"command": "touch {folder}/called"}, "os"),
+        ("pathlib:Path.touch", {"self": "{folder}/called"}, "pathlib"),
+        ("subprocess:run", {"args": ["touch", "{folder}/called"]}, "subprocess"),
+        ("{folder}/theirs.py:blank", {"word": "x"}, "{folder}/theirs.py"),
+        ("theirs:blank", {}, "theirs"),
+        ("tests.policies.test_own_modules:Weighted", {}, "tests.policies.test_own_modules"),
+    ],
+)
+def test_a_policy_file_of_others_neither_imports_nor_calls_what_it_names(
+    build, settings, code, tmp_path, monkeypatch, capsys, command_line
+):
+    monkeypatch.setattr(own_code, "_allowed", set())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(RUNS)
+    build, settings, code = json.loads(json.dumps([build, settings, code]).replace("{folder}", str(tmp_path)))
+    path = of_others(tmp_path / "theirs.policy", build, settings)
+    want = f"{path!r} names code to run, of {code!r}, and files run none unless it is stated"
+    for call in (policies.load, policies.get):
+        assert refused(call, path).startswith(want)
+    region = ["--model", "llama-moe", "--gpus", "64", "--ep", "16", "--fabric", "mfabric", "--policy"]
+    for words in (
+        ["compare", *region, path],
+        ["evaluate", "--policies", path, "--sizes", "4"],
+        ["policies", "bench", "--policies", path],
+        ["train", "--start", path, "--out", tmp_path / "run"],
+    ):
+        assert mistake(capsys, *words).startswith(want), words
+    assert not {"imported", "called"} & {file.name for file in tmp_path.iterdir()}
+
+
+def test_code_that_is_stated_builds_a_policy_of_others(tmp_path, monkeypatch):
+    path = policies.save(tmp_path / "own.policy", Weighted(key=jax.random.key(0)))
+    monkeypatch.setattr(own_code, "_allowed", set())
+    assert "names code to run, of 'tests.policies.test_own_modules'" in refused(policies.load, path)
+    policies.allow_code("tests.policies.test_own_modules")
+    assert policies.load(path).model.steps == 1
+    monkeypatch.setattr(own_code, "_allowed", set())
+    assert "names code to run" in refused(policies.load, path)  # what was read before is asked again
+
+
+@pytest.mark.parametrize(
+    "build", ["tests.policies.test_own_modules:importlib.import_module", "tests:policies.os.system"]
+)
+def test_an_allowed_module_is_no_way_to_another(build, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_code, "_allowed", {build.partition(":")[0]})
+    said = refused(policies.load, of_others(tmp_path / "theirs.policy", build, {"name": "antigravity"}))
+    assert said.startswith(("build must name a class or function of its own module", "build must be FILE.py:FUNCTION"))

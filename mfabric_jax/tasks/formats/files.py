@@ -1,18 +1,17 @@
 """What all formats of task graphs share: reading (packed) files, error messages with positions, matching messages."""
 
-import gzip
-import lzma
 import re
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from mfabric_jax import unpacking
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.text_files import read_bytes
 
-LARGEST = 1 << 32  # bytes of a file, unpacked
+LARGEST = 1 << 32  # bytes of a file
 LARGEST_WHOLE = 1 << 53  # whole numbers that a float64 holds
 MOST_TASKS = 1 << 24
 PACKED = re.compile(r"\.(gz|xz)$")
@@ -77,18 +76,14 @@ def plain_name(path: Path) -> str:
 
 def unpacked(path: str | Path) -> bytes:
     """The bytes of a file, decompressed if its first bytes say .gz or .xz. `InputError` if it cannot be read."""
+    give = "give a file of tasks, plain, .gz or .xz"
+    data = read_bytes(path, give, LARGEST)
     try:
-        data = Path(path).read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        elif data[:6] == b"\xfd7zXZ\x00":
-            data = lzma.decompress(data)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or error or "it is cut off"
-        raise InputError(f"cannot read {str(path)!r} ({reason}); give a file of tasks, plain, .gz or .xz.") from error
-    if len(data) > LARGEST:
-        raise InputError(f"{str(path)!r} must hold at most {LARGEST:,} bytes, got {len(data):,}.")
-    return data
+        return unpacking.unpacked(path, data)
+    except InputError:
+        raise
+    except unpacking.BROKEN as error:
+        raise InputError(f"cannot read {str(path)!r} ({error or 'it is cut off'}); {give}.") from error
 
 
 def lines_of(path: str | Path) -> list[str]:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mfabric_jax import unpacking
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.extras import extra
@@ -39,11 +40,13 @@ def read_json(path: Path, given: LeftOut) -> Reading:
 
 def read_parquet(path: Path, given: LeftOut) -> Reading:
     with extra("store", "reading .parquet"):
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     try:
-        table = parquet.ParquetFile(path).read(use_threads=False)
+        table = unpacking.read_parquet(path, path)
         said = json.loads((table.schema.metadata or {}).get(META, b"null"))
         rows = table.to_pylist()
+    except InputError:
+        raise
     except Exception as error:  # whatever the bytes make of a table
         raise InputError(f"{str(path)!r} must be a readable .parquet file, got {type(error).__name__}.") from error
     if not isinstance(said, dict):
