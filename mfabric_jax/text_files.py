@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -95,7 +96,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text."""
+    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text, and for a whole
+    number that no float can be."""
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
@@ -109,6 +111,8 @@ def _check_depth(value: Any) -> None:
                 one.encode()  # half of a character, as JSON can write it, has no encoding
                 if "\0" in one:
                     raise ValueError("it holds a zero byte")
+            elif isinstance(one, int) and abs(one) > sys.float_info.max:
+                raise ValueError("it holds a whole number beyond 1e308")
         level, depth = inside, depth + 1
         if depth > DEEPEST:
             raise RecursionError

@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax.report import style
 from mfabric_jax.report.grid import Point, front
-from mfabric_jax.report.numerals import number, percent
+from mfabric_jax.report.numerals import LARGEST, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,11 @@ _BEHIND = 10  # letters behind a bar, where panels share a scale
 _BELOW = 0.28  # of a row: where its range is drawn, beside the text of a bar
 
 
+def _placed(value: Any) -> bool:
+    """Whether an axis has room for a number."""
+    return abs(value) <= LARGEST
+
+
 @dataclass(frozen=True)
 class Curve:
     """Points with one look, joined by a line or not. `tips`: hover texts. `spread`: range of each value."""
@@ -41,6 +46,15 @@ class Curve:
     tips: Sequence[str] = ()
     joined: bool = True
     spread: Sequence[tuple[float, float]] = ()
+
+    def __post_init__(self):
+        """Points without a place, such as infinities of rows that somebody edited, are left out with what they say."""
+        ends = self.spread or [()] * len(self.points)
+        there = [all(map(_placed, (*point, *both))) for point, both in zip(self.points, ends, strict=True)]
+        if not all(there):
+            for name in ("points", "tips", "spread"):
+                of_points = getattr(self, name)
+                object.__setattr__(self, name, [one for one, known in zip(of_points, there, strict=False) if known])
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,19 @@ class Panel:
     stairs: bool = False
     percent: bool = False
     reach: Sequence[float] = ()
+
+    def __post_init__(self):
+        """What has no place on an axis is left out, as in a `Curve`."""
+        kept = {
+            "curves": [curve for curve in self.curves if curve.points],
+            "bars": [bar for bar in self.bars if _placed(bar.start) and _placed(bar.end)],
+            "totals": [(end if _placed(end) else 0.0, text) for end, text in self.totals],
+            "spread": {place: ends for place, ends in self.spread.items() if all(map(_placed, ends))},
+            "reach": [value for value in self.reach if _placed(value)],
+        }
+        for name, values in kept.items():
+            if len(values) < len(getattr(self, name)) or name == "totals":
+                object.__setattr__(self, name, values)
 
     @property
     def points(self) -> list[Point]:

@@ -10,17 +10,20 @@ begins with an apostrophe; reading removes it.
 
 import contextlib
 import csv
+import functools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 from mfabric_jax.atomic import check_file, locked, replacing, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
-from mfabric_jax.checks import InputError
-from mfabric_jax.columns import check_schema
+from mfabric_jax.checks import InputError, shown
+from mfabric_jax.columns import check_schema, is_number, of_ours
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
@@ -32,6 +35,8 @@ EXTENSIONS = (".csv", ".parquet")
 CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
 _RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # how text begins that a spreadsheet runs, or that was marked
+LARGEST_WHOLE = 2**63 - 1  # of a whole number in files of rows
+_DIGITS = 25  # of a whole number that is read at all
 _LARGEST_CELL = 1 << 30  # characters
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
@@ -75,6 +80,8 @@ def _scalar(name: str, value: Any) -> Any:
     value = plain_scalar(value)
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
+    if isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+        raise InputError(f"column {name!r} holds {shown(value)}; allowed: whole numbers of 64 bits.")
     return value
 
 
@@ -126,10 +133,12 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         return table.to_pylist(), config
     with _readable(path):
         header, lines = _cells(path)
-        columns = [_typed(cells) for cells in zip(*lines, strict=True)]
+        columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
         beside = sidecar(path)
         config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
     check_schema(path, header, config, WHERE)
+    if of_ours(config):
+        _check_numbers(path, header, columns)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -157,6 +166,14 @@ def _check_names(columns: Sequence[str]) -> None:
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
         raise ValueError(f"two columns are called {twice[0]!r:.80}")
+
+
+def _check_numbers(path: Path, header: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+    """`InputError` where a column that commands fill with numbers holds a text: all of it would be read as text."""
+    for name, values in zip(header, columns, strict=bool(columns)):
+        cells = (value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value))
+        if is_number(name) and (text := next(cells, None)) is not None:
+            raise InputError(f"column {name} of {str(path)!r} must hold numbers, got {text!r:.80}.")
 
 
 def _check_kinds(schema: Any) -> None:
@@ -230,14 +247,27 @@ def sidecar(path: str | Path) -> Path:
     return path.with_name(f"{path.stem}.config.json")
 
 
-def _typed(cells: Sequence[str]) -> list[Any]:
+def _typed(name: str, cells: Sequence[str]) -> list[Any]:
     filled = [cell for cell in cells if cell]
     read: Any = _text
     if all(_NUMBER.fullmatch(cell) for cell in filled):
-        read = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
+        read = functools.partial(_number, name)
     elif all(cell in ("True", "False") for cell in filled):
         read = "True".__eq__
     return [read(cell) if cell else None for cell in cells]
+
+
+def _number(name: str, cell: str) -> int | float:
+    """`ValueError` for one that has no room in 64 bits."""
+    if _WHOLE.fullmatch(cell):
+        value = int(cell) if len(cell) <= _DIGITS else LARGEST_WHOLE + 1
+        there = abs(value) <= LARGEST_WHOLE
+    else:
+        value = float(cell)
+        there = not math.isinf(value) or cell.endswith("inf")
+    if not there:
+        raise ValueError(f"column {name!r:.80} holds {cell:.40}, which has no room in 64 bits")
+    return value
 
 
 # -- rows of a long run are on disk as they are finished: a kill loses only the work in progress, and the same run
@@ -249,7 +279,7 @@ def _typed(cells: Sequence[str]) -> list[Any]:
 class Kept:
     """The rows of a run so far. `done`: rows by number of work, those of an earlier run (`found` numbers) included."""
 
-    def __init__(self, journal: BinaryIO | None, done: Mapping[int, list[Row]] | None = None):
+    def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
         self.found = len(self.done)
 
@@ -262,7 +292,10 @@ class Kept:
         number = len(self.done) if number is None else number
         rows = [plain_row(row) for row in rows]
         if self._journal is not None:
-            _write(self._journal, {"number": number, "rows": rows})
+            try:
+                _write(self._journal, {"number": number, "rows": rows})
+            except OSError as error:
+                raise _unwritable(Path(self._journal.name), error) from error
         self.done[number] = rows
 
     def show(self, rows: list[Row], number: int) -> None:
@@ -301,12 +334,12 @@ def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept
 
 
 @contextlib.contextmanager
-def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[BinaryIO, dict[int, list[Row]]]]:
+def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[FileIO, dict[int, list[Row]]]]:
     """Open and lock the journal of the rows file `path` for this configuration; also returns its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
     try:
-        journal = where.open("a+b")
+        journal = where.open("a+b", buffering=0)  # closing it writes nothing: a full disk is heard where it is written
     except OSError as error:
         raise _unwritable(where, error) from error
     with journal:
@@ -328,12 +361,14 @@ def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[Bina
 
 
 def _unwritable(where: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {str(where)!r} ({error.strerror or error}); give a file in another folder.")
+    why = error.strerror or error
+    return InputError(f"cannot write {str(where)!r} ({why}); give a file in a folder that can be written and has room.")
 
 
-def _write(journal: BinaryIO, line: dict[str, Any]) -> None:
-    journal.write(json.dumps(line).encode() + b"\n")
-    journal.flush()
+def _write(journal: FileIO, line: dict[str, Any]) -> None:
+    left = memoryview(json.dumps(line).encode() + b"\n")
+    while left:
+        left = left[journal.write(left) :]
     os.fsync(journal.fileno())
 
 
