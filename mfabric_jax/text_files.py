@@ -112,10 +112,21 @@ def _check_depth(value: Any) -> None:
                 if "\0" in one:
                     raise ValueError("it holds a zero byte")
             elif isinstance(one, int) and abs(one) > sys.float_info.max:
-                raise ValueError("it holds a whole number beyond 1e308")
+                raise ValueError(f"{_place_of(one, value) or 'it'} is a whole number beyond 1e308")
         level, depth = inside, depth + 1
         if depth > DEEPEST:
             raise RecursionError
+
+
+def _place_of(number: int, value: Any) -> str:
+    """Where a number stands in a value, such as "tasks.0.bytes"; "" where it is the value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inside:
+        if one is number:
+            return str(name)
+        if place := _place_of(number, one):
+            return f"{name}.{place}"
+    return ""
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}
