@@ -1,5 +1,6 @@
 """How far a long run is: a bar on a terminal, a widget or text in a notebook, elsewhere a line now and then."""
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -43,7 +44,8 @@ class Lines:
         now = time.monotonic()
         if units and now - self._said >= max(EVERY_S, PART * (now - self._began)):
             self._said = now
-            print(self._line(now - self._began), file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # nobody reads it: the run goes on
+                print(self._line(now - self._began), file=sys.stderr, flush=True)
 
     def _line(self, seconds: float) -> str:
         each = seconds / max(self.n - self.found, 1)

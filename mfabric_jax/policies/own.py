@@ -30,6 +30,10 @@ def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
     the file does not run."""
     path, _, function = check_name(name, kind).rpartition(":")
     file = Path(path).resolve()
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # JAX names files of functions, and only such
+        raise InputError(f"{kind} {name!r} must stand in a path that is text in UTF-8, got {str(file)!r}.") from None
     return _loaded(f"{kind} {name!r}", file, function)
 
 

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mfabric_jax.atomic import check_file, locked, replacing, suffix, sweep_up
+from mfabric_jax.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
 from mfabric_jax.columns import check_schema, is_number, of_ours
@@ -59,10 +59,10 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
             writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
         with extra("store", "writing .parquet"):
-            from pyarrow import parquet
+            import pyarrow  # noqa: F401
         table = _table(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
         with replacing(path) as (part,):
-            parquet.write_table(table, part)
+            save_table(table, part)
     return path
 
 
@@ -95,13 +95,18 @@ def _text(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _RUN.match(cell[1:]) else cell
 
 
+def _utf8(text: str) -> str:
+    """Names that are no text as in a CSV."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _table(columns: Mapping[str, list[Any]]) -> Any:
     import pyarrow
 
     arrays = {}
     for name, values in columns.items():
         try:
-            arrays[name] = pyarrow.array(values)
+            arrays[name] = pyarrow.array([_utf8(value) if isinstance(value, str) else value for value in values])
         except pyarrow.ArrowException as error:
             raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
     return pyarrow.table(arrays)
