@@ -33,16 +33,21 @@ def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
     """The extension of a file that can be written at this path. `InputError` otherwise; leaves nothing behind."""
     kind, path = suffix(field, path, allowed), Path(path)
     check_folder(path.parent)
+    check_place(field, path, f"give a {' or '.join(allowed)} file")
+    return kind
+
+
+def check_place(field: str, path: Path, give: str) -> None:
+    """`InputError` with `give`, what to do, where something stands at this path that no file can replace."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return kind
+        return
     except OSError as error:
         raise InputError(f"{field} {str(path)!r} cannot be used ({error.strerror}); give another name.") from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
-        raise InputError(f"{field} {str(path)!r} is {what}; give a {' or '.join(allowed)} file.")
-    return kind
+        raise InputError(f"{field} {str(path)!r} is {what}; {give}.")
 
 
 @contextmanager
@@ -128,7 +133,7 @@ def check_folder(folder: str | Path) -> None:
     probe = folder / f".{secrets.token_hex(4)}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
+        probe.write_bytes(b"there is room")
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write into {str(folder)!r} ({reason}); give another folder.") from error

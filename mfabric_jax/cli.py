@@ -17,18 +17,18 @@ LONGEST = 1500  # characters of a sentence on the screen
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """The exit status of these words; None: of this process's, which then ends."""
     if arguments is None:
-        interrupts.whole_process(lambda: _answered(sys.argv[1:]))
+        interrupts.whole_process(lambda: _answered(sys.argv[1:], alive=True))
     return _answered(list(arguments))
 
 
-def _answered(words: list[str]) -> int:
-    """The exit status of a command line; mistakes are said."""
+def _answered(words: list[str], *, alive: bool = False) -> int:
+    """The exit status of a command line; mistakes are said. `alive`: and, now and then, that it is at work."""
     try:
         from mfabric_jax.checks import InputError
         from mfabric_jax.deprecation import in_one_line
 
         with interrupts.listening(), in_one_line():
-            status = _told(words, InputError)
+            status = _told(words, InputError, alive)
         sys.stdout.flush()
         return status
     except MemoryError:
@@ -44,12 +44,17 @@ def _answered(words: list[str]) -> int:
         return 2
 
 
-def _told(words: list[str], mistakes: type[Exception]) -> int:
+def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
+    import contextlib
+
+    from mfabric_jax.progress import Alive
+
     try:
         command = _command(words)
         if command is None:
             return 0 if words else 2
-        return _run(command, words[len(command.split()) :]) or 0
+        with Alive(command) if alive else contextlib.nullcontext():
+            return _run(command, words[len(command.split()) :]) or 0
     except mistakes as mistake:
         interrupts.say(f"mfabric: {_shortened(str(mistake))}")
         return 2

@@ -21,7 +21,7 @@ SWEPT = 'model = "llama-moe"\nnetwork.fabric = ["fat-tree", "mfabric"]\nnetwork.
 COMMANDS = {
     "compare": f"compare {SMALL} --nic-gbps 100,400 --fabrics fat-tree,mfabric --out rows.csv",
     "sweep": "sweep sweep.toml --out swept",
-    "serve": "serve --model deepseek-v3 --fabrics fat-tree,torus,mfabric --tpot-ms 50 --out served.csv",
+    "serve": "serve --model deepseek-v3 --fabrics fat-tree,mfabric --ep 64 --batch 16,32 --out served.csv",
     "train": "train --out trained --steps 8 --batch 2 --width 6 --depth 1 --sizes 4 --log-every 4 --checkpoint-every 4",
 }
 BEGIN_S = 0.15  # of a process, until Python has started and hears
