@@ -7,7 +7,7 @@ smaller, a covered line is dashed, and each point shows the tips of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,6 @@ _BEHIND = 10  # letters behind a bar, where panels share a scale
 _BELOW = 0.28  # of a row: where its range is drawn, beside the text of a bar
 
 
-def _placed(value: Any) -> bool:
-    """Whether an axis has room for a number."""
-    return abs(value) <= LARGEST
-
-
 @dataclass(frozen=True)
 class Curve:
     """Points with one look, joined by a line or not. `tips`: hover texts. `spread`: range of each value."""
@@ -46,15 +41,6 @@ class Curve:
     tips: Sequence[str] = ()
     joined: bool = True
     spread: Sequence[tuple[float, float]] = ()
-
-    def __post_init__(self):
-        """Points without a place, such as infinities of rows that somebody edited, are left out with what they say."""
-        ends = self.spread or [()] * len(self.points)
-        there = [all(map(_placed, (*point, *both))) for point, both in zip(self.points, ends, strict=True)]
-        if not all(there):
-            for name in ("points", "tips", "spread"):
-                of_points = getattr(self, name)
-                object.__setattr__(self, name, [one for one, known in zip(of_points, there, strict=False) if known])
 
 
 @dataclass(frozen=True)
@@ -90,19 +76,6 @@ class Panel:
     percent: bool = False
     reach: Sequence[float] = ()
 
-    def __post_init__(self):
-        """What has no place on an axis is left out, as in a `Curve`."""
-        kept = {
-            "curves": [curve for curve in self.curves if curve.points],
-            "bars": [bar for bar in self.bars if _placed(bar.start) and _placed(bar.end)],
-            "totals": [(end if _placed(end) else 0.0, text) for end, text in self.totals],
-            "spread": {place: ends for place, ends in self.spread.items() if all(map(_placed, ends))},
-            "reach": [value for value in self.reach if _placed(value)],
-        }
-        for name, values in kept.items():
-            if len(values) < len(getattr(self, name)) or name == "totals":
-                object.__setattr__(self, name, values)
-
     @property
     def points(self) -> list[Point]:
         return [point for curve in self.curves for point in curve.points]
@@ -117,6 +90,30 @@ class Chart:
     key: Sequence[style.Look]
     panels: Sequence[Panel]
     folded: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
+
+
+def placed(panel: Panel) -> Panel:
+    """The panel without what has no place on an axis, such as infinities of rows that somebody edited."""
+    curves = [_placed_curve(curve) for curve in panel.curves]
+    return replace(
+        panel,
+        curves=[curve for curve in curves if curve.points],
+        bars=[bar for bar in panel.bars if _has_place(bar.start) and _has_place(bar.end)],
+        totals=[(end if _has_place(end) else 0.0, text) for end, text in panel.totals],
+        spread={place: ends for place, ends in panel.spread.items() if all(map(_has_place, ends))},
+        reach=[value for value in panel.reach if _has_place(value)],
+    )
+
+
+def _placed_curve(curve: Curve) -> Curve:
+    ends = curve.spread or [()] * len(curve.points)
+    there = [all(map(_has_place, (*point, *both))) for point, both in zip(curve.points, ends, strict=True)]
+    kept = lambda values: [one for one, known in zip(values, there, strict=False) if known]  # noqa: E731
+    return replace(curve, points=kept(curve.points), tips=kept(curve.tips), spread=kept(curve.spread))
+
+
+def _has_place(value: float) -> bool:
+    return abs(value) <= LARGEST
 
 
 def handles(chart: Chart) -> list[Any]:
@@ -174,6 +171,7 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw a panel on axes; only tips need the final layout (`areas`)."""
+    panel = placed(panel)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y, rotation_mode="anchor")
@@ -285,6 +283,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
     """(tip, box in pixels) of every point and bar. The layout of the figure must be final."""
+    panel = placed(panel)
     found: list[tuple[str, style.Box]] = []
     for bar in panel.bars:
         ends = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])
