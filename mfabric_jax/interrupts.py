@@ -1,8 +1,9 @@
 """Ctrl-C in a command: one sentence and exit status 130, wherever it comes; rows so far are kept.
 
-The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows. That exception can get
-lost: Python drops it in callbacks of its collector and of C, libraries make errors of their own of it. It is then
-raised again, and at last the process ends whatever it does. A second Ctrl-C ends it at once: journals are on disk.
+The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows, but not under code of C++
+that such an exception would abort: it waits until that has returned. Where the exception is lost, as in callbacks of
+Python's collector, it is raised again. What lasts too long ends with the process, and a second Ctrl-C ends it at once:
+journals of rows are on disk.
 
 This is imported before anything else of a command, so it imports little.
 """
@@ -16,11 +17,14 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import NoReturn
 
 STATUS = 130
 SENTENCE = "mfabric: interrupted."
-SOON_S = 0.02  # until what was certainly lost is
+UNSAFE = frozenset(("jax", "jaxlib", "numba", "llvmlite", "importlib"))  # have C++ call Python; imports start such
+SOON_S = 0.05  # until an interrupt that had to wait, or was dropped, is tried again
+PATIENCE_S = 3.0  # of one that has to wait
 AGAIN_S = 3.0  # until an interrupt that nobody took is raised again
 LAST_S = 15.0  # until the process ends whatever it does
 BESIDE: set = set()  # processes that end with this one
@@ -36,8 +40,9 @@ class Interrupts:
     def __init__(self, whole: bool):
         self.whole, self.asked, self.taken, self.over = whole, False, False, False
         self._raising = False  # a further time, for the first Ctrl-C
+        self._raised_s: float | None = None
 
-    def hear(self, number: int, frame: object) -> None:
+    def hear(self, number: int, frame: "FrameType | None") -> None:
         """Handle SIGINT."""
         again, self._raising = self._raising, False
         if again and self.taken:
@@ -47,6 +52,9 @@ class Interrupts:
         if self.whole and not self.asked:
             _thread.start_new_thread(self._watch, ())
         self.asked = True
+        if self.whole and _unsafe(frame):
+            return
+        self._raised_s = time.monotonic()
         raise KeyboardInterrupt
 
     def raise_again(self) -> None:
@@ -60,12 +68,13 @@ class Interrupts:
 
     def _watch(self) -> None:
         began = time.monotonic()
-        while time.monotonic() - began < LAST_S:
-            time.sleep(AGAIN_S)
-            if self.taken:
-                return
-            self.raise_again()
-        end()
+        while not self.taken:
+            time.sleep(SOON_S)
+            now = time.monotonic()
+            if now - began > LAST_S or (self._raised_s is None and now - began > PATIENCE_S):
+                end()
+            if self._raised_s is None or now - self._raised_s > AGAIN_S:
+                self.raise_again()
 
     def lost(self, unraisable) -> None:
         """What Python does with an exception that cannot be raised: another interrupt takes the place of one."""
@@ -73,6 +82,15 @@ class Interrupts:
             _thread.start_new_thread(self._raise_soon, ())  # not here, where it would be lost, too
         else:
             sys.__unraisablehook__(unraisable)
+
+
+def _unsafe(frame: "FrameType | None") -> bool:
+    """Whether the main thread is at work for a library that an exception from here would abort."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in UNSAFE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 NOW: list[Interrupts] = []  # of commands that run, the innermost last
@@ -154,10 +172,11 @@ def _ended(status: int, heard: Interrupts) -> int:
     import atexit
     import threading
 
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.main_thread():
-            thread.join()
-    atexit._run_exitfuncs()
+    if not heard.asked:  # else threads may compute for long
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join()
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -175,6 +194,7 @@ def _check_streams() -> None:
 
 
 def interrupted() -> int:
+    take()
     say(SENTENCE)
     return STATUS
 

@@ -76,7 +76,8 @@ import os, signal, sys, time
 import mfabric_jax.interrupts as interrupts
 from mfabric_jax import cli
 
-interrupts.SOON_S = interrupts.AGAIN_S = 0.05
+interrupts.SOON_S = 0.01
+interrupts.AGAIN_S = interrupts.PATIENCE_S = 0.2
 interrupts.LAST_S = 1.0
 
 def press():
@@ -159,6 +160,20 @@ atexit.register(press)
 
 def work():
     return 0
+""",
+    "under a library that it would abort, which returns": """
+library = {"__name__": "jax._src.inside", "press": press, "time": time}
+code = "try:\\n    press()\\n    time.sleep(0.1)\\nexcept KeyboardInterrupt:\\n    print('raised')\\n"
+
+def work():
+    exec(code, library)
+    time.sleep(60)
+""",
+    "under a library that it would abort, which does not": """
+library = {"__name__": "importlib._bootstrap", "press": press, "time": time}
+
+def work():
+    exec("press()\\ntime.sleep(60)", library)
 """,
     "twice": """
 def work():
