@@ -3,12 +3,12 @@
 Public names, in the order of a simulation; each is imported, and JAX with it, at first use.
 """
 
-import importlib
-import importlib.util
 import time
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of `typing`, which takes longer than all of this: an interrupt is heard from `cli` on
 if TYPE_CHECKING:
+    from typing import Any
+
     from mfabric_jax import units
     from mfabric_jax.case import Case, cases, load
     from mfabric_jax.checks import InputError
@@ -47,7 +47,9 @@ _FROM = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib.util
+
     if name in _FROM:
         return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):

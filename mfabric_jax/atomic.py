@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -33,16 +33,21 @@ def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
     """The extension of a file that can be written at this path. `InputError` otherwise; leaves nothing behind."""
     kind, path = suffix(field, path, allowed), Path(path)
     check_folder(path.parent)
+    check_place(field, path, f"give a {' or '.join(allowed)} file")
+    return kind
+
+
+def check_place(field: str, path: Path, give: str) -> None:
+    """`InputError` with `give`, what to do, where something stands at this path that no file can replace."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return kind
+        return
     except OSError as error:
         raise InputError(f"{field} {str(path)!r} cannot be used ({error.strerror}); give another name.") from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
-        raise InputError(f"{field} {str(path)!r} is {what}; give a {' or '.join(allowed)} file.")
-    return kind
+        raise InputError(f"{field} {str(path)!r} is {what}; {give}.")
 
 
 @contextmanager
@@ -70,6 +75,14 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     finally:
         for part in parts:
             _remove(part)
+
+
+def save_table(table: Any, path: Path) -> None:
+    """Write a table of pyarrow, which by itself takes no path that is not text in UTF-8."""
+    from pyarrow import parquet
+
+    with path.open("wb") as file:
+        parquet.write_table(table, file)
 
 
 def _short(name: str) -> str:
@@ -120,7 +133,7 @@ def check_folder(folder: str | Path) -> None:
     probe = folder / f".{secrets.token_hex(4)}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
+        probe.write_bytes(b"there is room")
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write into {str(folder)!r} ({reason}); give another folder.") from error

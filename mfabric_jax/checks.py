@@ -74,6 +74,13 @@ COUNTS = {  # the most of what is counted
 }
 
 
+def shown(value: Any) -> str:
+    """A value in a message, cut to 80 characters; Python writes no whole number of many thousand digits."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return f"a whole number {'below -' if value < 0 else 'above '}1e308"
+    return f"{value!r:.80}"
+
+
 def _name(field: str) -> str:
     """The field's name in "run.json, flow 1: bytes" or "latency_s of link 3"."""
     return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
@@ -104,7 +111,8 @@ def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
 def check_size(field: str, value: float) -> None:
     sizes = _sizes(field)
     if value != 0 and not sizes.least <= abs(value) <= sizes.most:
-        raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
+        got = shown(value) if abs(value) > sys.float_info.max else f"{value:g}"
+        raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {got}.")
 
 
 def concrete(value: Any) -> bool:
@@ -128,13 +136,13 @@ def _numbers(field: str, value: Any) -> "np.ndarray":
     except ValueError:  # lists of unequal lengths
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{field} must be a number, got {value!r:.80}.")
+        raise InputError(f"{field} must be a number, got {shown(value)}.")
     return array
 
 
 def number(field: str, value: T) -> T:
     if concrete(value) and _numbers(field, value).ndim:
-        raise InputError(f"{field} must be a number, got {value!r:.80}.")
+        raise InputError(f"{field} must be a number, got {shown(value)}.")
     return value
 
 
@@ -167,10 +175,10 @@ def part(field: str, value: T) -> T:
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r:.80}.")
+        raise InputError(f"{field} must be a whole number of at least {at_least}, got {shown(value)}.")
     most = COUNTS.get(_name(field), MOST_WHOLE)
     if value > most:
-        raise InputError(f"{field} must be at most {most:,}, got {value!r:.80}.")
+        raise InputError(f"{field} must be at most {most:,}, got {shown(value)}.")
     return int(value)
 
 

@@ -3,46 +3,76 @@
 A mistake in the input ends in one sentence on standard error and exit status 2, before any computation.
 """
 
-import importlib
-import os
 import sys
-from collections.abc import Sequence
 
-from mfabric_jax.case.own_code import command_line
-from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS, help
-from mfabric_jax.commands.words import parse, read
-from mfabric_jax.deprecation import in_one_line
+import mfabric_jax.interrupts as interrupts  # not the rest, which takes long: an interrupt is heard from `main` on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LONGEST = 1500  # characters of a sentence on the screen
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def main(arguments: "Sequence[str] | None" = None) -> int:
+    """The exit status of these words; None: of this process's, which then ends."""
+    if arguments is None:
+        interrupts.whole_process(lambda: _answered(sys.argv[1:], alive=True))
+    return _answered(list(arguments))
+
+
+def _answered(words: list[str], *, alive: bool = False) -> int:
+    """The exit status of a command line; mistakes are said. `alive`: and, now and then, that it is at work."""
     try:
-        command = _command(words)
-        with in_one_line(), command_line(words[len(command.split()) :]) as rest:
-            return _run(command, rest) or 0
-    except InputError as mistake:
-        print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
-        return 2
+        from mfabric_jax.checks import InputError
+        from mfabric_jax.deprecation import in_one_line
+
+        with interrupts.listening(), in_one_line():
+            status = _told(words, InputError, alive)
+        sys.stdout.flush()
+        return status
     except MemoryError:
-        print("mfabric: this takes more memory than there is; ask for less.", file=sys.stderr)
+        interrupts.say("mfabric: this takes more memory than there is; ask for less.")
         return 2
     except KeyboardInterrupt:
-        print("mfabric: interrupted.", file=sys.stderr)
-        return 130
+        return interrupts.interrupted()
     except BrokenPipeError:  # the reader of our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a name too long, no permission, a disk that is full
-        if error.filename is None:
+        what = "a file or standard output" if error.filename is None else _shortened(repr(error.filename))
+        interrupts.say(f"mfabric: {what} cannot be used ({error.strerror or error}).")
+        return 2
+
+
+def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
+    import contextlib
+
+    from mfabric_jax.case.own_code import command_line
+    from mfabric_jax.progress import Alive
+
+    try:
+        command = _command(words)
+        if command is None:
+            return 0 if words else 2
+        at_work = Alive(command) if alive else contextlib.nullcontext()
+        with at_work, command_line(words[len(command.split()) :]) as rest:
+            return _run(command, rest) or 0
+    except mistakes as mistake:
+        interrupts.say(f"mfabric: {_shortened(str(mistake))}")
+        return 2
+    except SystemExit as left:
+        if isinstance(left.code, int) and left.code:
             raise
-        print(f"mfabric: {_shortened(repr(error.filename))} cannot be used ({error.strerror}).", file=sys.stderr)
+        interrupts.say("mfabric: code that this command ran, such as a policy of your own, ended it (SystemExit).")
         return 2
 
 
 def _run(command: str, words: list[str]) -> int | None:
+    import importlib
+
+    from mfabric_jax.commands import OF_CASES, help
+    from mfabric_jax.commands.words import parse, read
+
     module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
@@ -72,19 +102,23 @@ HELP = """usage: mfabric COMMAND [options]
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 
 
-def _command(words: list[str]) -> str:
+def _command(words: list[str]) -> str | None:
+    """The command of a line; None where it asks for help or the version, which is printed."""
+    from mfabric_jax.checks import one_of
+    from mfabric_jax.commands import COMMANDS, TWO_WORDS
+
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
         print(HELP.format(listed), file=sys.stdout if words else sys.stderr)
-        raise SystemExit(0 if words else 2)
+        return None
     if words[0] == "--version":
         from mfabric_jax.origin import version_line
 
         print(version_line())
-        raise SystemExit(0)
+        return None
     both = " ".join(words[:2])
     return both if both in TWO_WORDS else one_of("command", words[0], COMMANDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

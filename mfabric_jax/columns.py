@@ -143,6 +143,25 @@ MORE_IS_BETTER = frozenset(  # columns that a Pareto front has large unless it i
 )
 
 
+_NUMBER = re.compile(
+    r".*_(s|gb|mb|usd|kw|kwh|gbps|days|bytes|share|over_mean|load|queue)|.*_per_\w+|.*_p(50|90|99)|mfu"
+)
+_COUNTS = (*_DEGREES, "gpus", "servers", "ranks", "batch", "context", "replicas", "iterations", "requests")
+_TEXTS = ("expert_load",)
+
+
+def is_number(name: str) -> bool:
+    """Whether commands fill a column of this name with numbers alone."""
+    return name not in _TEXTS and (name in _COUNTS or _NUMBER.fullmatch(name) is not None)
+
+
+def of_ours(config: Mapping[str, Any]) -> bool:
+    """Whether rows with this configuration are of a command whose columns are known."""
+    command = config.get("command", "cases" if "resolved" in config else None)
+    own_axes = command == "sweep" and "resolved" not in config
+    return not own_axes and any(kind == command or kind.startswith(f"{command} ") for kind in COLUMNS)
+
+
 def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
     """`InputError` for rows of a later schema, and for rows of a command of 0.x with columns that have no meaning now.
 
@@ -168,10 +187,7 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], o
 
 def _unknown(columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str]) -> list[str]:
     """Columns of rows of a command that no kind of rows has; paths of settings have a dot."""
-    command = config.get("command", "cases" if "resolved" in config else None)
-    own_axes = command == "sweep" and "resolved" not in config
-    ours = any(kind == command or kind.startswith(f"{command} ") for kind in COLUMNS)
-    if not ours or own_axes:
+    if not of_ours(config):
         return []  # columns of an experiment, of a query, of a sweep's own axes
     known = {*(name for kind in COLUMNS.values() for name in kind), *old_names}
     return [name for name in columns if name not in known and "." not in name and not DRAW.fullmatch(name)]

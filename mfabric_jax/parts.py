@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.atomic import replacing
+from mfabric_jax.atomic import replacing, save_table
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.text_files import read_mapping
@@ -101,7 +101,6 @@ class SweepFolder:
         """Write a part; `config` goes into its footer, NaN becomes null."""
         with extra("store", "writing .parquet"):
             import pyarrow
-            from pyarrow import parquet
 
         def array(values: np.ndarray) -> Any:
             if len(values) and values.strides == (0,):  # one value for all rows
@@ -116,7 +115,7 @@ class SweepFolder:
         table = pyarrow.table({name: array(values) for name, values in columns.items()})
         table = table.replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
         with replacing(self.part(number)) as (beside,):
-            parquet.write_table(table, beside)
+            save_table(table, beside)
             data = beside.read_bytes()
             beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
 

@@ -1,6 +1,8 @@
 """How far a long run is: a bar on a terminal, a widget or text in a notebook, elsewhere a line now and then."""
 
+import contextlib
 import sys
+import threading
 import time
 from typing import Any
 
@@ -19,6 +21,50 @@ def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: 
     except ModuleNotFoundError:
         return Lines(what, unit, total, found)
     return tqdm.auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, **form)
+
+
+class Alive:
+    """That a command is at work, as a line on standard error whenever nothing else has said so for long."""
+
+    said = 0.0  # when a line was last written, by any of them
+
+    def __init__(self, what: str):
+        self._what, self._over = what, threading.Event()
+        self._began = Alive.said = time.monotonic()
+
+    def __enter__(self) -> "Alive":
+        threading.Thread(target=self._tell, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._over.set()
+
+    def _tell(self) -> None:
+        while not self._over.wait(1.0):
+            self.look()
+
+    def look(self) -> None:
+        """A line, if it is time for one."""
+        now = time.monotonic()
+        if now - Alive.said >= _pause(now - self._began) and not _shown():
+            _say(f"{self._what}: at work for {duration(now - self._began)}")
+
+
+def _pause(seconds: float) -> float:
+    """From one line to the next, so long after the begin."""
+    return max(EVERY_S, PART * seconds)
+
+
+def _say(line: str) -> None:
+    Alive.said = time.monotonic()
+    with contextlib.suppress(OSError):  # nobody reads it: the run goes on
+        print(line, file=sys.stderr, flush=True)
+
+
+def _shown() -> bool:
+    """Whether a bar is on the screen, which moves by itself."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    return any(not one.disable for one in list(getattr(tqdm, "_instances", ())))
 
 
 class Lines:
@@ -41,9 +87,9 @@ class Lines:
         """So many more units are done."""
         self.n += units
         now = time.monotonic()
-        if units and now - self._said >= max(EVERY_S, PART * (now - self._began)):
+        if units and now - self._said >= _pause(now - self._began):
             self._said = now
-            print(self._line(now - self._began), file=sys.stderr, flush=True)
+            _say(self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
         each = seconds / max(self.n - self.found, 1)

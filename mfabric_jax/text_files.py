@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -95,7 +96,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text."""
+    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text, and for a whole
+    number that no float can be."""
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
@@ -109,9 +111,22 @@ def _check_depth(value: Any) -> None:
                 one.encode()  # half of a character, as JSON can write it, has no encoding
                 if "\0" in one:
                     raise ValueError("it holds a zero byte")
+            elif isinstance(one, int) and abs(one) > sys.float_info.max:
+                raise ValueError(f"{_place_of(one, value) or 'it'} is a whole number beyond 1e308")
         level, depth = inside, depth + 1
         if depth > DEEPEST:
             raise RecursionError
+
+
+def _place_of(number: int, value: Any) -> str:
+    """Where a number stands in a value, such as "tasks.0.bytes"; "" where it is the value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inside:
+        if one is number:
+            return str(name)
+        if place := _place_of(number, one):
+            return f"{name}.{place}"
+    return ""
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}

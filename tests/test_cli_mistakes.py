@@ -22,6 +22,11 @@ MISTAKES = {
     "compare": [
         ("--modles=llama-moe", "option '--modles' is unknown (did you mean '--models'?)"),
         ("--delay-s 1", "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?)."),
+        (f"--micro-batches 1{'0' * 400}", "micro_batches must be from 1e-30 to 4096, got a whole number above 1e308."),
+        (f"--seed 1{'0' * 400}", "run.seed must be from"),
+        (f"--gpus 1{'0' * 5000}", "job.parallel.gpus must be a whole number"),
+        (f"--set traffic.trace.records=1-{'9' * 5000}", "traffic.trace.records must be FIRST-LAST"),
+        ("--set run.seed=-1", "run.seed must"),
         ("--seed x", "run.seed must be a whole number at least 0, got 'x'."),
         ("--set network.nic_gpbs=3", "network.nic_gpbs is unknown (did you mean network.nic_gbps?)"),
         ("--seed", "option --seed needs a value behind it"),

@@ -3,8 +3,8 @@
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.cli import OF_CASES as COMMANDS_OF_CASES
 from mfabric_jax.cli import main
+from mfabric_jax.commands import OF_CASES as COMMANDS_OF_CASES
 from mfabric_jax.commands import compare, query, sweep
 from mfabric_jax.commands.words import ALSO, OF_CASES, OF_COMMAND, flags_of_cases, parse, read
 

@@ -31,8 +31,6 @@ def test_a_path_is_checked_timed_and_profiled(tmp_path):
 
 
 def test_what_is_done_is_written_when_the_time_is_over(tmp_path):
-    _, printed, written = run(
-        tmp_path, "--minutes", "0.01"
-    )  # a second, as what is left is less than is kept for the end
+    _, printed, written = run(tmp_path, "--minutes", "0.01")
     assert printed == written
     assert written.endswith("The time is over; what is missing was not reached.\n")

@@ -18,7 +18,7 @@ ORDER = (
 )
 BESIDE = (
     *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
-    *("parts", "platforms", "rings"),
+    *("parts", "platforms", "rings", "interrupts"),
     *("text_files", "tuned_file", "unpacking", "unread"),
     *("array_module", "arrays", "host_arrays", "lazily", "loops", "program_key", "program_store", "programs"),
 )

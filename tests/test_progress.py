@@ -25,6 +25,19 @@ def test_a_line_now_and_then_says_what_is_done_and_what_is_left(clock, capsys):
     assert capsys.readouterr().err == "sweep: 165 of 165 done, 1.98 s a case\n"
 
 
+def test_a_command_says_that_it_is_at_work_where_nothing_else_does(clock, capsys):
+    alive, lines = progress.Alive("cluster"), progress.bar("cluster", "flow", 10)
+    for clock[0] in (9.0, 10.0, 19.0, 20.0):
+        alive.look()
+    assert capsys.readouterr().err == "cluster: at work for 10 s\ncluster: at work for 20 s\n"
+    clock[0] = 25.0
+    lines.update(1)
+    assert capsys.readouterr().err.startswith("cluster: 1 of 10 done")
+    for clock[0] in (30.0, 34.9, 35.0, 6000.0, 6200.0):  # later a line is due after a twentieth of the time
+        alive.look()
+    assert capsys.readouterr().err.splitlines() == ["cluster: at work for 35 s", "cluster: at work for 1.7 h"]
+
+
 def test_a_pace_is_never_nothing():
     assert progress.pace(165, 960.0, "case") == "5.82 s a case"
     assert progress.pace(165, 11.0, "case") == "15 cases a second"

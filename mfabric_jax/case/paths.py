@@ -20,7 +20,7 @@ from mfabric_jax import units
 from mfabric_jax.case import policies, tree
 from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
-from mfabric_jax.checks import InputError, check_size, meant, one_of
+from mfabric_jax.checks import InputError, check_size, meant, one_of, shown
 from mfabric_jax.deprecation import deprecated
 from mfabric_jax.notebooks import html_table
 
@@ -36,7 +36,7 @@ UNITS = {  # by suffix of a name: units of a text, as multiples of the name's un
     "_gigabytes": {"GB": 1.0, "TB": KILO, "MB": 1 / KILO},
     "watts": {"W": 1.0, "kW": KILO},
 }
-RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
+RANGE = re.compile(r"(\d{1,18})\s*-\s*(\d{1,18})")
 WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]+)")
 
 
@@ -73,12 +73,13 @@ def converted(path: str, kind: Any, value: Any) -> Any:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         raise InputError(
-            f"{path} must be {words(kind)}, got {value!r:.80}{meant(str(value).lower(), _accepted(kind))}."
+            f"{path} must be {words(kind)}, got {shown(value)}{meant(str(value).lower(), _accepted(kind))}."
         ) from None
-    if isinstance(found, int | float) and not isinstance(found, bool) and not math.isinf(found):
+    if isinstance(found, float) and math.isinf(found):
+        if not path.endswith("capacity_factor"):
+            raise InputError(f"{path} must be {words(kind)}, got {found}.")
+    elif isinstance(found, int | float) and not isinstance(found, bool):
         check_size(path, found)
-    if isinstance(found, float) and math.isinf(found) and not path.endswith("capacity_factor"):
-        raise InputError(f"{path} must be {words(kind)}, got {found}.")
     return found
 
 

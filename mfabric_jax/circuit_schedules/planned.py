@@ -13,7 +13,7 @@ from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
 from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.policies.own import load_function
+from mfabric_jax.policies.own import heard, load_function
 from mfabric_jax.timing.on_host import once_each_row
 from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches
 
@@ -74,15 +74,8 @@ def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planne
 
 
 def _try_out(name: str, scheduler: Scheduler, demand: np.ndarray, region: Region) -> None:
-    try:
+    with heard(f"scheduler {name}, called as scheduler(demand, region),"):
         found = scheduler(demand, region)
-    except InputError:
-        raise
-    except Exception as error:
-        said = str(error).strip().splitlines() or [""]
-        raise InputError(
-            f"scheduler {name}, called as scheduler(demand, region), raised {type(error).__name__}: {said[0]}"
-        ) from error
     _planned(found, region, demand, name)
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import mfabric_jax.interrupts as interrupts
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
@@ -81,6 +82,7 @@ def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dic
                 bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")
                 bar.update()
     except KeyboardInterrupt:
+        interrupts.take()
         stopped = True
     if out is not None and kept.rows:
         print(f"{len(kept.rows)} rows in {out}", file=sys.stderr)

@@ -2,15 +2,17 @@
 
 import sys
 
-from mfabric_jax.commands.shared import start_jax
-from mfabric_jax.validation.paper import load
+from mfabric_jax.interrupts import whole_process
 
 
 def main(words: list[str]) -> int:
     """Returns the exit status."""
+    from mfabric_jax.commands.shared import start_jax
+    from mfabric_jax.validation.paper import load
+
     start_jax("float32", None)
     return load(words[0]).main(words[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    whole_process(lambda: main(sys.argv[1:]))

@@ -1,11 +1,7 @@
 """`mfabric replay WORKLOAD`: a graph of tasks on fabrics."""
 
-import contextlib
 import dataclasses
 import pathlib
-import signal
-import threading
-from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 from mfabric_jax.case import Cases
@@ -75,8 +71,7 @@ def run(cases: Cases, options: Options) -> None:
     tables = (getattr(options, option) for option in ROWS)
     shared.check_outputs(*tables, trace=options.timeline, picture=options.picture)
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
-    with interruptible():
-        job = read_with_remarks(options.workload, **given)
+    job = read_with_remarks(options.workload, **given)
     effective = {"workload": options.workload, "format": job.format} | dataclasses.asdict(config)
     effective |= {"stated": dict(cases.stated), "sources": dict(cases.sources)} | provenance("float64")
     runs = _replays(cases, options, job.graph, effective)
@@ -117,7 +112,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     bar = shared.bar("replay", "run", runs)
 
     try:
-        with bar, interruptible():
+        with bar:
             several = zip(cases, replay(graph, cases, config, progress=bar.set_postfix_str), strict=False)
             for case, done in several:  # a graph of --graph is run once
                 if options.picture is not None and first is None:
@@ -183,26 +178,3 @@ def _draw(title: str, runs: _Runs, picture: str):
     if len(shown) < done.prepared.graph.ranks:
         title += f" ({len(shown)} of {done.prepared.graph.ranks} ranks)"
     return figures.replay_picture(found.spans(done, shown), runs.held, picture, title)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """`KeyboardInterrupt` for an interrupt inside of a compiled program, of which JAX makes an error of its own."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def hear(number, frame) -> None:
-        heard.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, hear)
-    try:
-        yield
-    except Exception:
-        if heard:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -122,7 +122,7 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
     if not found:
         raise InputError(f"shard must be i/n, such as 1/8, got {text!r}.")
     return int(found[1]), int(found[2])

@@ -27,7 +27,7 @@ T = TypeVar("T")
 WORDS = {int: "a whole number", float: "a number"}
 LISTED = {int: "whole numbers", float: "numbers", bool: "true or false,"}
 COMMENT = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
-RANGE = re.compile(r"(\d+)-(\d+)")
+RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 CASE_FILES = (".toml", ".json")
 OF_CASES = {  # short flags of settings
     **{"--model": "model.name", "--fabric": "network.fabric", "--gpu": "gpu.name", "--gpus": "job.parallel.gpus"},

@@ -25,6 +25,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax.atomic import check_folder, check_place
 from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.learning.chains import Chain, chain_time, drawn_chain, relative, served, settled
@@ -390,6 +391,9 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     cannot be written or holds a run of another configuration.
     """
     folder, record = Path(folder), record_of(config)
+    check_folder(folder)
+    for name in (CHECKPOINT, METRICS, TRAINED_POLICY):
+        check_place("file", folder / name, "give out another folder")
     run, step, lines = resumed(config, record, folder)
     pools, others = _pools(config, "train"), _pools(config, "validation")
     chained = config.objective != "all-to-all" or config.method != "gradient"

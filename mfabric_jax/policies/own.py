@@ -1,9 +1,10 @@
 """The user's own policies, as functions or `FILE.py:FUNCTION`, tried out before use."""
 
+import contextlib
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
     path, _, function = check_name(name, kind).rpartition(":")
     check_stated(name, kind)
     file = Path(path).resolve()
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # JAX names files of functions, and only such
+        raise InputError(f"{kind} {name!r} must stand in a path that is text in UTF-8, got {str(file)!r}.") from None
     return _loaded(f"{kind} {name!r}", file, function)
 
 
@@ -40,10 +45,8 @@ def _loaded(named: str, file: Path, function: str) -> Callable[..., Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with heard(f"{named}: running its file"):
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{named}: running its file raised {type(error).__name__}: {error}.") from error
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
     offered = {key: value for key, value in own.items() if not key.startswith("_")}
     functions = {key: value for key, value in offered.items() if inspect.isroutine(value) or inspect.isclass(value)}
@@ -57,19 +60,15 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
     for seed in range(TRIES):
         demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
         key = jax.random.key(seed)
-        try:
-            plan = jax.jit(policy)(demand, region, previous=previous, key=key)
-        except NOT_TRACED as error:
-            raise InputError(
-                f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
-                "demand or on the region's numbers but servers): "
-                f"{_first_line(error)}"
-            ) from error
-        except Exception as error:
-            raise InputError(
-                f"policy {name}, called as policy(demand, region, previous=..., key=...), raised "
-                f"{type(error).__name__}: {_first_line(error).rstrip('.')}."
-            ) from error
+        with heard(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
+            try:
+                plan = jax.jit(policy)(demand, region, previous=previous, key=key)
+            except NOT_TRACED as error:
+                raise InputError(
+                    f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
+                    "demand or on the region's numbers but servers): "
+                    f"{_first_line(error)}"
+                ) from error
         if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
             inside = f"({type(plan.circuits).__name__})" if isinstance(plan, Plan) else ""
             raise InputError(f"policy {name} must return Plan(Circuits(count)), got {type(plan).__name__}{inside}.")
@@ -102,5 +101,18 @@ def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
             raise InputError(f"policy {name} gave circuits that break a rule: they must be {rule}.")
 
 
-def _first_line(error: Exception) -> str:
+@contextlib.contextmanager
+def heard(what: str) -> Iterator[None]:
+    """`InputError` for anything else that code of a user's raises, which `what` names: an exit of the program, too.
+    Interrupts go on."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        said = f"{type(error).__name__}: {_first_line(error)}".rstrip(": .")
+        raise InputError(f"{what} raised {said}.") from error
+
+
+def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0]

@@ -16,6 +16,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import value_in
 from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, Sources, Targets, axes_of, counts_in
+from mfabric_jax.traffic.tokens import summable
 from mfabric_jax.unpacking import check_archive, check_size, unpacked
 from mfabric_jax.unread import name_unread
 
@@ -66,10 +67,12 @@ def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[s
     added: dict[int, np.ndarray] = {}
     try:
         for record in (record for dump in dumps for record in dump[RECORDS]):
-            count = np.asarray(record[COUNT])
+            count = summable(f"{COUNT} of trace {path}", counts_in(path, np.asarray(record[COUNT])))
             added[int(record[PASS])] = added.get(int(record[PASS]), 0) + count
         passes = {"physical_count": np.stack([added[number] for number in sorted(added)])}
-    except (ValueError, TypeError, KeyError) as error:
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         what = f"records of trace {path} must each have {PASS} and {COUNT} [layer, physical expert], all of one shape"
         raise InputError(f"{what} (recorder mode per_pass or stat).") from error
     return passes | {key: dumps[-1][key] for key in MAPS if key in dumps[-1]}
@@ -85,6 +88,7 @@ def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndar
             f"{MAPS[0]} of trace {path} must be [layer, physical expert] numbers of experts for the {count.shape[-2]} "
             f"layers and {count.shape[-1]} physical experts, got {of.dtype} of shape {of.shape}."
         )
+    count = summable(f"tokens of trace {path}", count)
     shape = (*count.shape[:-1], int(of.max()) + 1)
     check_size(path, math.prod(shape) * count.itemsize)
     added = np.zeros(shape, count.dtype)
@@ -296,7 +300,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
             names = _LOADS[-1]
     if SLICE in names:
         names = tuple(name for name in names if name != SLICE)
-        count = add_slices(count)
+        count = add_slices(summable(f"tokens of trace {path}", count))
     facts = kinds(names)
     count = arranged(path, count, names)
     experts = count.shape[-1] if facts["targets"] is Targets.EXPERTS else None

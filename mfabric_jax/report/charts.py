@@ -7,7 +7,7 @@ smaller, a covered line is dashed, and each point shows the tips of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax.report import style
 from mfabric_jax.report.grid import Point, front
-from mfabric_jax.report.numerals import number, percent
+from mfabric_jax.report.numerals import LARGEST, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,6 +92,30 @@ class Chart:
     folded: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
 
 
+def placed(panel: Panel) -> Panel:
+    """The panel without what has no place on an axis, such as infinities of rows that somebody edited."""
+    curves = [_placed_curve(curve) for curve in panel.curves]
+    return replace(
+        panel,
+        curves=[curve for curve in curves if curve.points],
+        bars=[bar for bar in panel.bars if _has_place(bar.start) and _has_place(bar.end)],
+        totals=[(end if _has_place(end) else 0.0, text) for end, text in panel.totals],
+        spread={place: ends for place, ends in panel.spread.items() if all(map(_has_place, ends))},
+        reach=[value for value in panel.reach if _has_place(value)],
+    )
+
+
+def _placed_curve(curve: Curve) -> Curve:
+    ends = curve.spread or [()] * len(curve.points)
+    there = [all(map(_has_place, (*point, *both))) for point, both in zip(curve.points, ends, strict=True)]
+    kept = lambda values: [one for one, known in zip(values, there, strict=False) if known]  # noqa: E731
+    return replace(curve, points=kept(curve.points), tips=kept(curve.tips), spread=kept(curve.spread))
+
+
+def _has_place(value: float) -> bool:
+    return abs(value) <= LARGEST
+
+
 def handles(chart: Chart) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -147,6 +171,7 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw a panel on axes; only tips need the final layout (`areas`)."""
+    panel = placed(panel)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y, rotation_mode="anchor")
@@ -258,6 +283,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
     """(tip, box in pixels) of every point and bar. The layout of the figure must be final."""
+    panel = placed(panel)
     found: list[tuple[str, style.Box]] = []
     for bar in panel.bars:
         ends = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])

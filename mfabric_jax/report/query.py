@@ -103,7 +103,7 @@ def notes(paths: Sequence[str | Path]) -> list[str]:
     """A sentence for every unfinished run or sweep, and for every one that cannot be checked."""
     found = []
     for path in map(Path, paths):
-        if journal_of(path).exists():
+        if not path.is_dir() and journal_of(path).exists():
             found.append(f"{path} is of a run that is not over; run it again.")
         if folder := _sweep_of(path):
             missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
@@ -140,6 +140,8 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
     several = len(runs) > 1
     named = [_with_file(*table) if several else table[1] for table in tables]
     table = _merged(named)
+    if not table.num_rows:
+        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files of rows that have some.")
     for condition in where:
         table = table.filter(_mask(table, condition))
     return table, next(filter(None, configs), {})

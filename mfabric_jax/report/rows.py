@@ -10,18 +10,21 @@ begins with an apostrophe; reading removes it.
 
 import contextlib
 import csv
+import functools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 from mfabric_jax import unpacking
-from mfabric_jax.atomic import check_file, locked, replacing, suffix, sweep_up
+from mfabric_jax.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
-from mfabric_jax.checks import InputError
-from mfabric_jax.columns import check_schema
+from mfabric_jax.checks import InputError, shown
+from mfabric_jax.columns import check_schema, is_number, of_ours
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
@@ -33,6 +36,8 @@ EXTENSIONS = (".csv", ".parquet")
 CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
 _RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # how text begins that a spreadsheet runs, or that was marked
+LARGEST_WHOLE = 2**63 - 1  # of a whole number in files of rows
+_DIGITS = 25  # of a whole number that is read at all
 _LARGEST_CELL = 1 << 30  # characters
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
@@ -55,10 +60,10 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
             writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
         with extra("store", "writing .parquet"):
-            from pyarrow import parquet
+            import pyarrow  # noqa: F401
         table = _table(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
         with replacing(path) as (part,):
-            parquet.write_table(table, part)
+            save_table(table, part)
     return path
 
 
@@ -76,6 +81,8 @@ def _scalar(name: str, value: Any) -> Any:
     value = plain_scalar(value)
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
+    if isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+        raise InputError(f"column {name!r} holds {shown(value)}; allowed: whole numbers of 64 bits.")
     return value
 
 
@@ -89,13 +96,18 @@ def _text(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _RUN.match(cell[1:]) else cell
 
 
+def _utf8(text: str) -> str:
+    """Names that are no text as in a CSV."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _table(columns: Mapping[str, list[Any]]) -> Any:
     import pyarrow
 
     arrays = {}
     for name, values in columns.items():
         try:
-            arrays[name] = pyarrow.array(values)
+            arrays[name] = pyarrow.array([_utf8(value) if isinstance(value, str) else value for value in values])
         except pyarrow.ArrowException as error:
             raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
     return pyarrow.table(arrays)
@@ -127,10 +139,12 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         return table.to_pylist(), config
     with _readable(path):
         header, lines = _cells(path)
-        columns = [_typed(cells) for cells in zip(*lines, strict=True)]
+        columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
         beside = sidecar(path)
         config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
     check_schema(path, header, config, WHERE)
+    if of_ours(config):
+        _check_numbers(path, header, columns)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -158,6 +172,14 @@ def _check_names(columns: Sequence[str]) -> None:
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
         raise ValueError(f"two columns are called {twice[0]!r:.80}")
+
+
+def _check_numbers(path: Path, header: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+    """`InputError` where a column that commands fill with numbers holds a text: all of it would be read as text."""
+    for name, values in zip(header, columns, strict=bool(columns)):
+        cells = (value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value))
+        if is_number(name) and (text := next(cells, None)) is not None:
+            raise InputError(f"column {name} of {str(path)!r} must hold numbers, got {text!r:.80}.")
 
 
 def _check_kinds(schema: Any) -> None:
@@ -229,14 +251,27 @@ def sidecar(path: str | Path) -> Path:
     return path.with_name(f"{path.stem}.config.json")
 
 
-def _typed(cells: Sequence[str]) -> list[Any]:
+def _typed(name: str, cells: Sequence[str]) -> list[Any]:
     filled = [cell for cell in cells if cell]
     read: Any = _text
     if all(_NUMBER.fullmatch(cell) for cell in filled):
-        read = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
+        read = functools.partial(_number, name)
     elif all(cell in ("True", "False") for cell in filled):
         read = "True".__eq__
     return [read(cell) if cell else None for cell in cells]
+
+
+def _number(name: str, cell: str) -> int | float:
+    """`ValueError` for one that has no room in 64 bits."""
+    if _WHOLE.fullmatch(cell):
+        value = int(cell) if len(cell) <= _DIGITS else LARGEST_WHOLE + 1
+        there = abs(value) <= LARGEST_WHOLE
+    else:
+        value = float(cell)
+        there = not math.isinf(value) or cell.endswith("inf")
+    if not there:
+        raise ValueError(f"column {name!r:.80} holds {cell:.40}, which has no room in 64 bits")
+    return value
 
 
 # -- rows of a long run are on disk as they are finished: a kill loses only the work in progress, and the same run
@@ -248,7 +283,7 @@ def _typed(cells: Sequence[str]) -> list[Any]:
 class Kept:
     """The rows of a run so far. `done`: rows by number of work, those of an earlier run (`found` numbers) included."""
 
-    def __init__(self, journal: BinaryIO | None, done: Mapping[int, list[Row]] | None = None):
+    def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
         self.found = len(self.done)
 
@@ -261,7 +296,10 @@ class Kept:
         number = len(self.done) if number is None else number
         rows = [plain_row(row) for row in rows]
         if self._journal is not None:
-            _write(self._journal, {"number": number, "rows": rows})
+            try:
+                _write(self._journal, {"number": number, "rows": rows})
+            except OSError as error:
+                raise _unwritable(Path(self._journal.name), error) from error
         self.done[number] = rows
 
     def show(self, rows: list[Row], number: int) -> None:
@@ -300,12 +338,12 @@ def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept
 
 
 @contextlib.contextmanager
-def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[BinaryIO, dict[int, list[Row]]]]:
+def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[FileIO, dict[int, list[Row]]]]:
     """Open and lock the journal of the rows file `path` for this configuration; also returns its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
     try:
-        journal = where.open("a+b")
+        journal = where.open("a+b", buffering=0)  # closing it writes nothing: a full disk is heard where it is written
     except OSError as error:
         raise _unwritable(where, error) from error
     with journal:
@@ -327,12 +365,14 @@ def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[Bina
 
 
 def _unwritable(where: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {str(where)!r} ({error.strerror or error}); give a file in another folder.")
+    why = error.strerror or error
+    return InputError(f"cannot write {str(where)!r} ({why}); give a file in a folder that can be written and has room.")
 
 
-def _write(journal: BinaryIO, line: dict[str, Any]) -> None:
-    journal.write(json.dumps(line).encode() + b"\n")
-    journal.flush()
+def _write(journal: FileIO, line: dict[str, Any]) -> None:
+    left = memoryview(json.dumps(line).encode() + b"\n")
+    while left:
+        left = left[journal.write(left) :]
     os.fsync(journal.fileno())
 
 

@@ -19,8 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from mfabric_jax.progress import EVERY_S, bar
 from mfabric_jax.serving.arrivals import Requests
 from mfabric_jax.serving.transfers import Transfers
+
+EACH = 256  # requests from one time that progress is told to the next
 
 
 class Table:
@@ -159,6 +162,7 @@ def simulate(
     back = _Back(decode, requests, moments)
     transfers, sizes = Transfers(wire.port_Bps), wire.sizes(requests).tolist()
     arrivals, next_one, ready = requests.arrival_s.tolist(), 0, deque()
+    told = _Told("requests through both pools", len(arrivals))
     while True:
         arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
         now = min(arrival, front.next_end_s(), back.next_end_s(), transfers.next_end_s())
@@ -170,7 +174,9 @@ def simulate(
         ready.extend(front.ended(now))
         done = back.ended(now)
         if late is not None and late.too_many(done, moments[4], moments[5]):
+            told.close()
             return None
+        told.update(len(done))
         for one in transfers.ended(now):
             back.join(now, one)
         while ready and (unit := back.reserve(now, ready[0])) is not None:
@@ -179,6 +185,7 @@ def simulate(
         transfers.settle(now)
         front.start(now)
         back.start(now)
+    told.close()
     passes, steps = np.array(front.passes).reshape(-1, 3), np.array(back.steps).reshape(-1, 3)
     return Timeline._make([*moments, np.array(front.unit), np.array(back.unit), passes, steps])
 
@@ -187,16 +194,36 @@ def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
     """When the prefill of every request ends [s], as in `simulate`: whatever decodes never holds it up."""
     moments = np.full((2, len(requests)), math.nan)
     front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
+    told = _Told("requests through prefill", len(arrivals))
     while True:
         arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
         now = min(arrival, front.next_end_s())
         if now == math.inf:
+            told.close()
             return moments[1]
         while next_one < len(arrivals) and arrivals[next_one] <= now:
             front.waiting.append(next_one)
             next_one += 1
-        front.ended(now)
+        told.update(len(front.ended(now)))
         front.start(now)
+
+
+class _Told:
+    """Progress of requests, told once in so many; a bar comes only where it takes long."""
+
+    def __init__(self, what: str, total: int):
+        self._bar = bar(what, "request", total, delay=EVERY_S, leave=False, unit_scale=True)
+        self._since = 0
+
+    def update(self, done: int) -> None:
+        self._since += done
+        if self._since >= EACH:
+            self._bar.update(self._since)
+            self._since = 0
+
+    def close(self) -> None:
+        self._bar.update(self._since)
+        self._bar.close()
 
 
 class _Front:

@@ -22,6 +22,20 @@ class Reached(NamedTuple):
     groups: dict[int, np.ndarray]
 
 
+def check_sums(named: str, count: np.ndarray) -> None:
+    """`InputError` where sums of the counts could be beyond `MOST`, or beyond what their type holds."""
+    most = min(MOST, 2.0**63 if count.dtype.kind in "iu" else float(np.finfo(count.dtype).max))
+    if count.size and not float(count.max()) * count.size <= most:
+        raise InputError(f"{named} must have sums of at most {most:g}, got {count.max()} of {count.size:,}.")
+
+
+def summable(named: str, count: np.ndarray) -> np.ndarray:
+    """Counts in a type in which they can be added up. `InputError` where sums could have no room."""
+    wide = count.astype(np.int64) if count.dtype.kind in "iu" and count.dtype.itemsize < 8 else count
+    check_sums(named, wide)
+    return wide
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
     """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
@@ -58,8 +72,7 @@ class Tokens:
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0].tolist())
             raise InputError(f"tokens must be finite and not negative, got {count[at]} at [{', '.join(AXES)}] = {at}.")
-        if not float(count.max()) * count.size <= MOST:
-            raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
+        check_sums("tokens", count)
         if self.before is not None:
             store_arrays(self, before=np.asarray(real_numbers("before", self.before)))
             refuse("before", self.before, NOT_NEGATIVE)

@@ -11,16 +11,20 @@ import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import mfabric_jax
+import mfabric_jax.interrupts as interrupts
 from mfabric_jax import progress, report
+from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.origin import python
@@ -130,8 +134,8 @@ def checked_jobs(jobs: int | None) -> int:
 def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run the commands, `jobs` at once; yields each as it ends.
 
-    A command writes its output to its stem with .txt and errors to .log, which is deleted after success. If the caller
-    stops early, running commands are interrupted and leave neither file.
+    Its output is then in its stem with .txt, and after a failure its errors in .log. Until then neither file is there,
+    however this process ends; if the caller stops early, running commands are interrupted.
     """
     waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
     before = signal.signal(signal.SIGTERM, _leave)
@@ -139,28 +143,51 @@ def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Pa
         while waiting or running:
             while waiting and len(running) < jobs:
                 name, command = waiting.pop(0)
-                running[name] = _started(command, stem(name), jobs), time.perf_counter()
-            over = [name for name, (process, _) in running.items() if process.poll() is not None]
+                running[name] = _Process(command, jobs), time.perf_counter()
+            over = [name for name, (process, _) in running.items() if process.over]
             for name in over:
                 process, start = running.pop(name)
-                if process.returncode == 0:
-                    stem(name).with_suffix(".log").unlink()
-                yield Ended(name, process.returncode, time.perf_counter() - start)
+                process.keep(stem(name))
+                yield Ended(name, process.status, time.perf_counter() - start)
             if not over:
                 time.sleep(PAUSE_S)
     finally:
         signal.signal(signal.SIGTERM, before)
-        _end([process for process, _ in running.values()])
-        for name in running:
-            for kind in (".txt", ".log"):
-                stem(name).with_suffix(kind).unlink()
+        _end([process.process for process, _ in running.values()])
 
 
-def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
-    """Start a process group, so that a keyboard interrupt reaches it only through this process."""
-    with stem.with_suffix(".txt").open("wb") as out, stem.with_suffix(".log").open("wb") as log, _interruptible():
-        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
-        return subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
+class _Process:
+    """A command in a process group, so that a keyboard interrupt reaches it only through this process; what it says is
+    in files without names until it ends."""
+
+    def __init__(self, command: Sequence[str], jobs: int):
+        self.said = {".txt": tempfile.TemporaryFile(), ".log": tempfile.TemporaryFile()}  # noqa: SIM115
+        streams = {"stdin": subprocess.DEVNULL, "stdout": self.said[".txt"], "stderr": self.said[".log"]}
+        with _interruptible():
+            self.process = subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
+        interrupts.BESIDE.add(self.process)
+
+    @property
+    def over(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def status(self) -> int:
+        """Of a process that is over; negative: its signal."""
+        return self.process.returncode
+
+    def keep(self, stem: pathlib.Path) -> None:
+        """What it said, beside the stem; an older log of a command that now succeeds goes."""
+        interrupts.BESIDE.discard(self.process)
+        for kind, said in self.said.items():
+            file = stem.with_suffix(kind)
+            with said:
+                said.seek(0)
+                if kind == ".log" and self.status == 0:
+                    file.unlink(missing_ok=True)
+                    continue
+                with replacing(file) as (part,), part.open("wb") as out:
+                    shutil.copyfileobj(said, out)
 
 
 @contextlib.contextmanager

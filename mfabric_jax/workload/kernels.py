@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks, units
+from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import cached_by_files, read_mapping
 from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
@@ -58,8 +59,49 @@ def table(path: str | None = None) -> dict[str, Any]:
     """The table of measured kernels; `path`: a file of one's own, with these `SHARED` parts where it has none."""
     if path is not None:
         own = read_mapping(Path(path), "measured kernels")
+        _check_table(repr(path), own)
         return {name: table()[name] for name in SHARED} | own
     return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+
+
+NAMED = "gpus"  # the GPUs of a family; the others have none
+
+
+def _check_table(named: str, own: dict[str, Any]) -> None:
+    """`InputError` for a table of one's own that has not the parts and kinds of numbers of the package's."""
+    usual = table()
+    for name, part in own.items():
+        if isinstance(part, dict) and NAMED in part and name not in SHARED[1:]:
+            gpus, part = part[NAMED], {key: value for key, value in part.items() if key != NAMED}
+            if not isinstance(gpus, list) or not all(isinstance(gpu, str) for gpu in gpus):
+                raise InputError(f"{named}: {name}.{NAMED} must be a list of names of GPUs, got {checks.shown(gpus)}.")
+        _check_like(f"{named}: {name}", part, usual[name if name in SHARED else "other"])
+
+
+def _check_like(at: str, value: Any, like: Any) -> None:
+    """`InputError` unless the value is a table, a list of numbers or a number as `like` is. Numbers as names, such as
+    sizes, may be others."""
+    if isinstance(like, list):
+        if not isinstance(value, list) or len(value) != len(like):
+            raise InputError(f"{at} must be {len(like)} numbers, {', '.join(HOW)}, got {checks.shown(value)}.")
+        for number in value:
+            checks.positive(at, number)
+    elif not isinstance(like, dict):
+        checks.not_negative(at, value)
+    elif not isinstance(value, dict) or not value:
+        raise InputError(f"{at} must be a table with {', '.join(like)}, got {checks.shown(value)}.")
+    elif all(name.isdigit() for name in like):
+        for name, part in value.items():
+            if not name.isdigit() or not 0 < int(name) <= checks.MOST_WHOLE:
+                raise InputError(f"{at} must be a table by whole numbers such as {next(iter(like))}, got {name!r:.80}.")
+            _check_like(f"{at}.{name}", part, next(iter(like.values())))
+    else:
+        for name in value:
+            checks.one_of(f"{at}: name", name, like)
+        for name, part in like.items():
+            if name not in value:
+                raise InputError(f"{at} must be a table with {', '.join(like)}, got none of {name}.")
+            _check_like(f"{at}.{name}", value[name], part)
 
 
 def family_of(gpu: Gpu, path: str | None = None) -> dict[str, Any]:

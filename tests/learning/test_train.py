@@ -193,3 +193,19 @@ def test_steps_lower_the_objective_of_a_batch(lesson_batch):
         times.append(float(parts["time"]))
     assert times[-1] < times[0] - 0.01
     assert min(times) >= 1
+
+
+def test_what_cannot_be_written_is_found_before_the_first_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_pools", lambda *given: pytest.fail("computes"))
+    for name in (training.CHECKPOINT, training.METRICS, training.TRAINED_POLICY):
+        folder = tmp_path / name
+        (folder / name).mkdir(parents=True)
+        check_refused(f"file .*{name}' is a folder; give out another folder", train, Training(**TINY), folder)
+    (tmp_path / "file").touch()
+    check_refused(r"cannot write into .*file' \(File exists\)", train, Training(**TINY), tmp_path / "file")
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "write_bytes", full)
+    check_refused("No space left on device", train, Training(**TINY), tmp_path / "new")

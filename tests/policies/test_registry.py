@@ -83,6 +83,14 @@ def without_key(demand, region):
     return uniform(demand, region)
 
 
+def leaving(demand, region, *, previous=None, key=None):
+    raise SystemExit(0)
+
+
+def failing(demand, region, *, previous=None, key=None):
+    raise BaseException
+
+
 def half(demand, region, *, previous=None, key=None):
     return Plan(jnp.zeros((region.servers, region.servers), int))
 
@@ -170,6 +178,8 @@ def test_mistakes_are_sentences_before_any_compute():
         (half, "policy half must return Plan(Circuits(count)), got Plan("),
         (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
         (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
+        (leaving, "called as policy(demand, region, previous=..., key=...), raised SystemExit: 0."),
+        (failing, "called as policy(demand, region, previous=..., key=...), raised BaseException."),
         (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
     ):
         with as_a_user(), pytest.raises(InputError) as mistake:
@@ -202,8 +212,11 @@ def test_what_the_trial_does_not_show_the_run_does():
 def test_a_file_without_the_function_or_that_does_not_run(mine, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
+    leaves = tmp_path / "leaves.py"
+    leaves.write_text("import sys\nsys.exit(0)")
     for name, sentence in (
         (f"{mine}:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
-        (f"{broken}:f", "running its file raised ZeroDivisionError: division by zero"),
+        (f"{broken}:f", "running its file raised ZeroDivisionError: division by zero."),
+        (f"{leaves}:f", "running its file raised SystemExit: 0."),
     ):
         assert re.search(sentence, refused(get, name))

@@ -13,6 +13,8 @@ from tests.traffic.jobs import job, laer_rows, line, opened
 
 GOOD = line(0, 0, 0, [[0, 1], [2, 3]])
 FOUR = job(ep=2, experts=4)
+SLICES = np.arange(1.0, 17.0).reshape(2, 2, 4) / 16  # of two tensor-parallel ranks, no copies of each other
+RECORD = {"forward_pass_id": 1, "rank": 0, "global_physical_count": [[1e308] * 4]}
 META = {"schema_version": 1, "source": "made up", "records": [0, 1, 2]}
 META |= {"sources": "source rank", "targets": "expert", "experts": 4}
 PLACES = [(step, layer, rank) for step in (0, 1) for layer in (0, 1) for rank in (0, 1)]
@@ -70,6 +72,19 @@ REFUSED = [
     (arrays(FOUR, logical_count=-np.ones((1, 1, 4))), "finite and not negative"),
     (arrays(FOUR, tokens=np.full((1, 1, 1, 2, 4), "x")), "integers or reals, got dtype <U1"),
     (arrays(FOUR, tokens=np.full((1, 2, 1, 2, 4), 1e308)), "must have sums of at most 1e+100"),
+    (arrays(FOUR, tokens=np.full((1, 2, 1, 2, 4), 2**62)), "must have sums of at most 9.22337e+18"),
+    (arrays(FOUR, tokens=np.full((1, 2, 1, 2, 4), 3e38, np.float32)), "must have sums of at most 3.40282e+38"),
+    (arrays(num_global_tokens_per_expert=SLICES * 1e308), "must have sums of at most 1e+100"),
+    (
+        arrays(num_global_tokens_per_expert=(16 * SLICES).astype(np.int64) * 2**58),
+        "must have sums of at most 9.22337e+18",
+    ),
+    (
+        arrays(physical_count=np.full((1, 1, 4), 1e308), physical_to_logical_map=[[0, 0, 0, 0]]),
+        "sums of at most 1e+100",
+    ),
+    (arrays(physical_count=np.full((1, 1, 4), 2**62), physical_to_logical_map=[[0, 0, 0, 0]]), "sums of at most 9.2"),
+    (text("run.json", json.dumps({"records": [RECORD] * 2})), "global_physical_count of trace", "at most 1e+100"),
     (arrays(FOUR, tokens=np.ones((1, 1, 1, 3, 4))), "must divide the 3 source ranks of ", "got 2"),
     (arrays(FOUR, tokens=np.ones((1, 1, 1, 2, 5))), "must hold a multiple of the 4 experts of tiny, got 5"),
     (text("run.json", '{"counts": [[1, 2], [3]]}'), "must be a readable JSON file of lists of equal lengths"),

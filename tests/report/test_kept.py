@@ -1,6 +1,8 @@
 """Rows of a run that is killed, stopped or refused: what is on disk, and what the same run makes of it."""
 
+import contextlib
 import os
+import resource
 import time
 
 import pytest
@@ -145,3 +147,34 @@ def test_temporary_files_of_a_killed_run_are_swept_up(path):
     go_on(path)  # nobody else writes this one
     assert not young.exists()
     assert theirs.exists()
+
+
+@contextlib.contextmanager
+def room(count):
+    """Files have room for so many bytes, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("count", [0, 20, 300])
+def test_a_disk_that_is_full_is_a_sentence(count, tmp_path):
+    """Where the journal is opened, and where rows are added to it."""
+    path = tmp_path / "rows.csv"
+
+    def run():
+        with keeping(path, CONFIG) as kept:
+            for number in range(9):
+                kept.add([{"number": number, "text": "x" * 50}])
+
+    with room(count):
+        check_refused(r"cannot write '.*rows\.csv.*' \(File too large\); give a file in a folder", run)
+    with keeping(path, CONFIG) as kept:  # the same run goes on
+        found = kept.found
+        for number in range(found, 9):
+            kept.add([{"number": number, "text": "x" * 50}])
+    assert found == (0 if count < 300 else 2)
+    assert [row["number"] for row in read_rows(path)[0]] == [*range(9)]

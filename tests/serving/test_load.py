@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.case import Case
-from mfabric_jax.serving import load
+from mfabric_jax.serving import load, queueing
 from mfabric_jax.serving.arrivals import Requests, poisson
 from mfabric_jax.serving.queueing import Decode, Prefill, Table, Wire, simulate
 from mfabric_jax.serving.rows import known, serve
@@ -261,3 +261,25 @@ def test_what_is_done_in_time_is_part_of_what_is_done_in_the_same_window():
 def test_what_ends_the_places_to_decode_is_named():
     assert next(serve(CASE))["decode_limit"] == "batch"
     assert next(serve(CASE.with_({"serving.batch": 4000.0})))["decode_limit"] == "memory"
+
+
+def test_many_requests_are_told_as_they_end(monkeypatch):
+    """Where the loop of events takes long, both of all requests and of those that prefill alone."""
+    told = []
+
+    class Bar:
+        n = 0
+
+        def update(self, count):
+            self.n += count
+
+        def close(self):
+            told.append(self.n)
+
+    monkeypatch.setattr(queueing, "bar", lambda what, unit, total, **form: told.append((what, total)) or Bar())
+    requests = poisson(100.0, 1000, 512, 512, 8, 1)
+    prefill = Prefill(1, 8, 4096.0, lambda tokens, prompt: 0.1)
+    decode = Decode(1, 8, 64, 1e12, 0.0, 1.0, lambda held, context: 0.01)
+    simulate(requests, prefill, decode, Wire(1e9, 0.0, 1.0))
+    queueing.prefilled_s(requests, prefill)
+    assert told == [("requests through both pools", 1000), 1000, ("requests through prefill", 1000), 1000]

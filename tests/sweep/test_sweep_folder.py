@@ -115,7 +115,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
             shutil.rmtree(tmp_path / "rows", ignore_errors=True)
 
     def full(table, where):
-        where.write_bytes(b"half of it")
+        where.write(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     folder = tmp_path / "rows"

@@ -176,3 +176,38 @@ def test_a_table_of_ones_own_needs_only_its_own_gpus(tmp_path):
     assert {name: mine[name] for name in SHARED} == {name: table()[name] for name in SHARED}
     assert family_of(H100, str(tmp_path / "mine.json")) == table()["hopper"]
     assert shares_of(4, "nccl", "usual", str(tmp_path / "mine.json")) == shares_of(4, "nccl")
+
+
+FAMILY = table()["other"] | {"gpus": ["H100-SXM"]}
+WRONG_TABLES = {
+    "a top-level key that is no table": ({"mine": math.inf}, "mine must be a table with products, grouped"),
+    "text": ({"mine": "fast"}, "mine must be a table"),
+    "a list": ({"launch": [1.0]}, "launch must be a table with us"),
+    "no numbers": ({"mine": {}}, "mine must be a table"),
+    "a part that lacks": ({"mine": {"gpus": ["H100-SXM"], "products": FAMILY["products"]}}, "got none of grouped"),
+    "GPUs that are no list": ({"mine": FAMILY | {"gpus": "H100-SXM"}}, "mine.gpus must be a list of names of GPUs"),
+    "two numbers": ({"mine": FAMILY | {"memory": {"stream": [1.0, 1.0]}}}, "mine.memory.stream must be 3 numbers"),
+    "a text among them": ({"counts": {"us": [1.0, "x", 2.0]}}, "counts.us must be a number"),
+    "an infinity": ({"launch": {"us": math.inf}}, "launch.us must be finite"),
+    "a width that is none": ({"mine": FAMILY | {"attention": {"forward": {"x": 1}, "backward": {}}}}, "whole numbers"),
+    "a misspelt part": ({"mine": FAMILY | {"product": 1.0}}, "name 'product' is unknown"),
+    "communication": ({"communication": {"rings": 1}}, "communication.rings must be a table with nic"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TABLES)
+def test_a_table_of_ones_own_has_the_parts_of_the_packages(wrong, tmp_path):
+    own, said = WRONG_TABLES[wrong]
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(own))
+    with pytest.raises(InputError, match=said) as caught:
+        rates_of(H100, "usual", str(file))
+    assert str(caught.value).startswith(f"{str(file)!r}: ")
+
+
+def test_a_family_of_ones_own_is_enough(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"mine": FAMILY}))
+    assert (
+        rates_of(H100, "usual", str(file)).products["bf16"] == H100.bf16_flops * table()["other"]["products"]["bf16"][1]
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax import unpacking
-from mfabric_jax.atomic import replacing
+from mfabric_jax.atomic import replacing, save_table
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.tasks.formats import files
@@ -110,7 +110,6 @@ def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
 def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     with extra("store", "writing .parquet"):
         import pyarrow
-        from pyarrow import parquet
     rows = _rows(graph)
     kinds = {"kind": pyarrow.string(), "op": pyarrow.string(), "name": pyarrow.string()}
     kinds |= {"after": pyarrow.list_(pyarrow.int64())}
@@ -118,7 +117,7 @@ def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     columns = {name: pyarrow.array([row[name] for row in rows], kinds[name]) for name in COLUMNS}
     table = pyarrow.table(columns).replace_schema_metadata({META: json.dumps(_head(graph))})
     with replacing(path) as (beside,):
-        parquet.write_table(table, beside)
+        save_table(table, beside)
     return ()
 
 
