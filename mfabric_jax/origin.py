@@ -21,9 +21,9 @@ def version_line() -> str:
 
 
 def python(code: str, *words: str) -> list[str]:
-    """The command that runs code in another process, which imports from where this one does: Python alone would begin
-    with the working folder, whose files may be of others."""
-    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}", *words]
+    """The command that runs code in another process, which imports from where this one does as well: Python alone would
+    begin with the working folder, whose files may be of others."""
+    return [sys.executable, "-P", "-c", f"import sys; sys.path += {sys.path!r}; {code}", *words]
 
 
 def _of_jax() -> list[str]:

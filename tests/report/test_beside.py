@@ -67,3 +67,13 @@ def test_an_interrupt_ends_the_other_process_at_once():
         other.draw(divmod, 7, 3)
         raise KeyboardInterrupt
     assert process.poll() is not None
+
+
+def test_the_other_process_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
+    for name in ("pickle", "contextlib", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    with drawing() as other:
+        other.draw(process_of)
+        assert other.results() != [os.getpid()]
+    assert not (tmp_path / "ran").exists()
