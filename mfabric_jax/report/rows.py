@@ -2,7 +2,8 @@
 
 Both hold one column per key, in order of first appearance; a missing key is None. The same rows give the same bytes. A
 CSV cell is read as a number if its whole column looks like numbers, else as True or False, else as text; an empty cell
-is None. Parquet keeps the types.
+is None. Parquet keeps the types. Whole numbers have 64 bits; text in a column of numbers (`columns.is_number`) is
+refused.
 
 In a CSV an apostrophe precedes text that a spreadsheet would run (=, +, @, or - before what is no number) or that
 begins with an apostrophe; reading removes it.
