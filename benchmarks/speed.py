@@ -77,7 +77,7 @@ try:
         runpy.run_path(target, run_name="__main__")
     else:
         from mfabric_jax import cli
-        sys.exit(cli.main())
+        sys.exit(cli.main(words))  # without words it ends the process
 finally:
     counts["programs"] = counts["requests"] - counts.pop("hits", 0)
     counts.pop("", None)

@@ -29,7 +29,7 @@ def walk_of(words: list[str]) -> list[tuple[str, str]]:
     sys.argv = ["mfabric", *words]
     sys.setprofile(called)
     try:
-        cli.main()
+        cli.main(words)
     except SystemExit:
         pass
     finally:

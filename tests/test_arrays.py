@@ -429,7 +429,7 @@ example_timeline exchanges from_knobs fullest_stage generated get get_gpu get_tr
 iteration_of joint links_of load max_min_rates measured memory_of micro_batches_for open_trace place placed
 placement_policy pp_bytes predicted rates_of read_graph recorded region_bytes relayed resolve rows_of sampler save
 save_tokens scoreboard sent_tokens share_table simulate stacked staged_time train training_flows valiant
-workload_knobs
+workload_knobs allow_code
 """
 # arguments of the others that are no arrays of numbers
 PLAIN = """

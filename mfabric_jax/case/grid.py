@@ -96,7 +96,7 @@ IN_GRAPHS = (  # settings that a graph says itself
     *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
-OF_BILLS = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
+OF_BILLS: tuple[str, ...] = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
 BESIDE_LINKS = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")  # unread where links alone are looked at, with a hint
 BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
 MOST_CASES = 2**26  # each is an entry of every column

@@ -186,10 +186,10 @@ def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, pol
     """
     if policy in OVER_STAGE:
         return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
-    servers, name = demand.shape[-1], policy or case.circuits.policy
-    assert name is not None
     if policy is None and case.circuits.schedule != NO_SCHEDULE:
         refuse("circuits.schedule", (NO_SCHEDULE,), "flows one by one, whose circuits stay", case.circuits.schedule)
+    servers, name = demand.shape[-1], policy or case.circuits.policy
+    assert name is not None  # of a case without open values
     if name == "static":
         raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
     region = Region(servers, case.network.nic_gbps, degree, 1)

@@ -714,7 +714,7 @@ def _check_values(resolved: Resolved) -> None:
     rule: Any = case.placement.rule
     if rule.name == "given":
         check_given(read_placement(rule.value), job)
-    one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
+    one_of("circuits.routing", settings.routing, ("unsplit", "best-path", "split", "relay"))
 
 
 def _check_groups(resolved: Resolved) -> None:

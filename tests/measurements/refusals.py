@@ -126,7 +126,7 @@ REFUSED = [
     ),
     (
         lambda: write_measured(fit_points(GROWING), "own.json", 200),
-        "nic_gbps must be at least the 400 Gbps that all-to-all reached across, got 200",
+        "nic_gbps must be at least the 400 Gbps that all-to-all across (16 ranks) reached, got 200",
     ),
     (lambda: write_measured(fit_points(GROWING), "own.toml"), "out 'own.toml': extension '.toml' is unknown"),
 ]

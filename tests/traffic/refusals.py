@@ -143,7 +143,7 @@ REFUSED = [
     (chosen((21, 11)), "records must be a pair, the first and the last, got (21, 11)."),
     (gate_trace("1 11"), "2 iterations, as iterations.txt says, got shape (2, 4, 3, 2, 2)."),
     (gate_trace("1 11 last"), "must hold one whole number per record."),
-    (gate_trace(data=b"torn"), "must be a readable NumPy file of numbers, got LZMAError."),
+    (gate_trace(data=b"torn"), "must be a readable NumPy file of numbers, got ValueError."),
     # knobs
     (knobs(sparsity=1.0), "sparsity must be below 1, got 1.0."),
     (knobs(row_shared=2.0), "row_shared must be at most 1, got 2.0."),
