@@ -29,7 +29,8 @@ def _answered(words: list[str], *, alive: bool = False) -> int:
 
         with interrupts.listening(), in_one_line():
             status = _told(words, InputError, alive)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except MemoryError:
         interrupts.say("mfabric: this takes more memory than there is; ask for less.")
