@@ -108,8 +108,8 @@ def traced(one):
 NEAR = {"float64": 1e-9, "float32": 1e-5}
 NEAR_RELAY = {"float64": 1e-7, "float32": 1e-3}  # 100 steps of a search for shares enlarge what rounding differs in
 
-# A known fault: on shared links of leaves the engine of JAX ends up to 7.7e-4 late (seed 123, of 400 drawn cases). Plain
-# filling in Python gives the time of the host.
+# A known fault: on shared links of leaves the engine of JAX ends up to 7.7e-4 late (seed 123, of 400 drawn cases).
+# Plain filling in Python gives the time of the host.
 NEAR_LEAVES = {"float64": 2e-3, "float32": 2e-3}
 
 
