@@ -113,7 +113,7 @@ def end() -> None:
 
 
 class listening:
-    """Interrupts are heard inside, in the main thread, unless this process was told to ignore them.
+    """Interrupts are heard inside, in the main thread, unless this process ignores them.
 
     Leaving by any other error after an interrupt is an interrupt: some library made the error of it.
     """

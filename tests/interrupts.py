@@ -1,6 +1,6 @@
 """Interrupts of whole commands at random moments: `python -m tests.interrupts --count 50 --seed 1`.
 
-Every command runs as a process group of its own, as a terminal starts it, and gets one SIGINT at a moment drawn between
+Every command runs in a separate process group, as a terminal starts it, and gets one SIGINT at a moment drawn between
 the command's first own line of code and its end. Wanted of each: exit status 130, and one sentence on standard error.
 """
 
@@ -77,7 +77,7 @@ def lasts_s(words):
 
 
 def interrupts_of(command, count, seed):
-    """What so many interrupts of a command came to: {outcome: how many}."""
+    """What the interrupts of a command came to: {outcome: how many}."""
     draw, words = random.Random(f"{seed} {command}"), COMMANDS[command]
     whole_s, found = lasts_s(words), collections.Counter()
     while found.total() < count:

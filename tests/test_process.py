@@ -70,7 +70,7 @@ def test_rows_are_written_to_a_folder_whose_name_is_no_text(extension, tmp_path)
     assert read_rows(folder / "again.parquet")[0] == [{"policy": rf"no \udcff text/rows{extension}", "gpus": 8}]
 
 
-# A command whose work is that of the test: `work()` runs in the place of a command.
+# A command whose work is that of the test: `work()` runs instead of a command.
 COMMAND = """
 import os, signal, sys, time
 import mfabric_jax.interrupts as interrupts

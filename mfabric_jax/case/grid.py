@@ -99,6 +99,7 @@ OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gp
 OF_BILLS: tuple[str, ...] = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
 BESIDE_LINKS = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")  # unread where links alone are looked at, with a hint
 BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
+BESIDE_TIMES = dict.fromkeys(OF_BILLS, "")  # unread where only times and bytes are looked at
 MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn
 

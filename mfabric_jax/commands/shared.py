@@ -126,7 +126,7 @@ def check_flags(
     """`InputError` for a setting on the command line that the command does not read; files may state more.
 
     - `reads`: how the paths begin that are read; `unread`: those of them that are not, and a hint for each.
-    - `graph`: the file of a graph in the place of a fabric.
+    - `graph`: the file of a graph instead of a fabric.
     """
     unread = unread or {}
     for path in cases.stated:

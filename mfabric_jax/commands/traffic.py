@@ -4,13 +4,12 @@ import dataclasses
 
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.grid import OF_BILLS
+from mfabric_jax.case.grid import BESIDE_TIMES
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.workload import Workload
 
 READS = ("model.", "gpu.", "job.", "network.", "traffic.", "placement.", "compute.experts", "compute.received", "run.")
-BESIDE_BYTES = dict.fromkeys(OF_BILLS, "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     case = shared.one_case(cases, "traffic")
-    shared.check_flags(cases, "traffic", READS, unread=BESIDE_BYTES)
+    shared.check_flags(cases, "traffic", READS, unread=BESIDE_TIMES)
     resolved = worked_out(case)
     job = resolved.job
     for name in ("block", "micro_batch"):

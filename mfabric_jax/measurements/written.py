@@ -1,6 +1,6 @@
 """Writes fitted latency and bandwidth, which `network.transport` reads, as JSON.
 
-`measured` lists all fits. What stands beside it are constants of a transport, which is between
+`measured` lists all fits. Beside it are constants of a transport, which is between
 servers: its start-up is the latency, its headers take the part of a NIC that was not reached. They come from the widest
 tier beyond a server, never from inside one.
 """

@@ -27,7 +27,7 @@ class Stored(NamedTuple):
     path: str
 
     def check_arrays(self, least: int) -> None:
-        """`InputError` where so many arrays cannot stand in the file."""
+        """`InputError` where the file is too small for these arrays."""
         if least * LEAST_ARRAY > len(self.body):
             raise InputError(NO_ARRAYS.format(self.path))
 

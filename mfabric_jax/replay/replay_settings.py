@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.tasks.collectives.registry import choices_of
 
-UNREAD = BESIDE_LINKS | {  # settings of cases, with a hint; a replay has options of its own
+UNREAD = BESIDE_LINKS | {  # settings of cases, with a hint; a replay has its own options
     **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops says how fast a GPU computes"),
     "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s says how fast a GPU's memory is",
     "network.alpha_s": "; --alpha-s is the latency before every message",

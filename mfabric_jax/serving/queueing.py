@@ -23,7 +23,7 @@ from mfabric_jax.progress import EVERY_S, bar
 from mfabric_jax.serving.arrivals import Requests
 from mfabric_jax.serving.transfers import Transfers
 
-EACH = 256  # requests from one time that progress is told to the next
+EACH = 256  # requests between two reports of progress
 
 
 class Table:
@@ -209,7 +209,7 @@ def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
 
 
 class _Told:
-    """Progress of requests, told once in so many; a bar comes only where it takes long."""
+    """Progress of requests, reported every `EACH`; a bar comes only where it takes long."""
 
     def __init__(self, what: str, total: int):
         self._bar = bar(what, "request", total, delay=EVERY_S, leave=False, unit_scale=True)

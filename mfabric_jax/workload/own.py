@@ -156,7 +156,7 @@ class Config:
         return value
 
     def word(self, field: str, default: str, allowed: tuple[str, ...]) -> str:
-        """One of some words, which stand for different things: none is proposed for another."""
+        """One of some words, which stand for different things: no word is proposed for another."""
         value = self._value(field, default)
         if value not in allowed:
             raise InputError(f"{field} of {self.named} must be {' or '.join(allowed)}, got {value!r:.80}.")
@@ -328,7 +328,7 @@ def _released(values: Mapping[str, Any], named: str) -> Facts:
     kind = values.get(KEY)
     if not isinstance(kind, str):
         raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")
-    if kind not in LAYOUTS:  # a layout that looks alike drops what it does not know, so none is proposed
+    if kind not in LAYOUTS:  # a layout that looks alike drops what it does not know, so no layout is proposed
         raise InputError(f"{KEY} of {named} must be one that is known ({', '.join(LAYOUTS)}), got {kind!r:.80}.")
     config = Config(values, named)
     facts = LAYOUTS[kind](config)

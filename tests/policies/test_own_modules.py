@@ -113,7 +113,7 @@ def test_the_class_of_a_file_builds_what_was_imported_from_it(tmp_path, monkeypa
 
 
 def of_others(path, build, settings):
-    """A policy file with a header of its own."""
+    """A policy file with its own header."""
     line = {policy_file.NAMED: policy_file.VERSION, "kind": "module", "build": build, "settings": settings}
     line |= {"configuration": {}, "digest": hashlib.sha256(b"").hexdigest()}
     path.write_text(json.dumps(line) + "\n")

@@ -151,7 +151,7 @@ def test_temporary_files_of_a_killed_run_are_swept_up(path):
 
 @contextlib.contextmanager
 def room(count):
-    """Files have room for so many bytes, as on a disk that is full then."""
+    """Files have room for this many bytes, as on a disk that is full then."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
     try:

@@ -177,7 +177,7 @@ def _read(dump: _Dump, root: Element) -> None:
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
-    """Add the PCI device or NIC that hangs on a CPU (of a server, its number), through a root port of its own."""
+    """Add the PCI device or NIC that hangs on a CPU (of a server, its number), through a separate root port."""
     server, _, cpu = on
     rate = _pci_rate(element) if element.tag == "pci" else LOCAL
     port = dump.graph.node(f"{server} port {dump.number}.{dump.ports}", "port")
@@ -197,7 +197,7 @@ def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
 
 
 def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
-    """The PCI devices below a switch, those of the second level of a Broadcom switch in the place of that level."""
+    """The PCI devices below a switch, those of the second level of a Broadcom switch instead of that level."""
     levels = _broadcom(switch)
     for child in switch.findall("pci"):
         if _is_switch(child) and any(
@@ -337,7 +337,7 @@ def _hangs_on(gpu: _Gpu, links: list[tuple[str, str, float]]) -> list[str]:
 
 
 def _hang(dump: _Dump, name: str, on: str, kind: str, GBps: float, apart: bool) -> None:
-    """Join a GPU to a PCI switch or CPU; `apart`: through a port of its own, because by hops the way to its neighbour
+    """Join a GPU to a PCI switch or CPU; `apart`: through a separate port, because by hops the way to its neighbour
     there would be as short as that over the NVSwitch, which is faster and alone is taken (NCCL, ncclTopoSetPaths)."""
     if not apart:
         dump.graph.both_ways(on, name, _Bps(GBps), 0.0, kind)
