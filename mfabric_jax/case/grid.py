@@ -97,9 +97,10 @@ IN_GRAPHS = (  # settings that a graph says itself
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
 OF_BILLS: tuple[str, ...] = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
-BESIDE_LINKS = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")  # unread where links alone are looked at, with a hint
+# What a command does not read, each with a hint: where links alone are looked at, and where only times and bytes are.
+BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
 BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
-BESIDE_TIMES = dict.fromkeys(OF_BILLS, "")  # unread where only times and bytes are looked at
+BESIDE_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
 MOST_CASES = 2**26  # each is an entry of every column
 OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn
 
