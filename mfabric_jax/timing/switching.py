@@ -579,16 +579,19 @@ def once_each(
 
 
 def _served(at: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the demand that the circuits serve in every slot, and before it; -1: none."""
-    return _last(at.reshape(len(at), -1)).reshape(at.shape), latest_before(at, cold)
+    """Index of the demand [P ...] that the circuits in place serve at every slot in running order, and those before it;
+    -1: none. Up to the first of an iteration: the last of the iteration before, if not `cold`."""
+    serving = _last(at.reshape(len(at), -1))
+    if not cold:
+        serving = np.where(serving < 0, serving[:, -1:], serving)
+    begin = np.full((len(at), 1), -1) if cold else serving[:, -1:]
+    before = np.concatenate([begin, serving[:, :-1]], axis=1)
+    return serving.reshape(at.shape), before.reshape(at.shape)
 
 
 def latest_before(at: np.ndarray, cold: bool) -> np.ndarray:
-    """The latest index [P ...] before each in running order, -1 for none; up to the first, the last of the iteration
-    before, if not `cold`."""
-    serving = _last(at.reshape(len(at), -1))
-    before = np.concatenate([np.full((len(at), 1), -1), serving[:, :-1]], axis=1)
-    return (before if cold else np.where(before < 0, serving[:, -1:], before)).reshape(at.shape)
+    """The latest index [P ...] before each slot in running order, as `_served` says."""
+    return _served(at, cold)[1]
 
 
 def served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:

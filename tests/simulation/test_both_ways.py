@@ -133,10 +133,12 @@ def compare(case, dtype):
 
 
 def agree(seeds, tmp_path, most_numbers):
-    model, quick = model_file(tmp_path / "small.toml", blocks=4), 0
+    dense = {"dense_blocks": 1, "dense_hidden": 64}
+    models = model_file(tmp_path / "small.toml", blocks=4), model_file(tmp_path / "dense.toml", blocks=5, **dense)
+    quick = 0
     for seed in seeds:
         draw = random.Random(seed)
-        case = shapes(draw, model)
+        case = shapes(draw, models[seed % 2])
         for _ in range(most_numbers):
             drawn = case.with_(numbers(draw))
             quick += compare(drawn, "float64")

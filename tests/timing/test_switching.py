@@ -548,3 +548,17 @@ def test_what_was_in_place_before_an_iteration_outlasts_blocks_without_experts()
     at = np.array([[-1, -1, 3, -1, 5], [-1, -1, -1, -1, -1]])
     np.testing.assert_array_equal(latest_before(at, False), [[5, 5, 5, 3, 3], [-1] * 5])
     np.testing.assert_array_equal(latest_before(at, True), [[-1, -1, -1, 3, 3], [-1] * 5])
+
+
+def test_dense_blocks_at_the_front_change_no_circuits():
+    """Two MoE blocks behind a dense one: the pair of each block's demand gets six circuits, forward and backward."""
+    workload = job(ep=8, experts=8, micro_batches=1, blocks=3, dense_blocks=1)
+    warm, cold = (
+        exchanges_between(workload, Region(4, 8.0, 6, 1.0), TOKENS, one_pair, first=First(cold=cold))
+        for cold in (False, True)
+    )
+    np.testing.assert_array_equal(warm.anew[0, :, :, 0], [[0, 0, 6], [0, 6, 0]])  # backward ends as forward begins
+    np.testing.assert_array_equal(warm.switch[0, :, :, 0], [[False, False, True], [False, True, False]])
+    np.testing.assert_array_equal(warm.count[0, 0, 0], [square({(0, 1): 6})] * 2)  # of the iteration before
+    np.testing.assert_array_equal(cold.anew[0, :, :, 0], [[0, 4, 6], [0, 6, 0]])  # uniform circuits hold two of six
+    np.testing.assert_array_equal(cold.switch[0, :, :, 0], [[False, True, True], [False, True, False]])
