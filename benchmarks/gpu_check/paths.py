@@ -9,13 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mfabric_jax import policies
+from mfabric_jax import load, policies, resolve
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem
 from mfabric_jax.learning.training import Training, first_network, lessons, network_step
 from mfabric_jax.routing import Plan, all_to_all_time, relay_shares
 from mfabric_jax.simulation import batch as batches
+from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.workload.compute import BlockSeconds
 
 MANY = 65_536
 SAMPLES = 64
@@ -23,7 +26,7 @@ SHARE_STEPS = 100
 
 
 class Case(NamedTuple):
-    """One program: a path at a size."""
+    """One program: a path at a size; servers of the clock are its pipeline stages."""
 
     path: str
     servers: int
@@ -48,6 +51,7 @@ CASES = (
     Case("joint", 8, 64),
     Case("sample-average", 8, 4),
     Case("training", 8, 64),
+    Case("clock", 4, 1024),
 )
 
 
@@ -170,6 +174,25 @@ def training_step(config: Training) -> tuple[Any, Callable]:
     return arrays, step
 
 
+def _clock(case: Case, shapes: _Shapes):
+    """Iterations of one job side by side, from all-to-alls to the busiest stage."""
+    changes = {"model.name": "mixtral-8x7b", "network.fabric": "mfabric", "job.parallel.pp": case.servers}
+    asked: Any = load(preset="paper", changes=changes)
+    job = resolve(asked).job
+    places_of = (case.batch, *places(job).present.shape)
+    both, some = shapes.floats(*places_of, 2), shapes.floats(*places_of)
+    switch, ahead = shapes.of(bool, *places_of, 2), shapes.of(bool, *places_of)
+    each = shapes.floats(case.batch)
+    loads = Exchanges(both, both, some, switch, ahead, None, each, anew=both)
+    rates = FabricRates(*(each for _ in FabricRates._fields[:-1]))
+    seconds = BlockSeconds(each, each, each)
+
+    def iterations(rates, loads, seconds):
+        return iterations_of(walk(job, rates, loads, seconds, every=False))
+
+    return jax.jit(iterations).lower(rates, loads, seconds)
+
+
 PATHS: dict[str, Callable[[Case, _Shapes], Any]] = {
     "star": _star,
     "rates": functools.partial(_star, function=star_rates),
@@ -185,4 +208,5 @@ PATHS: dict[str, Callable[[Case, _Shapes], Any]] = {
     "joint": functools.partial(_policy, name="joint"),
     "sample-average": functools.partial(_policy, name="sample-average"),
     "training": _training,
+    "clock": _clock,
 }

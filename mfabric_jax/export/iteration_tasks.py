@@ -22,7 +22,7 @@ from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
 from mfabric_jax.timing.exchange import at_unit_bandwidth
-from mfabric_jax.timing.iteration import FabricRates, walks_now
+from mfabric_jax.timing.iteration import FabricRates, walk_alone
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.timing.switching import RELAY_STEPS
@@ -150,10 +150,9 @@ def iteration_graph(
     layout = _layout(one.workload, ends)
     solved, replicas = _solved(one), []
     for found, replica in zip(solved, one.each_replica, strict=True):
-        (walked,) = walks_now(one.workload, [(rates, found, one.seconds)], rules=one.settings.rules)
         replicas.append(
             Replica(
-                walked,
+                walk_alone(one.workload, rates, found, one.seconds, one.settings.rules),
                 _delays(rates, found),
                 AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
             )

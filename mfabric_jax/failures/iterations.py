@@ -43,6 +43,7 @@ from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
 from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing import First, Iteration
+from mfabric_jax.timing.blocks import in_float64
 from mfabric_jax.timing.exchange import (
     acknowledged,
     at_unit_bandwidth,
@@ -51,7 +52,7 @@ from mfabric_jax.timing.exchange import (
     steady,
     with_acks,
 )
-from mfabric_jax.timing.iteration import FabricRates, iteration_of, walks_now
+from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
@@ -360,15 +361,14 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
 
 
 def _timed(one: Scenario, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
-    """Iterations for all-to-alls, what is left (None: all), and the stage that was hit; side by side."""
-    cases, tp, many = [], [], 1
-    for solved, left, stage in hits:
-        rates, tp_Bps = _rates_left(one, left, stage)
-        many = len(solved.load)
-        cases += [(rates, jax.tree.map(lambda x, at=at: x[at], solved), one.seconds) for at in range(many)]
-        tp += [tp_Bps] * many
-    ended = [iteration_of(each) for each in walks_now(one.workload, cases, rules=one.settings.rules, tp_Bps=tp)]
-    return [stacked(ended[first : first + many]) for first in range(0, len(ended), many)]
+    """Iterations [I] for all-to-alls [I ..], what is left (None: all), and the stage that was hit; side by side."""
+    loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
+    many = len(hits[0][0].load)
+    left = [_rates_left(one, left, stage) for _, left, stage in hits]
+    rates, tp_Bps = jax.tree.map(lambda *x: np.repeat(np.stack(x), many, axis=0), *left)
+    walked = walk(one.workload, rates, loads, one.seconds, rules=one.settings.rules, tp_Bps=tp_Bps, every=False)
+    ended = iterations_of(walked)
+    return [jax.tree.map(lambda x, at=at: x[at : at + many], ended) for at in range(0, len(loads.load), many)]
 
 
 def _rates_left(one: Scenario, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:

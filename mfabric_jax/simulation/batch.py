@@ -79,6 +79,7 @@ def evaluate(
     at_once: int | None = None,
     memory_bytes: float | None = None,
     devices: Sequence[Any] | None = None,
+    batched: bool = False,
     before: Callable[[Estimate], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
@@ -90,6 +91,7 @@ def evaluate(
     - `at_once`: cases per chunk; None: up to 256 on a CPU and 65,536 elsewhere, fewer if they need more than
       `memory_bytes` of a device (None: half of its memory, or 4 GiB).
     - `devices`: None: all local ones of the kind of `jax_default_device`.
+    - `batched`: `function` takes many cases along a first axis, and its arrays have one; `jax.vmap` is not needed.
     - `before`: called with the estimate after compilation; `progress`: called with the number of finished cases.
 
     `InputError` for cases without a common first axis, for values that are no numbers or do not fit 32 bits where JAX
@@ -109,7 +111,7 @@ def evaluate(
     shared = jax.device_put(shared, _everywhere(spread))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
     with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
-        program, estimate = _fitted(code, shared, typed, most, limit, spread)
+        program, estimate = _fitted(code, shared, typed, most, limit, spread, batched)
         cut = cutting(typed, estimate, limit, spread)
     if before:
         before(estimate)
@@ -213,14 +215,14 @@ def _memory(devices: Sequence[Any]) -> float:
     return min((PART * limit for limit in known if limit), default=MEMORY)
 
 
-def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding):
+def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding, batched: bool):
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
     key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"]), platform()
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = compiled_program(*key, at_once, spread)
+        program, need = compiled_program(*key, at_once, spread, batched)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
@@ -247,12 +249,12 @@ def shapes(tree) -> tuple:
 
 @functools.lru_cache(maxsize=32)
 def compiled_program(
-    code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding
+    code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding, batched: bool
 ):
     """The program and its bytes per chunk and device; `x64` and platform `kind` are part of the cache key."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = lowered_program(code, shared, case, at_once, spread).compile()
+        program = lowered_program(code, shared, case, at_once, spread, batched).compile()
     took = program.memory_analysis()
     if took is None:
         return program, 0
@@ -262,7 +264,9 @@ def compiled_program(
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 
 
-def lowered_program(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
+def lowered_program(
+    code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding, batched: bool = False
+) -> jax.stages.Lowered:
     """The lowered program of one chunk; `code` from `hashable`, `shared` and `case` are shapes."""
     leaves, _, structure = code
 
@@ -274,7 +278,7 @@ def lowered_program(code: tuple, shared: tuple, case: tuple, at_once: int, sprea
 
     def many(shared, cases):
         function = eqx.combine(shared, jax.tree.unflatten(structure, leaves))
-        return jax.vmap(functools.partial(results, function))(cases)
+        return results(function, cases) if batched else jax.vmap(functools.partial(results, function))(cases)
 
     def abstract(tree: tuple, head: tuple[int, ...], where: NamedSharding):
         arrays = [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in tree[0]]

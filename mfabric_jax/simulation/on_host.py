@@ -3,7 +3,6 @@
 What it does not cover (`covers`) runs as one program that JAX traces (`solving`), from the same formulas.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +18,9 @@ from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.fixed import SinglePaths, fixed_times_now, inside_times_now
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.timing.blocks import in_float64
 from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
-from mfabric_jax.timing.iteration import Iteration, early, expert_load, iteration_of, walks_now
+from mfabric_jax.timing.iteration import Iteration, early, expert_load, iterations_of, walk
 from mfabric_jax.timing.on_host import Choice, degrees_of, once_each_row, solver_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.scheduled import Pace, region_at, scheduled
@@ -39,7 +39,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 SPANS = ("all-to-all", "iteration", "run")
 MOST_PAIRS = 1 << 14  # of circuits and demands that are timed to find out where a turn pays
-TOGETHER = 1 << 21  # slots of iterations that a clock plays side by side
+AT_ONCE = 1 << 17  # blocks in passes of iterations that a clock plays side by side
 
 
 def covers(one: Scenario) -> bool:
@@ -218,17 +218,21 @@ def solved_inside(one: Scenario) -> np.ndarray:
 def times_on_host(one: Scenario, solved: Exchanges, variants: Sequence[tuple[BlockSeconds, str]]) -> list[Iteration]:
     """Iterations of every replica at every bandwidth [replica x I bandwidth], in float64, for each (seconds of a block,
     how fast links are)."""
-    job, rules = one.workload, one.settings.rules
-    iterations = solved.load.shape[1 if one.weighs else 0]
-    cases = []
-    for (seconds, links), (number, gbps) in itertools.product(variants, enumerate(one.bandwidths)):
-        own = jax.tree.map(lambda x, number=number: x[number], solved) if one.weighs else solved
-        rates = one.rates(gbps, links)
-        cases += [(rates, jax.tree.map(lambda x, at=at: x[at], own), seconds) for at in range(iterations)]
-    size = max(1, TOGETHER // places(job).present.size)
+    job, weighs = one.workload, one.weighs
+    loads = solved._replace(count=None)
+    iterations = loads.load.shape[1 if weighs else 0]
+    shape = len(variants), iterations, len(one.bandwidths)
+    every = [(one.rates(gbps, links), seconds) for seconds, links in variants for gbps in one.bandwidths]
+    rates, seconds = in_float64(jax.tree.map(lambda *x: np.stack(x), *every))
+    variant, iteration, bandwidth = (each.ravel() for each in np.indices(shape))
+    at_once = max(1, AT_ONCE // places(job).present.size)
     timed = []
-    for first in range(0, len(cases), size):
-        timed += [iteration_of(walked) for walked in walks_now(job, cases[first : first + size], rules=rules)]
-    shape = len(variants), len(one.bandwidths), iterations
-    columns = [np.asarray(column).reshape(shape).swapaxes(1, 2) for column in zip(*timed, strict=True)]
+    for begin in range(0, len(variant), at_once):
+        some = slice(begin, begin + at_once)
+        which = (bandwidth[some], iteration[some]) if weighs else iteration[some]
+        own = in_float64(jax.tree.map(lambda x, which=which: x[which], loads))
+        way = variant[some] * shape[2] + bandwidth[some]
+        given = jax.tree.map(lambda x, way=way: x[way], (rates, seconds))
+        timed.append(iterations_of(walk(job, given[0], own, given[1], rules=one.settings.rules, every=False)))
+    columns = [np.concatenate(column).reshape(shape) for column in zip(*timed, strict=True)]
     return [Iteration(*(column[number] for column in columns)) for number in range(len(variants))]

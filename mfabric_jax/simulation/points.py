@@ -52,9 +52,9 @@ from mfabric_jax.simulation.solving import (
     scenario_at,
 )
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.timing import Rules, iterate
+from mfabric_jax.timing import Rules
 from mfabric_jax.timing.exchange import exchanges_inside
-from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.switching import trade_off_of
 from mfabric_jax.workload.compute import BlockSeconds, scaled
@@ -101,7 +101,9 @@ class IterationOf(eqx.Module):
     oversubscription: Float[Array, ""]
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
-        return self.time(case, self.exchanges(case))
+        found = self.time(case, self.exchanges(case))
+        del found[NIC]
+        return found
 
     def exchanges(self, case: Numbers) -> Exchanges:
         """The all-to-alls at 1 byte/s of NICs and NVSwitches; depends on `solved_for` alone."""
@@ -114,10 +116,16 @@ class IterationOf(eqx.Module):
         return between._replace(inside=exchanges_inside(workload, group, given.tokens))
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
-        rates, seconds = self._costs(self._typed(case))
-        time = iterate(self.solver.workload, rates, solved, seconds, rules=self.rules)
-        parts = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
-        return parts | {"exposed_comm_s": time.exposed_comm_s}
+        alone = jax.tree.map(lambda x: jnp.asarray(x)[None], (dict(case), solved))
+        return jax.tree.map(lambda x: x[0], self.time_each(*alone))
+
+    def time_each(self, cases: Numbers, solved: Exchanges) -> dict[str, Array]:
+        """Seconds of many cases along a first axis, played side by side."""
+        rates, seconds = jax.vmap(lambda case: self._costs(self._typed(case)))(cases)
+        walked = walk(self.solver.workload, rates, solved, seconds, rules=self.rules, every=False)
+        times = iterations_of(walked)
+        parts = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
+        return parts | {"exposed_comm_s": times.exposed_comm_s, NIC: rates.nic_Bps}
 
     @property
     def solved_for(self) -> tuple[str, ...]:
@@ -407,14 +415,16 @@ class Points:
             self._circuits = Circuits(counts, solved["optical"][at], solved["electrical"][at])
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
-        arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+        arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before, batched=True).arrays
         found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in (*PARTS, NIC)}
         ways = {column: (function, cases) for column, function in self._variants().items()}
         if (prompt := self._prompt(cases)) is not None:
             ways[PROMPT] = prompt
         for column, (function, numbers) in ways.items():
             way = jax.tree_util.Partial(_timed, function)
-            arrays = evaluate(way, {"case": numbers, "solved": again}, at_once=at_once, before=before).arrays
+            arrays = evaluate(
+                way, {"case": numbers, "solved": again}, at_once=at_once, before=before, batched=True
+            ).arrays
             found[column] = arrays["iteration_s"].astype(np.float64)
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
@@ -462,5 +472,4 @@ def _solved(function: IterationOf, case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
-    rates, _ = function._costs(function._typed(both["case"]))
-    return function.time(both["case"], Exchanges(**both["solved"], count=None)) | {NIC: rates.nic_Bps}
+    return function.time_each(both["case"], Exchanges(**both["solved"], count=None))

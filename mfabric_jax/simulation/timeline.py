@@ -11,7 +11,7 @@ from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.on_host import circuits_now
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import scenario_at, solve
-from mfabric_jax.timing.iteration import Walked, walks_now
+from mfabric_jax.timing.iteration import Walked, walk_alone
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
@@ -44,8 +44,7 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
 
 def walked_through(one: Scenario) -> Walked:
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
-    case = one.rates(one.bandwidths[0]), shown, one.seconds
-    return walks_now(one.workload, [case], rules=one.settings.rules)[0]
+    return walk_alone(one.workload, one.rates(one.bandwidths[0]), shown, one.seconds, one.settings.rules)
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """Operations of a block in a pass, and their seconds; read by `timeline`, `as_tasks`, `trace` and `switching`.
 
+Tables hold iterations of one job side by side: their leading axis [C] may be left out.
+
 A block has three sections: before its all-to-alls; the first all-to-all and the experts; the second and what follows.
 Two passes that run together alternate by section, backward first (arXiv 2412.19437, figure 4), on a computation and a
 network lane. The seconds of an operation are a sum of `BASES`, so those of a pass are a constant matrix (`factors`)
@@ -13,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
 from mfabric_jax.workload.recompute import again_of
@@ -38,7 +40,7 @@ class Compute(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of all passes in running order [P Q L], and their all-to-alls [P Q L 2]."""
+    """The blocks of all passes in running order [.. P Q L], and their all-to-alls [.. P Q L 2]."""
 
     present: Bool[Array, "P Q L"]  # False pads passes that have fewer
     moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
@@ -85,22 +87,25 @@ class Rules(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Times of every block [P Q L] and all-to-all [.. 2], in seconds from the start of the iteration."""
+    """Seconds of every block [.. P Q L], and its times since the iteration began, some for each all-to-all [.. 2].
 
-    begin: Float[Array, "P Q L"]
+    Fields that are None have not been asked for.
+    """
+
     end: Float[Array, "P Q L"]
     start: Float[Array, "P Q L 2"]
     over: Float[Array, "P Q L 2"]
-    inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"]  # start of the turn (meaningless without one)
-    active: Float[Array, "P Q L 2"]  # when its circuits start to carry
-    waiting: Float[Array, "P Q L 2"]  # seconds of the traffic that waited for them
     compute_s: Float[Array, "P Q L"]
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # exposed all-to-alls, without waiting for the switch
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
-    runs: Float[Array, "P Q L 4"]  # when each of `block_RUNS` starts
     again: Float[Array, "P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: no such
+    begin: Float[Array, "P Q L"] | Any = None
+    inner: Float[Array, "P Q L 2"] | Any = None  # the experts (or dense part) start and end
+    turn: Float[Array, "P Q L 2"] | Any = None  # start of the turn (meaningless without one)
+    active: Float[Array, "P Q L 2"] | Any = None  # when its circuits start to carry
+    waiting: Float[Array, "P Q L 2"] | Any = None  # seconds of the traffic that waited for them
+    runs: Float[Array, "P Q L 4"] | Any = None  # when each of `RUNS` starts
 
 
 def in_float64(tree: Any) -> Any:
@@ -336,9 +341,9 @@ def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np
 
 
 class Table(NamedTuple):
-    """Input of a clock: `seconds` and `flags` [P Q L column], by `SECONDS` and `FLAGS`; the rest as in `Slots`.
+    """Input of a clock: `seconds` and `flags` [.. P Q L column], by `SECONDS` and `FLAGS`; the rest as in `Slots`.
 
-    `inner` [P Q L 2]: start and end of experts after the end of the first all-to-all.
+    `inner` [.. P Q L 2]: start and end of experts after the end of the first all-to-all.
     """
 
     seconds: Any
@@ -350,10 +355,9 @@ class Table(NamedTuple):
 
 
 def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
-    """Seconds [P Q L] of every base."""
-    dtype, shape = blocks.optical_s.dtype, blocks.present.shape
-    widened = lambda x: xp.broadcast_to(xp.asarray(x, dtype), shape[:1])[:, None, None]  # noqa: E731
-    each = jax.tree.map(widened, compute)
+    """Seconds [.. P Q L] of every base, each as wide as it has to be; `compute`: () or [.. P]."""
+    dtype = blocks.optical_s.dtype
+    each = jax.tree.map(lambda part: aligned(xp.asarray(part, dtype)[..., None, None], blocks.present), compute)
     back = backward_of(each)
     more = 0.0 if blocks.busy is None else blocks.busy - 1
 
@@ -364,22 +368,22 @@ def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
     beside = [0.0, 0.0] if blocks.beside_s is None else [blocks.beside_s[..., 0], blocks.beside_s[..., 1]]
     parts = (each.attention_s, *back.attention, each.tp_s, inner(each.moe_s, each.expert_s, each.dense_s))
     parts = (*parts, *(inner(*of) for of in every), *beside)
-    return [xp.broadcast_to(xp.where(blocks.present, part, xp.zeros((), dtype)), shape) for part in parts]
+    return [xp.where(blocks.present, part, xp.zeros((), dtype)) for part in parts]
 
 
 def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
-    """Seconds [P Q L] of everything in `BASES`; NumPy."""
-    return dict(zip(BASES, bases_of(blocks, compute, np), strict=True))
+    """Seconds [.. P Q L] of everything in `BASES`; NumPy."""
+    shape = blocks.optical_s.shape[:-1]
+    return {name: np.broadcast_to(base, shape) for name, base in zip(BASES, bases_of(blocks, compute, np), strict=True)}
 
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
-    """The table of an iteration; `delay_s` () or [P Q L 2]."""
+    """The table of iterations [C]; `delay_s` () or as wide as their all-to-alls."""
     xp = array_module(order, blocks, compute, delay_s, rules)
-    together = None if order.paired is None else order.in_pairs
-    kind = order.kind
-    backward, forward = (kind == BACKWARD)[..., None], (kind == FORWARD)[..., None]
-    dtype = blocks.optical_s.dtype
-    seconds = _seconds(order, blocks, compute, rules, together)
+    together = None if order.paired is None else order.in_pairs[None, ..., None]
+    backward = (order.kind == BACKWARD)[None, ..., None]
+    dtype, shape = blocks.optical_s.dtype, blocks.optical_s.shape[:-1]
+    seconds = xp.broadcast_to(_seconds(order, blocks, compute, rules, together), (*shape, len(COMPUTED) + 2))
     runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
     twice = backward & again_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
@@ -388,37 +392,59 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
     inner = xp.stack([xp.zeros_like(work), work + runs[..., SECONDS["run", "inner", True]]], -1)
     exchange = xp.where(twice, 2, 1).astype(dtype) * length.sum(-1)
     if together is not None:
-        exchange = xp.where(together[..., None], xp.zeros((), dtype), exchange)
+        exchange = xp.where(together, xp.zeros((), dtype), exchange)
     elif not (isinstance(rules.parts, int) and rules.parts == 1):
         inner, gap = overlapped(length, work, rules.parts)
         exchange = exchange + (gap - work)
         runs = xp.concatenate([runs[..., :at], gap[..., None], runs[..., at + 1 :]], -1)
-    waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
-    delay_s = xp.broadcast_to(xp.asarray(delay_s, dtype), length.shape)
-    lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
-    behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
-    asks = ~blocks.ahead, xp.broadcast_to(~backward, blocks.ahead.shape)
-    if together is not None:
-        asks = asks[0] & ~(together[..., None] & backward), asks[1]
-    here = xp.stack([blocks.present, blocks.moe, lead, behind, blocks.moe & twice], -1)
-    flags = xp.concatenate([here, blocks.switch & blocks.moe[..., None], xp.stack(asks, -1)], -1)
-    sent = [blocks.optical_s, blocks.electronic_s, waiting_s, delay_s]
-    if together is not None:
-        held_s = xp.zeros(blocks.present.shape, dtype) if blocks.held_s is None else blocks.held_s
-        sent.append(xp.where(together[..., None], held_s, 0)[..., None])
+    sent = _sent(blocks, together, xp.asarray(delay_s, dtype))
+    flags = _flags(order, blocks, runs, twice, together)
     return Table(xp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    xp, kind = array_module(order, blocks, compute), order.kind
+    xp, kind = array_module(order, blocks, compute), order.kind[None, ..., None]
     which = xp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
-        which = xp.where(kind == WEIGHT, 3, xp.where(order.later, 2, which))
+        which = xp.where(kind == WEIGHT, 3, xp.where(order.later[None, ..., None], 2, which))
     if together is not None:
         which = xp.where(together, len(KINDS) + which, which)
     made_of = factors(rules.recompute, rules.comm_cores, rules.delayed)
-    each, bases = xp.asarray(made_of, blocks.optical_s.dtype)[which][:, :, None], bases_of(blocks, compute, xp)
+    each, bases = xp.asarray(made_of, blocks.optical_s.dtype)[which], bases_of(blocks, compute, xp)
     return sum(each[..., n] * base[..., None] for n, base in enumerate(bases) if made_of[..., n].any())
+
+
+def _sent(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
+    """Columns of the network."""
+    xp, shape = array_module(blocks, delay_s), blocks.optical_s.shape
+    waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
+    sent = [xp.broadcast_to(each, shape) for each in (blocks.optical_s, blocks.electronic_s, waiting_s, delay_s)]
+    if together is None:
+        return sent
+    held_s = xp.zeros((), delay_s.dtype) if blocks.held_s is None else blocks.held_s
+    held_s = xp.where(together, held_s, xp.zeros((), delay_s.dtype))
+    return [*sent, xp.broadcast_to(held_s, shape[:-1])[..., None]]
+
+
+def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -> Any:
+    xp, shape = array_module(order, blocks, runs), blocks.optical_s.shape[:-1]
+    backward, forward = ((order.kind == kind)[None, ..., None] for kind in (BACKWARD, FORWARD))
+    lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
+    behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
+    first = ~blocks.ahead if together is None else ~blocks.ahead & ~(together & backward)
+    switch = blocks.switch & blocks.moe[..., None]
+    each = (
+        blocks.present,
+        blocks.moe,
+        lead,
+        behind,
+        blocks.moe & twice,
+        switch[..., 0],
+        switch[..., 1],
+        first,
+        ~backward,
+    )
+    return xp.stack([xp.broadcast_to(flag, shape) for flag in each], -1)
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
@@ -438,9 +464,8 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
-    """`Slots` from the times of a clock [P Q L]; without the waiting of pairs."""
-
-    xp = array_module(times["end"])
+    """`Slots` from the times of a clock [.. P Q L]; without the waiting of pairs."""
+    xp, again = array_module(times["end"]), again_of(rules.recompute).exchanges
 
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
@@ -448,22 +473,26 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     at = SECONDS["optical", 0]
     length = xp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
     paid: Any = 0.0
-    for flag, *again in (("moe",), ("again", "again"))[: 1 + again_of(rules.recompute).exchanges]:
-        late = (both("over", *again) - (both("start", *again) + length)).sum(-1)
+    for flag, *of_again in (("moe",), ("again", "again"))[: 1 + again]:
+        late = (both("over", *of_again) - (both("start", *of_again) + length)).sum(-1)
         paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
-    return Slots(
-        begin=times["begin"],
+    usual = Slots(
         end=times["end"],
         start=both("start"),
         over=both("over"),
-        inner=times["run", "inner"][..., None] + table.inner,
-        turn=both("told"),
-        active=both("active"),
-        waiting=both("waits"),
         compute_s=table.compute,
         tp_s=table.tp,
         exchange_s=table.exchange,
         paid_s=paid,
+        again=both("start", "again") if again else None,
+    )
+    if "begin" not in times:
+        return usual
+    return usual._replace(
+        begin=times["begin"],
+        inner=times["run", "inner"][..., None] + table.inner,
+        turn=both("told"),
+        active=both("active"),
+        waiting=both("waits"),
         runs=xp.stack([times["run", run] for run in RUNS], -1),
-        again=both("start", "again") if again_of(rules.recompute).exchanges else None,
     )

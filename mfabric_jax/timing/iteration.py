@@ -4,7 +4,6 @@ A ring of n context-parallel ranks has n - 1 transfers, each hidden by a part of
 2310.01889). Sharded parameters of the next block are gathered while a block computes. Neither slows all-to-alls down.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,7 +20,7 @@ from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.fixed import away_from_server
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
-from mfabric_jax.timing.timeline import run, run_now
+from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import Back, BlockSeconds, backward_of, completed
@@ -136,49 +135,61 @@ def iterate(
 def iterate_compiled(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps
 ):
-    return iteration_of(walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps))
+    alone = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], (rates, exchanges, seconds, tp_Bps))
+    rates, exchanges, seconds, tp_Bps = alone
+    walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps, every=False)
+    return jax.tree.map(lambda x: x[0], iterations_of(walked))
 
 
-def iteration_of(walked: "Walked") -> Iteration:
-    """The seconds of an iteration by kind, of its busiest stage."""
-    xp, total, spent = array_module(walked.reduce_s), walked.ends.max(), walked.spent
-    parts = xp.stack([*spent.values()])
-    busiest = xp.argmax(parts.sum(axis=0))
-    bubble = xp.maximum(total - parts[:, busiest].sum(), 0)  # not below 0 despite rounding
-    found = {column: seconds[busiest] for column, seconds in spent.items()}
+def iterations_of(walked: "Walked") -> Iteration:
+    """The seconds of iterations [C] by kind, each of its busiest stage."""
+    xp, total, spent = array_module(walked.reduce_s), walked.ends.max(-1), walked.spent
+    every = xp.stack([*spent.values()]).sum(0)  # [C P]
+    busiest = xp.argmax(every, -1)
+
+    def of_busiest(seconds: Any) -> Any:
+        return xp.take_along_axis(seconds, busiest[:, None], -1)[:, 0]
+
+    bubble = xp.maximum(total - of_busiest(every), 0)  # not below 0 despite rounding
+    found = {column: of_busiest(seconds) for column, seconds in spent.items()}
     moved_s = walked.moved_s
     return Iteration(total + moved_s, bubble_s=bubble, stage=busiest, placement_s=moved_s, **found)
 
 
 class Walked(NamedTuple):
-    """All events of one iteration, and seconds after the passes: `reduce_s`, `step_s` [P], `moved_s`."""
+    """All events of iterations [C ..], and seconds after their passes: `reduce_s`, `step_s` [C P], `moved_s` [C]."""
 
     slots: Slots
     blocks: Blocks
     compute: Compute
-    reduce_s: Float[Array, "P"]
+    reduce_s: Float[Array, "C P"]
     beside: Beside
-    step_s: Float[Array, "P"] | None
-    moved_s: Float[Array, ""]
+    step_s: Float[Array, "C P"] | None
+    moved_s: Float[Array, "C"]
 
     @property
-    def ends(self) -> Float[Array, "P"]:
-        ends = self.slots.end.max(axis=(1, 2)) + self.reduce_s
+    def ends(self) -> Float[Array, "C P"]:
+        ends = self.slots.end.max(axis=(-2, -1)) + self.reduce_s
         return ends if self.step_s is None else ends + self.step_s
 
     @property
-    def spent(self) -> dict[str, Float[Array, "P"]]:
+    def spent(self) -> dict[str, Float[Array, "C P"]]:
         """Seconds of every stage's own work and of waiting for its switch, by row column."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
-        found = {column: seconds.sum(axis=(1, 2)) for column, seconds in each.items()}
-        found |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum(axis=(1, 2))}
+        found = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
+        found |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
         for kind, seconds in self.beside.items():
-            found[COLUMNS[kind]] = found[COLUMNS[kind]] + seconds.sum(axis=(1, 2, 3))
+            found[COLUMNS[kind]] = found[COLUMNS[kind]] + seconds.sum((-3, -2, -1))
         return found if self.step_s is None else found | {"compute_s": found["compute_s"] + self.step_s}
 
+    @property
+    def only(self) -> "Walked":
+        """The only iteration, without the leading axis."""
+        assert len(self.reduce_s) == 1
+        return jax.tree.map(lambda x: x[0], self)
 
-@eqx.filter_jit
+
 def walk(
     workload: Workload,
     rates: FabricRates,
@@ -186,35 +197,56 @@ def walk(
     seconds: BlockSeconds,
     *,
     rules: Rules | None = None,
-    tp_Bps: Float[Array, "P"] | None = None,
+    tp_Bps: Float[Array, "C P"] | None = None,
+    every: bool = True,
 ) -> Walked:
-    """When every block of every pass runs [P Q L], and what follows; arguments as in `iterate`."""
-    rules = rules_of(workload, rules)
-    begun = _begun(workload, rates, exchanges, seconds, rules, tp_Bps)
-    slots = run(order_of(workload), begun.blocks, begun.compute, begun.send_s, begun.delay_s, rules, begun.decision_s)
-    return _ended(workload, rates, exchanges, begun, slots, rules)
+    """When every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
 
-
-def walks_now(
-    workload: Workload,
-    cases: Sequence[tuple[FabricRates, Exchanges, BlockSeconds]],
-    *,
-    rules: Rules | None = None,
-    tp_Bps: Sequence[Float[np.ndarray, "P"] | None] | None = None,
-) -> list[Walked]:
-    """`walk` of iterations that differ in numbers alone, NumPy arrays in float64: their clocks run side by side.
-
-    - `tp_Bps`: NVLink bandwidth of tensor-parallel traffic, for each of them.
+    - `exchanges` [C ..]; `rates`, `seconds` () or [C], those of servers also [C P]; the rest as in `iterate`.
+    - `every`: all times of `Slots`, for pictures; else those that seconds are worked out from.
     """
     rules = rules_of(workload, rules)
-    cases = [in_float64(case) for case in cases]
-    tp_Bps = [None] * len(cases) if tp_Bps is None else tp_Bps
-    begun = [_begun(workload, *case, rules=rules, tp_Bps=tp) for case, tp in zip(cases, tp_Bps, strict=True)]
-    clocks = run_now(order_of(workload), [(*one[:4], one.decision_s) for one in begun], rules)
-    return [
-        _ended(workload, rates, exchanges, one, slots, rules)
-        for (rates, exchanges, _), one, slots in zip(cases, begun, clocks, strict=True)
-    ]
+    xp, dtype = array_module(exchanges, rates, seconds, tp_Bps), exchanges.load.dtype
+    many = len(exchanges.switch)
+
+    def of_cases(x: Any) -> Any:
+        x = xp.asarray(x, dtype)
+        x = xp.broadcast_to(x, (many, *x.shape[1:]))
+        return x if x.ndim > 1 else x[:, None]
+
+    rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
+    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps), dtype)
+    blocks, beside = running_blocks(workload, rates, exchanges, compute), beside_of(workload, rates, compute, dtype)
+    if beside:
+        blocks = blocks._replace(beside_s=sum(beside.values()))
+    send_s = send_seconds(workload, rates, dtype)
+    decision_s: Any = rates.decision_s
+    given = blocks, compute, send_s, _delays(rates, exchanges, send_s), rules, decision_s[:, 0]
+    slots = run(order_of(workload), *given, every=every)
+    reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
+    step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
+    return Walked(slots, blocks, compute, reduce_s, beside, step_s, moving_seconds(rates, exchanges))
+
+
+def walk_alone(
+    workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules | None = None
+) -> Walked:
+    """`walk` of one iteration, in float64 on the host."""
+    given = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
+    return walk(workload, *given, rules=rules).only
+
+
+def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
+    """Seconds of reconfigurations before all-to-alls, as wide as these or of every case."""
+    delay_s, each_s = (_wide(x) for x in (rates.delay_s, rates.each_s))
+    if exchanges.anew is not None:
+        delay_s = delay_s + each_s * exchanges.anew
+    return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # to sends, which follow, and back
+
+
+def _wide(x: Any) -> Any:
+    """[C 1] or [C P] as [C 1 1 1 1] or [C P 1 1 1], beside all-to-alls."""
+    return x[..., None, None, None]
 
 
 def rules_of(workload: Workload, rules: Rules | None) -> Rules:
@@ -223,75 +255,43 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
     return rules
 
 
-class _Begun(NamedTuple):
-    """What is known before the clock starts."""
-
-    blocks: Blocks
-    compute: Compute
-    send_s: Float[Array, "P"]
-    delay_s: Any
-    decision_s: Any
-    beside: Beside
-
-
-def _begun(
-    workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules, tp_Bps: Any
-) -> _Begun:
-    xp, dtype = array_module(exchanges, rates, seconds, tp_Bps), exchanges.load.dtype
-    delay_s, each_s, decision_s = (xp.asarray(part, dtype) for part in (rates.delay_s, rates.each_s, rates.decision_s))
-    if exchanges.anew is not None:
-        delay_s = delay_s + each_s * exchanges.anew
-    send_s = send_seconds(workload, rates, dtype)
-    if rates.phase_s is not None:  # to sends, which follow, and back
-        delay_s = xp.broadcast_to((delay_s + send_s)[:, None, None, None], exchanges.switch.shape)
-    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
-    blocks = running_blocks(workload, rates, exchanges, compute)
-    more = beside_of(workload, rates, compute, dtype)
-    if more:
-        blocks = blocks._replace(beside_s=sum(more.values()))
-    return _Begun(blocks, compute, send_s, delay_s, decision_s, more)
-
-
-def _ended(
-    workload: Workload, rates: FabricRates, exchanges: Exchanges, begun: _Begun, slots: Slots, rules: Rules
-) -> Walked:
-    reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
-    step_s = step_seconds(workload, rates, slots.end.dtype) if workload.optimizer_step != "left-out" else None
-    moved_s = moving_seconds(rates, exchanges)
-    return Walked(slots, begun.blocks, begun.compute, reduce_s, begun.beside, step_s, moved_s)
-
-
-def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
-    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth."""
+def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
+    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; rates () or [C 1]."""
     xp = array_module(rates)
-    moved = xp.asarray([step_bytes(workload, stage) for stage in range(workload.pp)], dtype)
-    return moved / xp.asarray(rates.memory_Bps, dtype)
+    moved, memory_Bps = (
+        [step_bytes(workload, stage) for stage in range(workload.pp)],
+        xp.asarray(rates.memory_Bps, dtype),
+    )
+    return aligned(xp.asarray(moved, dtype), memory_Bps) / memory_Bps
 
 
-def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, ""]:
+def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
     """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
-    xp = array_module(rates, exchanges)
     if exchanges.moved is None:
-        return xp.zeros((), exchanges.load.dtype)
-    between, inside = xp.moveaxis(exchanges.moved, -1, 0)
-    dtype = exchanges.moved.dtype
-    return xp.maximum(between / xp.asarray(rates.nic_Bps, dtype), inside / xp.asarray(rates.nvlink_Bps, dtype)).max()
+        return array_module(rates, exchanges).zeros(len(exchanges.switch), exchanges.load.dtype)
+    between, inside = exchanges.moved[..., 0] / rates.nic_Bps, exchanges.moved[..., 1] / rates.nvlink_Bps
+    return array_module(between, inside).maximum(between, inside).max(-1)
 
 
-def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
-    """Seconds of activations between stages p and p + 1 [P]; last entry: from the last stage to the first."""
+def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
+    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first.
+
+    Rates () or [C 1], of servers also [P] or [C P].
+    """
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     xp = array_module(rates)
-    send_Bps = xp.broadcast_to(xp.asarray(rates.send_Bps, dtype), (workload.pp,))
-    slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1))
+    send_Bps = xp.asarray(rates.send_Bps, dtype)
+    send_Bps = xp.broadcast_to(send_Bps, np.broadcast_shapes(send_Bps.shape, (workload.pp,)))
+    slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
     turn_s = 0.0 if rates.phase_s is None else rates.phase_s
     return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s + turn_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
-    """Seconds of a block's parts, with the tensor-parallel all-reduce [P]."""
+    """Seconds of a block's parts, () or [C 1], with the tensor-parallel all-reduce [.. P]."""
     xp = array_module(seconds, tp_Bps)
-    tp_s = xp.broadcast_to(xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), (workload.pp,))
+    tp_s = xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype)
+    tp_s = xp.broadcast_to(tp_s, np.broadcast_shapes(tp_s.shape, (workload.pp,)))
     whole = jax.tree.map(lambda part: xp.asarray(part, dtype), completed(workload, seconds))
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
     return Compute(*parts, whole.backward)
@@ -300,48 +300,48 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
 def running_blocks(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute | None = None
 ) -> Blocks:
-    """Blocks of all passes with both all-to-alls [P Q L 2]; backward reverses dispatch and combine.
+    """Blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
 
-    `compute`: for ranks that send as soon as their own experts are done.
+    `compute`: for ranks that send as soon as their own experts are done. Rates and seconds are [C 1].
     """
     xp = array_module(rates, exchanges, compute)
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
-    size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
-    nic_Bps = xp.asarray(rates.nic_Bps, dtype)
-    latency_s = xp.where(exchanges.load > 0, xp.asarray(rates.latency_s, dtype), 0)
-    counted = ~where.backward[..., None] * np.array([1.0, 0.0])
+    size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)[None]
+    rates = jax.tree.map(_wide, rates)
+    latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0)
+    counted = (~where.backward[..., None] * np.array([1.0, 0.0]))[None]
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
-    told_s = xp.asarray(rates.counts_s, dtype) * xp.asarray(counted, dtype)
-    latency_s = latency_s + xp.where(sends, xp.asarray(rates.alpha_s, dtype) + told_s, 0)
+    told_s = rates.counts_s * xp.asarray(counted, dtype)
+    latency_s = latency_s + xp.where(sends, rates.alpha_s + told_s, 0)
     held_s = None if order_of(workload).paired is None else xp.where(sends, told_s, 0)[..., 0]
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
+    experts_s = 0.0 if early is None or compute is None else _of_experts(workload, jax.tree.map(_wide, compute))
 
     def second_earlier(seconds, left, held: Any = False):
         if early is None:
             return seconds
-        ahead_s = early.ahead * (0.0 if compute is None else _of_experts(workload, compute))
-        sooner = ends_earlier(seconds[..., 1], left, ahead_s)
+        sooner = ends_earlier(seconds[..., 1], left, early.ahead * experts_s)
         return xp.stack([seconds[..., 0], xp.where(held, seconds[..., 1], sooner)], -1)
 
     def seconds_of(carried, held: Any = False):
-        seconds = second_earlier(carried / nic_Bps * size, early and early.between, held)
+        seconds = second_earlier(carried / rates.nic_Bps * size, early and early.between, held)
         return xp.where(carried > 0, seconds + latency_s, 0)
 
     inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
-    inside_s = exchanges.inside[..., None] / xp.asarray(inside_Bps, dtype) * size
+    inside_s = exchanges.inside[..., None] / inside_Bps * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
     optical_s, packet_s = seconds_of(exchanges.optical, turns), seconds_of(exchanges.electrical)
-    present, moe = xp.asarray(where.present), xp.asarray(where.layer >= 0)
+    present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
-    experts = xp.asarray(where.experts >= 0) if (where.experts != where.layer).any() else None
+    experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
     return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, held_s=held_s)
 
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:
-    """Seconds of routed experts of a pass before they answer [P Q 1 1]."""
+    """Seconds of routed experts of a pass before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
     xp, backward = array_module(compute), places(workload).backward[..., None]
     later = False if order.later is None else order.later[..., None, None]
@@ -349,27 +349,28 @@ def _of_experts(workload: Workload, compute: Compute) -> Any:
     return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
 
 
-def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:
-    """Seconds of gradient all-reduce after the passes of every stage [P]."""
+def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "C P"]:
+    """Seconds of gradient all-reduce after the passes of every stage."""
     reduce_s = all_reduce_seconds(workload, rates, slots.end.dtype)
     if dp_overlap and workload.sharding in ("none", "optimizer"):
-        return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(1, 2))
+        return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(-2, -1))
     return reduce_s
 
 
-def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
-    """When the gradients of every stage are reduced [P] if blocks queue for it in equal parts as they finish."""
+def reduced_by(workload: Workload, end: Float[Array, "C P Q L"], reduce_s: Float[Array, "C P"]) -> Float[Array, "C P"]:
+    """When the gradients of every stage are reduced if blocks queue for it in equal parts as they finish."""
     xp, done = array_module(end, reduce_s), []
     for stage in range(workload.pp):
         slots = gradient_slots(workload, stage)
-        ready = end[stage][tuple(np.transpose(slots))]  # in running order
+        position, block = np.transpose(slots)
+        ready = end[:, stage, position, block]  # in running order
         behind = np.arange(len(slots), 0, -1) / len(slots)
-        done.append((ready + xp.asarray(behind, end.dtype) * reduce_s[stage]).max())
-    return xp.stack(done)
+        done.append((ready + xp.asarray(behind, end.dtype)[None] * reduce_s[:, stage, None]).max(-1))
+    return xp.stack(done, -1)
 
 
-def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "P"]:
-    """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
+def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "... P"]:
+    """Seconds of the gradient all-reduce of every stage [.. P] at the end of the iteration, by `replica_ring`.
 
     Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
     states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
@@ -380,8 +381,8 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     xp = array_module(rates)
     eps_Bps = xp.asarray(rates.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    latency_s = xp.asarray(steps, eps_Bps.dtype) * xp.asarray(rates.step_s, eps_Bps.dtype)
-    between, inside = xp.asarray(between, eps_Bps.dtype), xp.asarray(inside, eps_Bps.dtype)
+    steps, between, inside = (aligned(xp.asarray(each, eps_Bps.dtype), eps_Bps) for each in (steps, between, inside))
+    latency_s = steps * xp.asarray(rates.step_s, eps_Bps.dtype)
     if rates.phase_s is not None:  # there and back
         latency_s = latency_s + xp.where(between > 0, 2 * xp.asarray(rates.phase_s, eps_Bps.dtype), 0)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
@@ -389,7 +390,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
 
 # ------------------------------------------------------------------------------------- beside attention and experts
 def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
-    """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [P]."""
+    """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [.. P]."""
     xp = array_module(rates, compute)
     rates, compute = jax.tree.map(lambda x: xp.asarray(x, dtype), (rates, compute))
     found = {}

@@ -8,18 +8,20 @@ turn is hidden. Source: arXiv 2501.03905; turning only some circuits and the dec
 Two passes that run together start when both inputs are there, share the lanes of the stage block by block, and send
 when both are over. `Rules.comm_cores` of the cores communicate, so computation takes 1 / (1 - comm_cores) times as
 long. Source: arXiv 2412.19437, figure 4.
+
+Iterations of one job run side by side. Passes that do not wait for each other are played together, in waves: one driver
+for NumPy, as a loop, and JAX, as `lax.scan`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Float
 
-from mfabric_jax.array_module import Array, array_module, put
+from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.platforms import platform
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import (
     FLAGS,
@@ -108,262 +110,70 @@ def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_wa
     return xp.maximum(over, xp.where(waits > 0, carries + waits, start))
 
 
-def _named(times: dict, names: list) -> tuple:
-    return tuple(times.get(name, times["begin"]) for name in names)
-
-
-def names_of(rules: Rules) -> list[Any]:
-    names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
-    names += [(name, which) for name in OF_BOTH for which in (0, 1)]
+def names_of(rules: Rules, *, every: bool) -> list[Any]:
+    """Names of the times that a clock notes: those that seconds are worked out from, or every one, for pictures."""
+    both = OF_BOTH if every else ("start", "over")
+    names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
+    if every:
+        names += ["begin", *(("run", run) for run in ops.RUNS)]
     if again_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
-
-
-def run_now(order: Order, cases: Sequence[tuple[Blocks, Compute, Any, Any, Any]], rules: Rules) -> list[Slots]:
-    """`run` of several cases (blocks, compute, send_s, delay_s, decision_s) side by side, in NumPy.
-
-    Passes that do not wait for each other are played together, wave after wave.
-    """
-    tables = [table_of(order, blocks, compute, delay_s, rules) for blocks, compute, _, delay_s, _ in cases]
-    seconds, flags = (_columns([getattr(table, name) for table in tables]) for name in ("seconds", "flags"))
-    send_s, decision_s = np.stack([case[2] for case in cases], -1), np.stack([case[4] for case in cases], -1)
-    waves = _Waves(order, seconds, flags, send_s, decision_s, rules)
-    times, paid = waves.played()
-    blocks_of = (case[0] for case in cases)
-    each = enumerate(zip(blocks_of, tables, strict=True))
-    return [waves.slots(times, paid, number, blocks, table) for number, (blocks, table) in each]
-
-
-def _columns(each: list[np.ndarray]) -> np.ndarray:
-    """[P Q L column] of every case -> [column P Q L case]."""
-    return np.moveaxis(np.stack(each, -1), 3, 0)
-
-
-class _Waves:
-    """The passes of all stages in waves [W], each of several cases [C]; a row of blocks is [column W C]."""
-
-    def __init__(self, order: Order, seconds, flags, send_s, decision_s, rules: Rules):
-        self.order, self.seconds, self.flags, self.rules, self.decision_s = order, seconds, flags, rules, decision_s
-        self.send_s, self.names, self.cases = send_s, names_of(rules), seconds.shape[-1]
-        self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
-        (stages, passes), self.blocks = order.kind.shape, seconds.shape[3]
-        self.end = np.zeros((stages, passes, self.cases))
-        never = np.full((stages, self.cases), -np.inf)
-        self.clock = [np.zeros((stages, self.cases)), never, never.copy(), np.zeros((stages, self.cases), bool)]
-        self.times = {name: np.zeros((stages, passes, self.blocks, self.cases)) for name in self.names}
-
-    def played(self) -> tuple[dict, list]:
-        paid = []
-        for first, second in waves_of(self.order):
-            if second is None:
-                self._alone(first)
-            else:
-                paid.append((first, second, self._together(first, second)))
-        return self.times, paid
-
-    def _arrived(self, which: np.ndarray) -> np.ndarray:
-        needs, crossing = self.order.needs[which], self.order.crossing[which]
-        sent_s = np.where((crossing < 0)[:, None], 0, self.send_s[crossing])
-        of_need = self.end.reshape(-1, self.cases)[np.maximum(needs, 0)]
-        return np.where((needs >= 0)[:, None], of_need + sent_s, 0)
-
-    def _at(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.order.stage[which], self.order.position[which]
-
-    def _row(self, at: tuple, block: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.seconds[:, *at, block], self.flags[:, *at, block]
-
-    def _note(self, at: tuple, block: int, times: dict) -> None:
-        for name, value in zip(self.names, _named(times, self.names), strict=True):
-            self.times[name][*at, block] = value
-
-    def _alone(self, which: np.ndarray) -> None:
-        at = stage, _ = self._at(which)
-        now, *network = (state[stage] for state in self.clock)
-        clock = Clock((np.maximum(now, self._arrived(which)),), now, *network)
-        for block in range(self.blocks):
-            clock, (times,) = self._played(self.steps[0], clock._replace(free=clock.ready[0]), [self._row(at, block)])
-            self._note(at, block, times)
-        self._over(stage, at, (clock.ready[0], *clock[2:]))
-
-    def _over(self, stage: np.ndarray, at: tuple, clock: tuple) -> None:
-        for state, value in zip(self.clock, clock, strict=True):
-            state[stage] = value
-        self.end[at] = clock[0]
-
-    def _together(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds paid for the switch, and from start to end without it [W C] each."""
-        at, other = self._at(first), self._at(second)
-        now, *network = (state[at[0]] for state in self.clock)
-        now = np.maximum(now, np.maximum(self._arrived(first), self._arrived(second)))
-        calm = self._through((now, *network), at, other, switches=False)
-        after = self._through((now, *network), at, other, switches=True)
-        self._over(at[0], at, after)
-        self.end[other] = after[0]
-        return after[0] - calm[0], calm[0] - now
-
-    def _through(self, clock: tuple, at: tuple, other: tuple, *, switches: bool) -> tuple:
-        now, quiet, active, anew = clock
-        state = Clock((now, now), now, quiet, active if switches else np.full_like(active, -np.inf), anew & switches)
-        for block in range(self.blocks):
-            rows = [self._row(where, block) for where in (at, other)]
-            if not switches:
-                rows = [(seconds, flags & ~SWITCHES[:, None, None]) for seconds, flags in rows]
-            state, times = self._played(self.steps[1], state, rows)
-            if switches:
-                self._note(at, block, times[0])
-                self._note(other, block, times[1])
-        return np.maximum(state.free, np.maximum(*state.ready)), *state[2:]
-
-    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
-        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits)
-
-    def slots(self, times: dict, paid: list, case: int, blocks: Blocks, table: Any) -> Slots:
-        """The slots of one case."""
-        found = slots_of({name: time[..., case] for name, time in times.items()}, table, self.rules)
-        if self.order.paired is None:
-            return found
-        first, second = (np.concatenate([one[at] for one in paid]) for at in (0, 1))
-        late = np.concatenate([np.stack([part[:, case] for part in one[2]], -1) for one in paid])
-        stage, position = self._at(first)
-        assert (self.order.position[second] == position + 1).all()
-        return _with_paid(found, blocks, self.order, (stage, position), late)
-
-
-def waves_of(order: Order) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """Indices into the merged order of passes that can be played together: (passes alone, None) or (first, second)."""
-    stages, passes = order.kind.shape
-    first, second, both = units_of_order(order)
-    level, last = np.zeros(stages * passes, int), np.zeros(stages, int)
-    depth = np.zeros(len(first), int)
-    for unit, (one, two, pair) in enumerate(zip(first.tolist(), second.tolist(), both.tolist(), strict=True)):
-        stage, members = order.stage[one], (one, two) if pair else (one,)
-        needs = [order.needs[each] for each in members]
-        here = 1 + max([last[stage], *(level[need] for need in needs if need >= 0)])
-        for each in members:
-            level[stage * passes + order.position[each]] = here
-        depth[unit] = last[stage] = here
-    found: list[tuple[np.ndarray, np.ndarray | None]] = []
-    for wave in range(1, depth.max(initial=0) + 1):
-        alone, pairs = ((depth == wave) & ~both), (depth == wave) & both
-        if alone.any():
-            found.append((first[alone], None))
-        if pairs.any():
-            found.append((first[pairs], second[pairs]))
-    return found
 
 
 def run(
     order: Order,
     blocks: Blocks,
     compute: Compute,
-    send_s: Float[Array, "P"],
+    send_s: Array,
     delay_s: Any,
     rules: Rules,
     decision_s: Any = 0.0,
+    *,
+    every: bool = True,
 ) -> Slots:
-    """Times of all passes of all stages; a pass starts when its stage is free and its input has arrived.
+    """Times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
 
-    - `send_s` [P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or [P Q L 2].
-    - `decision_s`: seconds from a forward gate until circuits for its demand are known.
+    - `blocks` [C P Q L ..], `compute` [C 1] or [C P]; NumPy or JAX.
+    - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or as wide as
+      all-to-alls.
+    - `decision_s` () or [C]: seconds from a forward gate until circuits for its demand are known.
+    - `every`: all of `Slots`, for pictures.
 
-    `order.paired` must be static. A pair's waiting is in the first slot of its forward pass: `paid_s` for the switch,
-    `exchange_s` for other communication.
+    `order.paired` must be static, and all of the order on accelerators, where waves are wide. A pair's waiting is in
+    the first slot of its forward pass: `paid_s` for the switch, `exchange_s` for other communication.
     """
-    (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
-    blocks, compute, delay_s = jax.tree.map(jnp.asarray, (blocks, compute, delay_s))
     table = table_of(order, blocks, compute, delay_s, rules)
-    walks, names = _Walks(rules, jnp.asarray(decision_s, dtype)), names_of(rules)
-    at = order.stage, order.position
-    sent_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, jnp.asarray(send_s, dtype)[order.crossing])
-    stage, position, needs = map(jnp.asarray, (*at, order.needs))
-    every = _Pass(stage, position, needs, sent_s, table.seconds[at], table.flags[at])
-
-    def step(state, unit):
-        end, clocks = state
-        one, two, together = unit
-        now, *network = (x[one.stage] for x in clocks)
-        now = jnp.maximum(now, one.arrived(end))
-        if order.paired is None:
-            clock, record = walks.alone((now, *network), one)
-        else:
-            now = jnp.maximum(now, jnp.where(together, two.arrived(end), 0))
-            ways = (lambda clock: walks.pair(clock, one, two)), (lambda clock: walks.beside_nobody(clock, one))
-            clock, record = lax.cond(together, *ways, (now, *network))
-            end = end.at[two.stage, two.position].set(clock[0])
-        clocks = tuple(x.at[one.stage].set(own) for x, own in zip(clocks, clock, strict=True))
-        return (end.at[one.stage, one.position].set(clock[0]), clocks), record
-
-    never = jnp.full(stages, -jnp.inf, dtype)
-    start = jnp.zeros((stages, passes), dtype), (jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
-    empty = jnp.zeros(blocks.present.shape, dtype)
-    if order.paired is None:
-        times = lax.scan(step, start, (every, every, jnp.zeros(len(sent_s), bool)))[1]
-        return slots_of({name: empty.at[at].set(x) for name, x in zip(names, times, strict=True)}, table, rules)
-    first, second, both = units_of_order(order)
-    units = jax.tree.map(lambda x: x[first], every), jax.tree.map(lambda x: x[second], every), jnp.asarray(both)
-    ones, twos, paid = lax.scan(step, start, units)[1]
-    here, there = ((order.stage[some], order.position[some]) for some in (first, second[both]))
-    placed = (empty.at[here].set(x).at[there].set(y[both]) for x, y in zip(ones, twos, strict=True))
-    slots = slots_of(dict(zip(names, placed, strict=True)), table, rules)
-    return _with_paid(slots, blocks, order, (here[0][both], here[1][both]), paid[both])
+    times, paid = _Players(order, table, send_s, decision_s, rules, every).play_all()
+    slots = slots_of(times, table, rules)
+    return slots if order.paired is None else _with_paid(slots, blocks, order, paid)
 
 
-class _Pass(NamedTuple):
-    """One pass, or all in merged order [P*Q ..], with the seconds and flags of its blocks."""
+# --------------------------------------------------------------------------------------------------------------- waves
+class Wave(NamedTuple):
+    """Passes that are played together, or those of all waves [W ..]: numbers in the merged order [width], -1: nobody.
 
-    stage: Any
-    position: Any
-    need: Any
-    sent_s: Any
-    seconds: Any
-    flags: Any
+    `second` runs together with `first` in waves that are `pairs`, and is the same elsewhere.
+    """
 
-    def arrived(self, end: Float[Array, "P Q"]) -> Float[Array, ""]:
-        return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.sent_s, 0)
+    first: np.ndarray
+    second: np.ndarray
+    pairs: Any
 
 
-class _Walks(NamedTuple):
-    """Walks one pass, or two together, through their blocks."""
-
-    rules: Rules
-    decision_s: Any
-
-    def alone(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
-        steps, names = ops.clock_alone(self.rules.recompute), names_of(self.rules)
-
-        def block(clock, row):
-            now, *network = clock
-            after, (times,) = self._played(steps, Clock((now,), now, *network), [row])
-            return (after.ready[0], *after[2:]), _named(times, names)
-
-        return lax.scan(block, clock, (one.seconds, one.flags))
-
-    def pair(self, clock: tuple, one: _Pass, two: _Pass) -> tuple[tuple, tuple]:
-        ways = jax.vmap(lambda switches: self._through(clock, one, two, switches))(jnp.asarray([True, False]))
-        (after, (ones, twos)), calm = jax.tree.map(lambda x: x[0], ways), ways[0][0][1]
-        return after, (ones, twos, jnp.stack([after[0] - calm, calm - clock[0]]))
-
-    def beside_nobody(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
-        after, times = self.alone(clock, one)
-        return after, (times, times, jnp.zeros(2, one.seconds.dtype))
-
-    def _through(self, clock: tuple, one: _Pass, two: _Pass, switches: Any) -> tuple[tuple, tuple]:
-        now, quiet, active, anew = clock
-        start = Clock((now, now), now, quiet, jnp.where(switches, active, -jnp.inf), anew & switches)
-        steps, names = ops.clock_pair(self.rules.recompute, self.rules.delayed), names_of(self.rules)
-
-        def round_(clock, rows):
-            clock, times = self._played(steps, clock, list(rows))
-            return clock, tuple(_named(of_pass, names) for of_pass in times)
-
-        rows = tuple((x.seconds, jnp.where(SWITCHES, x.flags & switches, x.flags)) for x in (one, two))
-        clock, times = lax.scan(round_, start, rows)
-        return (jnp.maximum(clock.free, jnp.maximum(*clock.ready)), *clock[2:]), times
-
-    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
-        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits)
+def waves_of(order: Order, width: int | None = None) -> list[Wave]:
+    """All passes, in waves of at most `width` units that do not wait for each other; a unit is one pass or a pair."""
+    first, second, pairs = units_of_order(order)
+    depth = np.arange(len(first)) if width == 1 else _depths(order)
+    wave = 2 * depth + pairs
+    units = np.argsort(wave, kind="stable")
+    found = []
+    for alike in np.split(units, np.flatnonzero(np.diff(wave[units])) + 1):
+        most = width or len(alike)
+        for begin in range(0, len(alike), most):
+            some = alike[begin : begin + most]
+            found.append(Wave(first[some], second[some], bool(pairs[some[0]])))
+    return found
 
 
 def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -373,14 +183,212 @@ def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first, first + paired[first], paired[first]
 
 
-def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], paid: Any) -> Slots:
+def _depths(order: Order) -> np.ndarray:
+    """How many units each waits for, one after the other [U]."""
+    stages, passes = order.kind.shape
+    level, last, depths = [0] * (stages * passes), [0] * stages, []
+    stage, position, needs = (each.tolist() for each in (order.stage, order.position, order.needs))
+    for one, two, pair in zip(*(each.tolist() for each in units_of_order(order)), strict=True):
+        members = (one, two) if pair else (one,)
+        here = 1 + max([last[stage[one]], *(level[needs[each]] for each in members if needs[each] >= 0)])
+        for each in members:
+            level[stage[each] * passes + position[each]] = here
+        last[stage[one]] = here
+        depths.append(here)
+    return np.array(depths)
+
+
+def _padded(waves: list[Wave]) -> Wave:
+    """All waves, as wide as the widest."""
+    width = max(len(wave.first) for wave in waves)
+
+    def wide(which: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.pad(some, (0, width - len(some)), constant_values=-1) for some in which])
+
+    pairs = np.array([wave.pairs for wave in waves])
+    return Wave(wide([wave.first for wave in waves]), wide([wave.second for wave in waves]), pairs)
+
+
+class _Passes(NamedTuple):
+    """Passes of a wave [w]: their stage, place among all ends, the place that they wait for (-1: none), and the seconds
+    from there [w C]; `seconds`, `flags` [L column w C] of their blocks."""
+
+    stage: Any
+    place: Any
+    need: Any
+    sent_s: Any
+    seconds: Any
+    flags: Any
+
+
+class _Players:
+    """Plays the passes of all stages; nobody has a row behind those of stages and passes."""
+
+    def __init__(self, order: Order, table: Any, send_s: Any, decision_s: Any, rules: Rules, every: bool):
+        self.xp = array_module(order, table, send_s, decision_s)
+        self.order, self.rules = order, rules
+        self.decision_s = decision_s[None] if np.ndim(decision_s) else decision_s
+        self.seconds, self.flags, self.send_s = (
+            self.xp.moveaxis(self.xp.asarray(x), 0, -1) for x in (table.seconds, table.flags, send_s)
+        )
+        self.names, self.in_pairs = names_of(rules, every=every), order.paired is not None
+        self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
+
+    def play_all(self) -> tuple[dict, Any]:
+        """Times by name [C P Q L], and of pairs [C P Q 2] seconds paid for the switch and all seconds without it."""
+        xp, dtype, many = self.xp, self.seconds.dtype, self.seconds.shape[-1]
+        stages, passes = self.order.kind.shape
+        empty, never = xp.zeros((stages + 1, many), dtype), xp.full((stages + 1, many), -np.inf, dtype)
+        clocks = empty, never, xp.array(never), xp.zeros((stages + 1, many), bool)
+        start = xp.zeros((stages * passes + 1, many), dtype), clocks
+        if xp is np:
+            waves = waves_of(self.order)
+            _, noted = _looped(self._step, start, map(self._rows, waves))
+            noted = jax.tree.map(lambda *each: np.concatenate(each), *noted)
+            first, second = (np.concatenate([wave[at] for wave in waves]) for at in (0, 1))
+        else:
+            wide = _padded(waves_of(self.order, 1 if platform() == "cpu" else stages))
+            _, noted = lax.scan(self._step, start, self._rows(wide))
+            noted = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noted)
+            first, second = wide.first.ravel(), wide.second.ravel()
+
+        def placed(*each: tuple[np.ndarray, Any]) -> Any:
+            found = xp.zeros((stages * passes + 1, *each[0][1].shape[1:]), dtype)
+            for which, values in each:
+                found = _put(found, self._place(which), values)
+            return xp.moveaxis(found[:-1].reshape(stages, passes, *found.shape[1:]), -1, 0)
+
+        ones, *twos = noted
+        if not self.in_pairs:
+            return {name: placed((first, x)) for name, x in zip(self.names, ones, strict=True)}, None
+        others, paid = twos
+        times = zip(self.names, ones, others, strict=True)
+        return {name: placed((first, x), (second, y)) for name, x, y in times}, placed((first, paid))
+
+    def _place(self, which: np.ndarray) -> Any:
+        order, (stages, passes) = self.order, self.order.kind.shape
+        there = order.stage[which] * passes + order.position[which]
+        return array_module(there).where(which >= 0, there, stages * passes)
+
+    def _rows(self, wave: Wave) -> tuple[_Passes, _Passes | None, Any]:
+        second = self._passes(wave.second) if self.in_pairs else None
+        return self._passes(wave.first), second, wave.pairs
+
+    def _passes(self, which: np.ndarray) -> _Passes:
+        order, xp = self.order, self.xp
+        at, there = (order.stage[which], order.position[which]), which >= 0
+        crossing = xp.where(there, order.crossing[which], -1)
+        sent_s = xp.where((crossing < 0)[..., None], 0, self.send_s[crossing])
+        seconds, flags = (xp.moveaxis(x[at], -4, -2) for x in (self.seconds, self.flags))
+        stage, need = xp.where(there, at[0], len(order.kind)), xp.where(there, order.needs[which], -1)
+        return _Passes(stage, self._place(which), need, sent_s, seconds, flags)
+
+    def _step(self, state: tuple, wave: tuple[_Passes, _Passes | None, Any]) -> tuple[tuple, tuple]:
+        (end, clocks), (one, two, together) = state, wave
+        now, *network = (_taken(x, one.stage) for x in clocks)
+        clock = (self._arrived(now, end, one), *network)
+        if two is None:
+            clock, noted = self._alone(clock, one)
+        else:
+            clock = (self._arrived(clock[0], end, two), *network)
+            ways: tuple[Callable, Callable] = (
+                (lambda x: self._pair(x, one, two)),
+                (lambda x: self._nobody_beside(x, one)),
+            )
+            clock, noted = ways[0 if together else 1](clock) if self.xp is np else lax.cond(together, *ways, clock)
+            end = _put(end, two.place, clock[0])
+        clocks = tuple(_put(x, one.stage, own) for x, own in zip(clocks, clock, strict=True))
+        return (_put(end, one.place, clock[0]), clocks), noted
+
+    def _arrived(self, now: Any, end: Any, passes: _Passes) -> Any:
+        came = _taken(end, self.xp.maximum(passes.need, 0)) + passes.sent_s
+        return self.xp.maximum(now, self.xp.where((passes.need >= 0)[:, None], came, 0))
+
+    def _alone(self, clock: tuple, one: _Passes) -> tuple[tuple, tuple]:
+        def block(clock, row):
+            now, *network = clock
+            after, (times,) = self._played(self.steps[0], Clock((now,), now, *network), [row])
+            return (after.ready[0], *after[2:]), self._noted(times)
+
+        clock, noted = self._scan(block, clock, (one.seconds, one.flags))
+        return clock, (self._by_pass(noted),)
+
+    def _nobody_beside(self, clock: tuple, one: _Passes) -> tuple[tuple, tuple]:
+        clock, (noted,) = self._alone(clock, one)
+        return clock, (noted, noted, self.xp.zeros((*one.stage.shape, 2, clock[0].shape[-1]), clock[0].dtype))
+
+    def _pair(self, clock: tuple, one: _Passes, two: _Passes) -> tuple[tuple, tuple]:
+        """The passes as they are and, beside them, as if no switch turned."""
+        xp, width = self.xp, len(one.stage)
+        begin, quiet, active, anew = (xp.concatenate([x, x]) for x in clock)
+        turns = (np.arange(2 * width) < width)[:, None]
+        start = Clock((begin, begin), begin, quiet, xp.where(turns, active, -np.inf), anew & turns)
+        calm = ~(SWITCHES[:, None, None] & ~turns[None])[None]
+        rows = tuple(
+            (xp.concatenate([x.seconds] * 2, -2), xp.concatenate([x.flags] * 2, -2) & calm) for x in (one, two)
+        )
+
+        def blocks(clock, rows):
+            clock, times = self._played(self.steps[1], clock, list(rows))
+            return clock, tuple(self._noted(each) for each in times)
+
+        after, noted = self._scan(blocks, start, rows)
+        over = xp.maximum(after.free, xp.maximum(*after.ready))
+        clock = tuple(x[:width] for x in (over, *after[2:]))
+        paid = xp.stack([over[:width] - over[width:], over[width:] - begin[width:]], 1)
+        ones, twos = (tuple(x[:width] for x in self._by_pass(each)) for each in noted)
+        return clock, (ones, twos, paid)
+
+    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
+        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits)
+
+    def _noted(self, times: dict) -> tuple:
+        return tuple(times.get(name, times["begin"]) for name in self.names)
+
+    def _by_pass(self, noted: tuple) -> tuple:
+        return tuple(self.xp.moveaxis(x, 0, 1) for x in noted)  # [L w C] -> [w L C]
+
+    def _scan(self, step: Callable, state: Any, over: Any) -> tuple[Any, Any]:
+        if self.xp is not np:
+            return lax.scan(step, state, over)
+        leaves, structure = jax.tree.flatten(over)
+        state, noted = _looped(step, state, map(structure.unflatten, zip(*leaves, strict=True)))
+        return state, jax.tree.map(lambda *each: np.stack(each), *noted)
+
+
+def _looped(step: Callable, state: Any, over: Iterable) -> tuple[Any, list]:
+    noted = []
+    for row in over:
+        state, found = step(state, row)
+        noted.append(found)
+    return state, noted
+
+
+def _taken(array: Any, at: Any) -> Any:
+    """Rows of an array; XLA slices one row more quickly than it gathers several."""
+    alone = not isinstance(array, np.ndarray) and len(at) == 1
+    return array[at[0]][None] if alone else array[at]
+
+
+def _put(array: Any, at: Any, values: Any) -> Any:
+    """The array with other values in rows; of NumPy the same array, which belongs to one clock alone."""
+    if not isinstance(array, np.ndarray):
+        return array.at[at[0]].set(values[0]) if len(at) == 1 else array.at[at].set(values)
+    array[at] = values
+    return array
+
+
+def _with_paid(slots: Slots, blocks: Blocks, order: Order, paid: Any) -> Slots:
+    """With the waiting of pairs, `paid` [C P Q 2], in the first slot of the first of two passes."""
     xp, work = array_module(slots.compute_s, paid), (slots.compute_s + slots.tp_s).sum(-1)
     if blocks.beside_s is not None:
         work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
-    p, q = at
-    exposed = paid[:, 1] - work[p, q] - work[p, q + 1]
-    paid_s = xp.where(order.in_pairs[..., None], 0, slots.paid_s)
-    of_switch, rest = (
-        put(column, (p, q, 0), value) for column, value in ((paid_s, paid[:, 0]), (slots.exchange_s, exposed))
-    )
-    return slots._replace(paid_s=of_switch, exchange_s=rest)
+    assert order.paired is not None
+    exposed = xp.where(order.paired[None], paid[..., 1] - work - xp.roll(work, -1, -1), 0)
+    paid_s = xp.where(order.in_pairs[None, ..., None], 0, slots.paid_s)
+    return slots._replace(paid_s=_more_first(paid_s, paid[..., 0]), exchange_s=_more_first(slots.exchange_s, exposed))
+
+
+def _more_first(each: Any, more: Any) -> Any:
+    """[.. L] with more in the first slot."""
+    return array_module(each, more).concatenate([each[..., :1] + more[..., None], each[..., 1:]], -1)

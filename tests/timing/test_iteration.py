@@ -30,7 +30,7 @@ from mfabric_jax.timing.iteration import (
     last_blocks,
     send_seconds,
     step_seconds,
-    walk,
+    walk_alone,
 )
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.switching import routed
@@ -405,9 +405,9 @@ class Times(NamedTuple):
 
 def timed(workload, seconds=SECONDS, **more):
     """The iteration and everything in it, of one stage or the last; all-to-alls take no time."""
-    nothing = jnp.zeros((*places(workload).layer.shape, 2))
-    found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, jnp.zeros(()))
-    walked = walk(workload, rates(**more), found, jax.tree.map(jnp.asarray, BlockSeconds(*seconds)))
+    nothing = np.zeros((*places(workload).layer.shape, 2))
+    found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, np.zeros(()))
+    walked = walk_alone(workload, rates(**more), found, BlockSeconds(*seconds))
     return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.spent.items()}, walked)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.platforms import compiling_for
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
 from mfabric_jax.timing.passes import Order, lane_of, order, order_of
 from mfabric_jax.timing.switching import served_in_turn
@@ -84,8 +85,9 @@ def slots_of(draws, eps_waits, recompute):
     """Slots of a batch of draws: their orders are traced too, so one trace serves every schedule of one shape."""
 
     def one(draw):
-        rules = Rules(eps_waits, draw.parts, recompute)
-        return run(draw.order, draw.blocks, draw.compute, draw.send, draw.delay, rules, draw.decision)
+        blocks, compute, send, delay = jax.tree.map(lambda x: x[None], draw[1:5])
+        slots = run(draw.order, blocks, compute, send, delay, Rules(eps_waits, draw.parts, recompute), draw.decision)
+        return jax.tree.map(lambda x: x[0], slots)
 
     return jax.vmap(one)(draws)
 
@@ -374,18 +376,28 @@ DRAWN = [
     (Pipeline("1f1b", 2, 3), Rules(True, recompute="block")),
 ]
 DRAWS_OF_EACH, DEPTH = 8, 3
+PICTURED = ("begin", "inner", "turn", "active", "waiting", "runs")
 
 
 @pytest.mark.parametrize(("pipeline", "rules"), DRAWN)
 def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
+    """On the host, as a program that plays one pass after another, and in waves as on an accelerator."""
     draws = [drawn(seed, pipeline, DEPTH) for seed in range(DRAWS_OF_EACH)]
-    walked, fixed = run, pipeline.order
+    given = jax.tree.map(lambda *x: np.stack(x), *(one[1:5] for one in draws))
+    decision, fixed = np.stack([one.decision for one in draws]), pipeline.order
 
-    def every(draws):
-        given = (draws.blocks, draws.compute, draws.send, draws.delay)
-        return jax.vmap(lambda one, decision: walked(fixed, *one, rules, decision))(given, draws.decision)
+    def played(given, decision):
+        return run(fixed, *given, rules, decision)
 
-    got = jax.tree.map(np.asarray, eqx.filter_jit(every)(batch([one._replace(order=None) for one in draws])))
+    got = played(given, decision)
+    on_device = jax.tree.map(jnp.asarray, (given, decision))
+    alone = jax.jit(played)(*on_device)
+    with compiling_for("cuda"):
+        together = jax.jit(lambda *given: played(*given))(*on_device)
+    for other in (alone, together):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), got, other)
+    least = played(given, decision)._replace(**dict.fromkeys(PICTURED))
+    jax.tree.map(np.testing.assert_array_equal, least, run(fixed, *given, rules, decision, every=False))
     paid = pairs = 0
     for index, one in enumerate(draws):
         records, end = plain(one, pipeline, rules)

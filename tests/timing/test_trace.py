@@ -2,9 +2,7 @@
 
 import itertools
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,13 +14,12 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 from tests.timing.jobs import job
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
-walk = eqx.filter_jit(run)
 
 
 def timeline(workload, blocks, compute, send_s, delay_s, rules):
     """The slots of numbers."""
-    given = jax.tree.map(jnp.asarray, (order_of(workload), blocks, compute, send_s, delay_s))
-    return jax.tree.map(np.asarray, walk(*given, rules))
+    given = jax.tree.map(lambda x: np.asarray(x)[None], (blocks, compute, send_s, delay_s))
+    return jax.tree.map(lambda x: x[0], run(order_of(workload), *given, rules))
 
 
 def spans(found, **where):
@@ -213,7 +210,7 @@ def assert_turns(workload, found, slots, blocks, delay_s):
 def test_what_two_passes_compute_together_is_apart_and_all_that_they_send_is_there():
     workload, rules = job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe"), Rules(comm_cores=0.2)
     blocks, compute, send_s, delay_s = draw(0, workload)
-    slots = jax.tree.map(np.asarray, run(order_of(workload), blocks, compute, send_s, delay_s, rules))
+    slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
     found = segments(workload, slots, blocks, compute, rules)
     assert_apart(workload, found)
     for stage in range(workload.pp):
@@ -245,7 +242,7 @@ def test_where_two_passes_run_together_counts_hold_computation():
     held_s = counts_s * (blocks.moe & ~where.backward)
     more = held_s[..., None] * np.array([1.0, 0.0])
     blocks = blocks._replace(packet_s=blocks.packet_s + more, optical_s=blocks.optical_s + more, held_s=held_s)
-    slots = jax.tree.map(np.asarray, run(order_of(workload), blocks, compute, send_s, delay_s, rules))
+    slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
     found = segments(workload, slots, blocks, compute, rules, counts_s=counts_s)
     assert_apart(workload, found)
     together = order_of(workload).in_pairs[..., None] & (held_s > 0)
