@@ -24,7 +24,7 @@ class Reader(NamedTuple):
     - `file`: the one that is mutated; `write` makes it and those beside it in a folder.
     - `read`: words of a command in that folder, or a function of the file whose result is compared.
     - `free`: names of what may be anything without changing a number, such as notes.
-    - `through`: a mutation by the library of the format.
+    - `through`: a mutation by the library of the format. `also`: what a sentence may name instead of the file.
     """
 
     file: str
@@ -33,6 +33,7 @@ class Reader(NamedTuple):
     read: Read
     free: tuple[str, ...] = ()
     through: Callable[..., Any] | None = None
+    also: tuple[str, ...] = ()
 
 
 READERS: dict[str, Reader] = {}
@@ -239,11 +240,20 @@ LATENT = MODEL.replace(
     "[[attention]]\nblocks = 2\nheads = 8\nquery_rank = 0\nkv_rank = 64\nnope_dim = 32\nrope_dim = 16\nvalue_dim = 32\n"
     '[[attention]]\nblocks = 2\nkind = "linear"\nheads = 8\nhead_dim = 64\n',
 )
-LATENT = "".join(sorted(LATENT.split("[[attention]]")[:1])) + "[[attention]]".join(["", *LATENT.split("[[attention]]")[1:]])
+LATENT = "".join(sorted(LATENT.split("[[attention]]")[:1])) + "[[attention]]".join(
+    ["", *LATENT.split("[[attention]]")[1:]]
+)
 HEAD, *KINDS = LATENT.split("[[attention]]\n")
 LAST, _, REST = KINDS[-1].partition("head_dim = 64\n")
 LATENT = f"{HEAD}{REST}[[attention]]\n{KINDS[0]}[[attention]]\n{LAST}head_dim = 64\n"
-reader("model of mixed attention", "m.toml", "toml", LATENT, f"compare --model m.toml {SMALLER} --out rows.csv", free=("source",))
+reader(
+    "model of mixed attention",
+    "m.toml",
+    "toml",
+    LATENT,
+    f"compare --model m.toml {SMALLER} --out rows.csv",
+    free=("source",),
+)
 for kind in ("Qwen3-235B-A22B", "DeepSeek-V3", "MiniMax-Text-01", "Llama-4-Maverick", "gpt-oss-120b", "GLM-4.5"):
     found = next((one for name, one in configs.RELEASED.items() if kind.lower() in name.lower()), None)
     if found is not None:
@@ -301,8 +311,10 @@ repair_hours = 12
 [server]
 mtbf_hours = 50000
 """
-KINDS_OF = "failures case.toml --set failures.kinds=electrical-nic+gpu+server --set failures.rates=r.toml --out rows.csv"
-beside("rates of failures", "r.toml", "toml", RATES, KINDS_OF)
+KINDS_OF = (
+    "failures case.toml --set failures.kinds=electrical-nic+gpu+server --set failures.rates=r.toml --out rows.csv"
+)
+beside("rates of failures", "r.toml", "toml", RATES, KINDS_OF, free=("electrical-nics", "links", "gpus", "servers"))
 KERNELS = """[other]
 products = { bf16 = [0.6, 0.7, 0.8], fp8 = [0.6, 0.67, 0.72] }
 grouped = { bf16 = [0.6, 0.7, 0.8], fp8 = [0.6, 0.68, 0.72] }
@@ -313,18 +325,32 @@ memory = { stream = [0.75, 0.85, 0.92] }
 [other.attention.backward]
 128 = { 2048 = [0.3, 0.4, 0.5], 8192 = [0.4, 0.5, 0.6] }
 """
-beside("kernels", "k.toml", "toml", KERNELS, "compare case.toml --set compute.rate=kernels --set compute.kernels.table=k.toml --out rows.csv")
+beside(
+    "kernels",
+    "k.toml",
+    "toml",
+    KERNELS,
+    "compare case.toml --set compute.rate=kernels --set compute.kernels.table=k.toml --out rows.csv",
+)
 KNOBS = {"schema_version": 1, "skew": 0.4, "row_noise": 0.2, "drift": 0.1, "hot_share": 0.1, "hot_experts": 2}
 beside("knobs", "k.json", "json", KNOBS, SMALL.format("traffic.knobs=k.json"))
 SLOTS = [[*range(16)], [*range(15, -1, -1)]]
 MAP = {"physical_to_logical_map": [[*range(16)]]}
 beside("placement of SGLang", "p.json", "json", MAP, SMALL.format("placement.given=p.json"))
-EPLB = {"phy2log": SLOTS, "log2phy": [[[e] for e in range(16)], [[15 - e] for e in range(16)]], "logcnt": [[1] * 16] * 2}
+EPLB = {
+    "phy2log": SLOTS,
+    "log2phy": [[[e] for e in range(16)], [[15 - e] for e in range(16)]],
+    "logcnt": [[1] * 16] * 2,
+}
 reader("placement of EPLB", "p.json", "json", EPLB, "traces place p.json out.json --ranks 2")
 ASCEND = {
     "moe_layer_count": 1,
     "layer_list": [
-        {"layer_id": 0, "device_count": 2, "device_list": [{"device_id": d, "device_expert": [2 * d, 2 * d + 1]} for d in (0, 1)]}
+        {
+            "layer_id": 0,
+            "device_count": 2,
+            "device_list": [{"device_id": d, "device_expert": [2 * d, 2 * d + 1]} for d in (0, 1)],
+        }
     ],
 }
 reader("placement of vLLM-Ascend", "p.json", "json", ASCEND, "traces place p.json out.json --ranks 2 --form map")
@@ -336,19 +362,39 @@ def graph_in(path: Path) -> Any:
 
     network = read_graph(path)
     names = [network.node_name(node) for node in range(network.size)]
-    return [names, network.nodes, network.links, *(each.tolist() for each in (network.tail, network.head, network.capacity, network.delay_s))]
+    return [
+        names,
+        network.nodes,
+        network.links,
+        *(each.tolist() for each in (network.tail, network.head, network.capacity, network.delay_s)),
+    ]
 
 
 for name, form in (("simai.txt", ""), ("ns3.txt", ""), ("leaf.topo", ""), ("tree.topo", ""), ("astra.yml", "")):
-    reader(f"graph {name}", name, form or "text", graphs.SAMPLES[name], graph_in)
-reader("graph of NCCL", "nccl.xml", "xml", graphs.NCCL, graph_in)
+    reader(
+        f"graph {name}",
+        name,
+        form or "text",
+        graphs.SAMPLES[name].replace("# a leaf-spine of 32 hosts\n", "").replace("  # innermost first", ""),
+        graph_in,
+        free=("bps", "Gbps"),
+    )
+ANY_XML = ("name", "sm", "device", "vendor", "subsystem_device", "subsystem_vendor", "class", "guid", "affinity")
+reader("graph of NCCL", "nccl.xml", "xml", graphs.NCCL, graph_in, free=ANY_XML)
 XGMI = [f'<xgmi target="0000:0{other}:00.0" count="2" tclass="0x120000"/>' for other in (3, 2)]
 GPUS = [graphs.gpu_in(f"0{n}:00.0", n - 2, XGMI[n - 2], 'gcn="gfx942" arch="38911"') for n in (2, 3)]
-reader("graph of RCCL", "rccl.xml", "xml", graphs.dump(*GPUS, graphs.nic_in("05:00.0", 0), version=2), graph_in)
+reader(
+    "graph of RCCL",
+    "rccl.xml",
+    "xml",
+    graphs.dump(*GPUS, graphs.nic_in("05:00.0", 0), version=2),
+    graph_in,
+    free=ANY_XML,
+)
 NODES = [{"id": f"gpu {n}", "kind": "gpu"} for n in range(16)] + [{"id": "switch 0", "kind": "switch"}]
 LINKS = [{"source": f"gpu {n}", "target": "switch 0", "capacity_gbps": 400, "latency_s": 1e-6} for n in range(16)]
 OWN = {"directed": False, "multigraph": False, "graph": {"name": "mine"}, "nodes": NODES, "edges": LINKS}
-reader("graph of networkx", "own.json", "json", OWN, graph_in, free=("name",))
+reader("graph of networkx", "own.json", "json", OWN, graph_in, free=("name", "switch"))
 ON_GRAPH = "cluster --graph own.json --model llama-moe --tp 1 --pp 1 --ep 16 --dp 1 --gpus 16 --links links.csv"
 
 
@@ -359,7 +405,7 @@ def tasks_on_graph(folder: Path) -> None:
 
 
 RUN = "replay job.json --graph own.json --out rows.csv"
-reader("graph that is run on", "own.json", "json", tasks_on_graph, RUN)
+reader("graph that is run on", "own.json", "json", tasks_on_graph, RUN, free=("name", "switch"))
 reader("GPU of every rank", "ranks.json", "json", tasks_on_graph, f"{RUN} --ranks-on ranks.json")
 
 
@@ -384,13 +430,31 @@ def write_tasks_as(file: str) -> Callable[[Path], None]:
     return write
 
 
-reader("tasks.json", "job.json", "json", TASKS, "replay job.json --fabric fat-tree --out rows.csv --per-rank ranks.csv", free=("name",))
-reader("tasks.parquet", "job.parquet", "binary", write_tasks_as("job.parquet"), tasks_in, through=fuzz_mutations.of_table, free=("name",))
+reader(
+    "tasks.json",
+    "job.json",
+    "json",
+    TASKS,
+    "replay job.json --fabric fat-tree --out rows.csv --per-rank ranks.csv",
+    free=("name",),
+)
+reader(
+    "tasks.parquet",
+    "job.parquet",
+    "binary",
+    write_tasks_as("job.parquet"),
+    tasks_in,
+    through=fuzz_mutations.of_table,
+    free=("name",),
+)
 reader("Chakra", "job.0.et", "binary", write_tasks_as("job.et"), tasks_in)
 
 
 def chakra_set(folder: Path) -> None:
-    rows = [test_chakra.node(2, 7, comm_type=6, comm_size=8, pg_name="4"), test_chakra.node(3, 4, [2], micros=5, num_ops=3)]
+    rows = [
+        test_chakra.node(2, 7, comm_type=6, comm_size=8, pg_name="4"),
+        test_chakra.node(3, 4, [2], micros=5, num_ops=3),
+    ]
     test_chakra.put(folder, rows, rows, prefix="job")
     (folder / "job.json").write_text(json.dumps({"4": [0, 1], "7": [1]}))
 
@@ -399,8 +463,8 @@ def chakra_of(path: Path) -> Any:
     return tasks_in(path.parent / "job.0.et")
 
 
-reader("Chakra's nodes", "job.1.et", "binary", chakra_set, chakra_of)
-reader("Chakra's communicators", "job.json", "json", chakra_set, chakra_of)
+reader("Chakra's nodes", "job.1.et", "binary", chakra_set, chakra_of, also=("job.",))
+reader("Chakra's communicators", "job.json", "json", chakra_set, chakra_of, free=("7",))
 FEEDER = {
     "workload_graph": [
         {"Id": 4, "NodeType": 4, "Name": "a", "runtime": 7, "data_deps": [], "is_cpu_op": True},
@@ -409,8 +473,15 @@ FEEDER = {
     ]
 }
 reader("Chakra's feeder", "trace.0.json", "json", FEEDER, tasks_in, free=("Name",))
-reader("SimAI workload", "a.txt", "text", test_simai.HEAD + test_simai.ROWS, tasks_in)
-reader("SimAI workload with lists", "a.txt", "text", test_simai.HEAD + test_simai.LISTS + test_simai.ROWS, tasks_in)
+reader("SimAI workload", "a.txt", "text", test_simai.HEAD + test_simai.ROWS, tasks_in, free=("first", "second"))
+reader(
+    "SimAI workload with lists",
+    "a.txt",
+    "text",
+    test_simai.HEAD + test_simai.LISTS + test_simai.ROWS,
+    tasks_in,
+    free=("first", "second"),
+)
 reader("htsim matrix", "a.cm", "text", test_htsim.MATRIX, tasks_in)
 reader("packed htsim matrix", "a.cm.gz", "binary", gzip.compress(test_htsim.MATRIX.encode(), mtime=0), tasks_in)
 GOAL = """num_ranks 2
@@ -438,7 +509,10 @@ def topoopt_file(folder: Path) -> None:
 
 def mixnet_file(folder: Path) -> None:
     every, info = range(4), "forward GROUP_BY"
-    made = [test_flexflow.mixnet(1, 0, [2], device=90), test_flexflow.mixnet(2, 13, [3], every, every, size=1001, info=info)]
+    made = [
+        test_flexflow.mixnet(1, 0, [2], device=90),
+        test_flexflow.mixnet(2, 13, [3], every, every, size=1001, info=info),
+    ]
     made += [test_flexflow.mixnet(3, 4)]
     test_flexflow.graph_of(folder / "a.fbuf", made, test_flexflow.GPUS, degrees=(1, 2, 1, 2))
     (folder / "w.txt").write_text("[[8192, 24576], [32768, 0]]")
@@ -494,10 +568,18 @@ def converted(folder: Path) -> None:
 
 
 recorded("of traces convert", "run.npz", "binary", converted, through=fuzz_mutations.of_npz)
-recorded("of Megatron's counts", "run.npz", "binary", npz(num_global_tokens_per_expert=COUNTS[:, :, 0].reshape(3, 2, 2, 2, 8)), through=fuzz_mutations.of_npz)
+recorded(
+    "of Megatron's counts",
+    "run.npz",
+    "binary",
+    npz(num_global_tokens_per_expert=COUNTS[:, :, 0].reshape(3, 2, 2, 2, 8)),
+    through=fuzz_mutations.of_npz,
+)
 PHYSICAL = {"expert_load_window": LOADS, "physical_to_logical_map": np.array([[0, 1, 2, 3, 4, 5, 0, 1]] * 2)}
 recorded("of vLLM", "run.npz", "binary", npz(**PHYSICAL), through=fuzz_mutations.of_npz)
-recorded("run.npy", "run.npy", "binary", lambda folder: np.save(folder / "run.npy", COUNTS), through=fuzz_mutations.of_npy)
+recorded(
+    "run.npy", "run.npy", "binary", lambda folder: np.save(folder / "run.npy", COUNTS), through=fuzz_mutations.of_npy
+)
 recorded("run.json", "run.json", "json", {"axes": AXES, "counts": COUNTS[:2].tolist()})
 recorded("EPLB weights", "run.json", "json", {"weight": LOADS[0].tolist()})
 PASSES = [{"forward_pass_id": n, "rank": 0, "global_physical_count": Tensor(LOADS[n])} for n in range(3)]
@@ -522,10 +604,14 @@ def long_parquet(folder: Path) -> None:
 
 
 recorded("run.parquet", "run.parquet", "binary", long_parquet, through=fuzz_mutations.of_table)
-LOADED_LONG = "layer,expert,tokens\n" + "".join(f"{layer},{e},{7 * e + layer + 1}\n" for layer in (0, 1) for e in range(16))
+LOADED_LONG = "layer,expert,tokens\n" + "".join(
+    f"{layer},{e},{7 * e + layer + 1}\n" for layer in (0, 1) for e in range(16)
+)
 LINES = [line(step, layer, rank, [[rank, 2], [1, 3], [0, 1]]) for step in (0, 5) for layer in (0, 1) for rank in (0, 1)]
 ROUTED = "traces info run.jsonl --tp 1 --ep 2 --dp 1 --pp 1 --experts 4 --out rows.csv"
-recorded("of a router trace", "run.jsonl", "jsonl", lambda folder: write_lines(folder / "run.jsonl", *LINES), read=ROUTED)
+recorded(
+    "of a router trace", "run.jsonl", "jsonl", lambda folder: write_lines(folder / "run.jsonl", *LINES), read=ROUTED
+)
 
 
 def router_folder(folder: Path) -> None:
@@ -539,13 +625,21 @@ recorded("weight matrix", "w.txt", "json", [[100, 200, 50], [150, 150, 50], [0, 
 
 
 def gate_folder(folder: Path) -> None:
-    np.save(folder / "counts_layer_expert_iter_rank_mb.npy", COUNTS.transpose(1, 4, 0, 3, 2))
-    (folder / "iterations.txt").write_text("0\n100\n200\n")
+    (folder / "gate").mkdir(exist_ok=True)
+    np.save(folder / "gate" / "counts_layer_expert_iter_rank_mb.npy", COUNTS.transpose(1, 4, 0, 3, 2))
+    (folder / "gate" / "iterations.txt").write_text("0\n100\n200\n")
 
 
-GATE = "traces info . --records 0-200 --out rows.csv"
-recorded("SmartMoE", "counts_layer_expert_iter_rank_mb.npy", "binary", gate_folder, read=GATE, through=fuzz_mutations.of_npy)
-recorded("SmartMoE's iterations", "iterations.txt", "text", gate_folder, read=GATE)
+GATE = "traces info gate --records 0-200 --out rows.csv"
+recorded(
+    "SmartMoE",
+    "gate/counts_layer_expert_iter_rank_mb.npy",
+    "binary",
+    gate_folder,
+    read=GATE,
+    through=fuzz_mutations.of_npy,
+)
+recorded("SmartMoE's iterations", "gate/iterations.txt", "text", gate_folder, read=GATE)
 OLMOE = {"olmoe_topk": COUNTS[:, 0, 0], "mistral_topk": COUNTS[:, 1, 0], "domains": np.array(["a", "b", "c"])}
 
 
@@ -553,9 +647,28 @@ def olmoe_file(folder: Path) -> None:
     np.savez(folder / "expert_counts.npz", **OLMOE)
 
 
-recorded("OLMoE", "expert_counts.npz", "binary", olmoe_file, read=lambda path: recording_in(path.parent), through=fuzz_mutations.of_npz)
-recorded("LAER-MoE", "token_analysis.csv", "csv", LAER_HEAD + "\n".join(laer_rows()) + "\n", read=lambda path: recording_in(path.parent))
-reader("trace of a case", "run.csv", "csv", case_and("run.csv", LOADED_LONG), "compare case.toml --trace run.csv --out rows.csv")
+recorded(
+    "OLMoE",
+    "expert_counts.npz",
+    "binary",
+    olmoe_file,
+    read=lambda path: recording_in(path.parent),
+    through=fuzz_mutations.of_npz,
+)
+recorded(
+    "LAER-MoE",
+    "token_analysis.csv",
+    "csv",
+    LAER_HEAD + "\n".join(laer_rows()) + "\n",
+    read=lambda path: recording_in(path.parent),
+)
+reader(
+    "trace of a case",
+    "run.csv",
+    "csv",
+    case_and("run.csv", LOADED_LONG),
+    "compare case.toml --trace run.csv --out rows.csv",
+)
 LOADED = {"logical_count": [[812, 40, 388, 91], [120, 630, 75, 505]]}
 reader("loads to be placed", "loads.json", "json", LOADED, "traces place loads.json out.json --ranks 2 --slots 6")
 
@@ -589,7 +702,9 @@ def reports_in(ranks: int | None) -> Callable[[Path], Any]:
 for name, (file, form, text, more) in MEASURED.items():
     reader(name, file, form, text, reports_in(16 if more else None))
 reader("fit of nccl-tests", "n.log", "text", MEASURED["nccl-tests"][2], FIT.format("n.log") + " --tier across")
-reader("fit of OSU", "n.log", "text", samples.OSU, FIT.format("n.log") + " --ranks 16 --gpus-per-server 8 --tier across")
+reader(
+    "fit of OSU", "n.log", "text", samples.OSU, FIT.format("n.log") + " --ranks 16 --gpus-per-server 8 --tier across"
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- requests
@@ -597,10 +712,19 @@ def log(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-AZURE = log(["TIMESTAMP,ContextTokens,GeneratedTokens"] + [f"2023-11-16 18:15:{n}.68,{300 + n},{40 + n}" for n in range(10, 40)])
+AZURE = log(
+    ["TIMESTAMP,ContextTokens,GeneratedTokens"] + [f"2023-11-16 18:15:{n}.68,{300 + n},{40 + n}" for n in range(10, 40)]
+)
 BURST = log(["Timestamp,Request tokens,Response tokens,Model"] + [f"{n / 2},{300 + n},{40 + n},gpt" for n in range(30)])
-MOONCAKE = log([json.dumps({"timestamp": 500 * n, "input_length": 1100 + n, "output_length": 40, "hash_ids": [0, n, n + 99]}) for n in range(30)])
-CHATS = [{"chat_id": n, "parent_chat_id": -1, "timestamp": n / 2, "input_length": 40, "output_length": 9} for n in range(30)]
+MOONCAKE = log(
+    [
+        json.dumps({"timestamp": 500 * n, "input_length": 1100 + n, "output_length": 40, "hash_ids": [0, n, n + 99]})
+        for n in range(30)
+    ]
+)
+CHATS = [
+    {"chat_id": n, "parent_chat_id": -1, "timestamp": n / 2, "input_length": 40, "output_length": 9} for n in range(30)
+]
 BAILIAN = log([json.dumps(chat | {"type": "text", "turn": 1, "hash_ids": [0, 1, n]}) for n, chat in enumerate(CHATS)])
 
 
@@ -611,7 +735,12 @@ def arrivals_in(path: Path) -> Any:
     return [found.left_out, *(each.tolist() for each in (found.arrival_s, found.prompt, found.fresh, found.answer))]
 
 
-for name, form, text in (("Azure", "csv", AZURE), ("BurstGPT", "csv", BURST), ("Mooncake", "jsonl", MOONCAKE), ("Qwen-Bailian", "jsonl", BAILIAN)):
+for name, form, text in (
+    ("Azure", "csv", AZURE),
+    ("BurstGPT", "csv", BURST),
+    ("Mooncake", "jsonl", MOONCAKE),
+    ("Qwen-Bailian", "jsonl", BAILIAN),
+):
     beyond = ("type", "Model", "chat_id", "parent_chat_id", "turn", fuzz_mutations.UNKNOWN)
     reader(f"requests of {name}", "log.txt", form, text, arrivals_in, free=beyond)
 
@@ -621,7 +750,9 @@ def rows_of_compare(folder: Path) -> None:
     from mfabric_jax.cli import main
 
     (folder / "case.toml").write_text(CASE)
-    main(["compare", str(folder / "case.toml"), "--fabric", "fat-tree,rail-optimized", "--out", str(folder / "rows.csv")])
+    main(
+        ["compare", str(folder / "case.toml"), "--fabric", "fat-tree,rail-optimized", "--out", str(folder / "rows.csv")]
+    )
     main(["compare", str(folder / "case.toml"), "--fabric", "fat-tree", "--out", str(folder / "rows.parquet")])
 
 
@@ -636,7 +767,14 @@ reader("rows.csv", "rows.csv", "csv", rows_of_compare, QUERY.format("rows.csv"))
 reader("rows.csv of a page", "rows.csv", "csv", rows_of_compare, "report rows.csv --out page.html")
 reader("rows.config.json", "rows.config.json", "json", rows_of_compare, "report rows.csv --out page.html")
 reader("rows run again", "rows.config.json", "json", rows_of_compare, "rerun rows.csv")
-reader("rows.parquet", "rows.parquet", "binary", rows_of_compare, QUERY.format("rows.parquet"), through=fuzz_mutations.of_table)
+reader(
+    "rows.parquet",
+    "rows.parquet",
+    "binary",
+    rows_of_compare,
+    QUERY.format("rows.parquet"),
+    through=fuzz_mutations.of_table,
+)
 
 
 def swept(folder: Path) -> None:
@@ -647,7 +785,14 @@ def swept(folder: Path) -> None:
 
 
 reader("sweep.json", "swept/sweep.json", "json", swept, QUERY.format("swept"))
-reader("part of a sweep", "swept/rows-00000.parquet", "binary", swept, QUERY.format("swept"), through=fuzz_mutations.of_table)
+reader(
+    "part of a sweep",
+    "swept/rows-00000.parquet",
+    "binary",
+    swept,
+    QUERY.format("swept"),
+    through=fuzz_mutations.of_table,
+)
 reader("sweep that goes on", "swept/sweep.json", "json", swept, "sweep space.toml --out swept")
 
 
@@ -668,7 +813,16 @@ def journal(folder: Path) -> None:
 
     Path.unlink, before = lambda self, missing_ok=False: keep(self) if self.exists() else None, Path.unlink
     try:
-        main(["compare", str(folder / "case.toml"), "--fabric", "fat-tree,rail-optimized", "--out", str(folder / "rows.csv")])
+        main(
+            [
+                "compare",
+                str(folder / "case.toml"),
+                "--fabric",
+                "fat-tree,rail-optimized",
+                "--out",
+                str(folder / "rows.csv"),
+            ]
+        )
     finally:
         Path.unlink = before
     assert "journal" in kept, rows

@@ -9,8 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SPECIAL = [  # as a number or word of a text file
-    *("0", "-1", "1e-300", "1e308", "1e309", "nan", "inf", "-inf", "2147483648", "9223372036854775808", "1" + "0" * 400),
-    *("text", "", "0.5", "-0.0", "18446744073709551616", "1_000", "0x10", "true", "null", "1e-3", "١", "--", "1;2"),
+    *(
+        "0",
+        "-1",
+        "1e-300",
+        "1e308",
+        "1e309",
+        "nan",
+        "inf",
+        "-inf",
+        "2147483648",
+        "9223372036854775808",
+        "1" + "0" * 400,
+    ),
+    *("text", "", "0.5", "-0.0", "18446744073709551616", "1_000", "0x10", "true", "null", "1e-3", "\u0661", "--", "1;2"),
 ]
 RAW = "@@{}@@"  # a word that stands for its content, unquoted, in JSON
 JSON_SPECIAL: list[Any] = [
@@ -189,7 +201,9 @@ def _of_jsonl(data: bytes, draw: random.Random) -> Mutation | None:
     found = _of_json(lines[at], draw)
     if found is None:
         return None
-    return found._replace(data=b"\n".join([*lines[:at], found.data, *lines[at + 1 :]]) + b"\n", what=f"{at}: {found.what}")
+    return found._replace(
+        data=b"\n".join([*lines[:at], found.data, *lines[at + 1 :]]) + b"\n", what=f"{at}: {found.what}"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- TOML
@@ -214,10 +228,14 @@ def _of_toml(data: bytes, draw: random.Random) -> Mutation | None:
     way = draw.choice(["value", "value", "value", "name", "name", "unknown", "missing", "twice"])
     if way == "value":
         new = draw.choice(TOML_SPECIAL)
-        return Mutation(f"{before}{one[1]}{key}{one[3]}{new}{after}".encode(), f"{key} is {new[:40]}", "value", key, one[4])
+        return Mutation(
+            f"{before}{one[1]}{key}{one[3]}{new}{after}".encode(), f"{key} is {new[:40]}", "value", key, one[4]
+        )
     if way == "name":
         new = misspelt(key.strip('"'), draw)
-        return Mutation(f"{before}{one[1]}{new}{one[3]}{one[4]}{after}".encode(), f"{key} is called {new}", "name", new, key)
+        return Mutation(
+            f"{before}{one[1]}{new}{one[3]}{one[4]}{after}".encode(), f"{key} is called {new}", "name", new, key
+        )
     if way == "missing":
         left = one[1] if "{" in one[1] else ""
         return Mutation(f"{before}{left}{after}".encode(), f"{key} is missing", "missing", key, key)

@@ -55,6 +55,7 @@ class TaskGraph:
     - `op` [T]: `Op` of a COLLECTIVE, else -1. `group` [T]: index into `groups` of a COLLECTIVE, else -1.
     - `lane` [T]: tasks of one rank on the same lane (0 or more) run one at a time; -1: no lane.
     - `groups`: the ranks of each communicator, in its order. `name` [T]: name of each task.
+    - `file`: where the tasks stand, for messages.
 
     `InputError` for a wrong shape or value, naming the task, and for a cycle, naming its members.
     """
@@ -74,6 +75,7 @@ class TaskGraph:
     lane: np.ndarray
     groups: tuple[tuple[int, ...], ...]
     name: tuple[str, ...]
+    file: str = ""
 
     def __post_init__(self):
         _check(self)
@@ -89,7 +91,8 @@ class TaskGraph:
 
     def named(self, task: int) -> str:
         """The task as messages name it."""
-        return f"task {task} ({self.name[task]!r})" if self.name[task] else f"task {task}"
+        name = f" ({self.name[task]!r})" if self.name[task] else ""
+        return f"task {task}{name}{f' of {self.file!r}' if self.file else ''}"
 
     def equals(self, other: "TaskGraph") -> bool:
         """Whether both graphs agree task by task; the order of `after` and the numbers of `match` do not matter."""

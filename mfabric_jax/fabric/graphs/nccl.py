@@ -149,12 +149,15 @@ def _unread(root: Element) -> list[str]:
                 raise InputError(f"an element of {element.tag} must be {allowed}, got <{below.tag:.40}>.")
         known = KNOWN.get(element.tag, "").split()
         found += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
-        if element.tag in ("gpu", "net") and element.get("gdr") == "0":
-            found.append(f"gdr='0' of {element.tag} (no GPUDirect: its bytes cross the memory of a CPU)")
+        if element.tag in ("gpu", "net") and element.get("gdr", "1") != "1":
+            gdr = f"gdr={element.get('gdr')!r:.40} of {element.tag}"
+            found.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
         if element.tag == "pci" and _speed(element) not in ("", *LANE):
             found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
             found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
+        if element.tag == "cpu" and element.get("vendor", INTEL) not in (INTEL, *ZHAOXIN, *AMD):
+            found.append(f"vendor={element.get('vendor')!r:.40} of cpu (between CPUs nothing is slow)")
         left += element
     return found
 

@@ -73,11 +73,13 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
         elif field not in ("communicators", "weights") and value is not None:
             checks.positive(field, value)
     try:
-        return chosen.read(path, LeftOut(**given))
+        found = chosen.read(path, LeftOut(**given))
     except InputError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{str(path)!r}: {error}") from error
+    object.__setattr__(found.graph, "file", str(path))  # nothing else of it is checked again
+    return found
 
 
 def _format_of(path: Path) -> str:
