@@ -197,10 +197,13 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], o
             f"{str(path)!r} holds rows of schema {schema!r:.40}, written by {by}; this version reads schemas up to "
             f"{SCHEMA}; install a newer mfabric-jax, or write the rows again."
         )
-    elif unknown := _unknown(columns, config, old_names):
-        say_unread(
-            f"{str(path)!r}: no command writes the columns {', '.join(unknown[:MOST_NAMED])}; were they renamed?"
-        )
+
+
+def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
+    """Say which columns of rows of a command none writes: they may be misspelt."""
+    if unknown := _unknown(columns, config, old_names):
+        named = ", ".join(unknown[:MOST_NAMED])
+        say_unread(f"{str(path)!r}: no command writes the columns {named}; were they renamed?")
 
 
 def _unknown(columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Mutations of a good file of every reader: `python -m tests.fuzz_files --count 200 --seed 4613 [--readers ...]`.
 
 Wanted of each: a valid read, or one sentence that names the file and the field or line (exit status 2, `InputError` in
-Python); no other exception, no warning, no hang, no lack of memory. Content that is not read but could change a number is
-refused or named. Readers run in worker processes, so that a crash costs one mutation.
+Python); no other exception, no warning, no hang, no lack of memory. Content that is not read but could change a number
+is refused or named. Readers run in worker processes, so that a crash costs one mutation.
 """
 
 import argparse
@@ -24,9 +24,11 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from tests import fuzz_foreign as fuzz_foreign
 from tests import fuzz_mutations
 from tests.fuzz_inputs import READERS, Reader
 
+EXAMPLE = next(iter(READERS))
 SECONDS = 60  # of one mutation, before it counts as a hang
 MEMORY = 12 << 30  # bytes of a worker
 TIMED = re.compile(r"(build|solve|compile|decisions_per|peak_mb)")
@@ -73,7 +75,7 @@ def answered(one: Reader, folder: pathlib.Path) -> Answer:
             print(warning.message, file=err)
         else:
             print(f"Warning: {warning.category.__name__}: {warning.message}", file=err)
-    made = [path for path in sorted(set(folder.rglob("*")) - before) if path.suffix in (".csv", ".json")]
+    made = [path for path in sorted(set(folder.rglob("*")) - before) if path.suffix in (".csv", ".json", ".html")]
     texts = [json.dumps(result, default=str), out.getvalue(), *(path.read_text() for path in made if path.is_file())]
     return Answer(status, err.getvalue(), "\n".join(texts).replace(str(folder), ""))
 
@@ -224,7 +226,7 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--count", type=int, default=200, help="of mutations for every reader")
     asked.add_argument("--seed", type=int, default=4613)
-    asked.add_argument("--readers", nargs="*", default=list(READERS), help="parts of names")
+    asked.add_argument("--readers", nargs="*", default=[""], help=f"parts of names, such as {EXAMPLE!r}")
     asked.add_argument("--shown", type=int, default=6, help="of each kind of fault of a reader")
     options = asked.parse_args()
     names = [name for name in READERS if any(part in name for part in options.readers)]

@@ -1,4 +1,4 @@
-"""Mutations of good files: of their bytes, lines and numbers, and of the names and values of JSON, TOML, CSV and XML."""
+"""Mutations of good files: of bytes, lines and numbers, and of the names and values of JSON, TOML, CSV and XML."""
 
 import io
 import json
@@ -22,7 +22,21 @@ SPECIAL = [  # as a number or word of a text file
         "9223372036854775808",
         "1" + "0" * 400,
     ),
-    *("text", "", "0.5", "-0.0", "18446744073709551616", "1_000", "0x10", "true", "null", "1e-3", "\u0661", "--", "1;2"),
+    *(
+        "text",
+        "",
+        "0.5",
+        "-0.0",
+        "18446744073709551616",
+        "1_000",
+        "0x10",
+        "true",
+        "null",
+        "1e-3",
+        "\u0661",
+        "--",
+        "1;2",
+    ),
 ]
 RAW = "@@{}@@"  # a word that stands for its content, unquoted, in JSON
 JSON_SPECIAL: list[Any] = [
@@ -386,7 +400,7 @@ def of_table(data: bytes, draw: random.Random) -> Mutation:
     from pyarrow import parquet
 
     table = parquet.read_table(io.BytesIO(data))
-    at = draw.randrange(table.num_columns)
+    at, kept = draw.randrange(table.num_columns), table.schema.metadata
     name, column = table.column_names[at], table.column(at)
     way = draw.choice(["name", "unknown", "missing", "twice", "type", "null", "value", "value", "swap", "meta"])
     told = Mutation(b"", f"{way} of {name}", "bytes", name, name)
@@ -428,6 +442,8 @@ def of_table(data: bytes, draw: random.Random) -> Mutation:
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
             array = pyarrow.array([None if one is None else str(one) for one in values])
         table = table.set_column(at, name, array)
+    if way != "meta":  # which renaming columns takes away
+        table = table.replace_schema_metadata(kept)
     packed = io.BytesIO()
     parquet.write_table(table, packed)
     return told._replace(data=packed.getvalue())

@@ -38,6 +38,7 @@ TOOK = (  # as versions of the test write it: in which ranks tell each other, an
 ELASTIC = re.compile(
     rf"EP:\s*(\S+?)/(\S+) \| ([\w ]+): {NUMBER} GB/s \(SO\), {NUMBER} GB/s \(SU\), {NUMBER} us, (\S+) bytes"
 )
+RESULT = re.compile(r"\d GB/s")
 OPERATIONS = ("dispatch", "cached dispatch", "combine", "reduced combine")  # of the elastic test
 LEFT_OUT = re.compile(r"Dispatch \+ combine bandwidth:|send/recv time:|\[tuning\] SMs ")  # of no use here
 DOMAINS = re.compile(r"> Ranks: (\d+) x (\d+)")
@@ -76,7 +77,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
         elif row := ELASTIC.search(line):
             run = _elastic_run(where, row, domains)
             runs.setdefault(run, []).append(_elastic(where, row, run.servers))
-        elif "GB/s" in line and not LEFT_OUT.search(line):
+        elif RESULT.search(line) and not LEFT_OUT.search(line):
             unread.append(f"line {number} ({line.strip():.40})")
     name_unread(file, "lines", unread)
     if {"test_internode", "test_intranode"} <= {run.program for run in runs}:

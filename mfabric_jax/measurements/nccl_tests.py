@@ -106,8 +106,8 @@ def _columns(where: str, line: str) -> list[str]:
     followed = [columns[at : at + 3] == ["time", "algbw", "busbw"] for at, name in enumerate(columns) if name == "time"]
     if columns[0] != "size" or not followed or not all(followed) or len(followed) != columns.count("algbw"):
         raise InputError(
-            f"{where}: the table must have the columns size, and time, algbw, busbw together (-C writes the time of the CPU, versions of 2017 "
-            f"others), got {', '.join(columns):.80}."
+            f"{where}: the table must have the columns size, and time, algbw, busbw together (-C writes the time of "
+            f"the CPU, versions of 2017 others), got {', '.join(columns):.80}."
         )
     return columns
 

@@ -294,7 +294,6 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     """
     key = _key(path, arrays)
     beside = [name for name in (*arrays, *getattr(arrays, "others", ())) if name not in (key, NAMES, *MAPS, *HARMLESS)]
-    name_unread(repr(str(path)), f"entries beside {key}", beside)
     known, count, origin = _FORMATS.get(key, _FORMATS["counts"]), counts_in(path, np.asarray(arrays[key])), ""
     named = arrays.get(NAMES) if axes is None else axes
     if NAMES in getattr(arrays, "others", ()):
@@ -312,6 +311,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     facts = kinds(names)
     count = arranged(path, count, names)
     experts = count.shape[-1] if facts["targets"] is Targets.EXPERTS else None
+    name_unread(repr(str(path)), f"entries beside {key}", beside)
     return Recording(count, np.arange(len(count)), str(path), known.words, experts=experts, origin=origin, **facts)
 
 

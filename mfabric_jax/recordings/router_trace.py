@@ -169,8 +169,8 @@ def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterat
                 names = fields.decode(text)
                 if len(KEY.findall(text)) != len(names):
                     parsed_json(text)  # refuses a key that is there twice
-                unread |= dict.fromkeys(names)
                 if where.decode(text) == _Where():
+                    unread |= dict.fromkeys(names)
                     yield _pass(line.decode(text), experts, parts)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 known = ", ".join(_Line.__struct_fields__)

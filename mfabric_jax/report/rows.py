@@ -25,12 +25,11 @@ from mfabric_jax import unpacking
 from mfabric_jax.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
-from mfabric_jax.columns import check_schema, is_number, of_ours
+from mfabric_jax.columns import check_schema, is_number, of_ours, say_unknown
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
 from mfabric_jax.text_files import mapping_in, parsed_json, read_mapping
-from mfabric_jax.unread import say_unread
 
 Row: TypeAlias = dict[str, Any]
 
@@ -134,12 +133,16 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         where = journal_of(path)
         run, done, good = read_journal(where)
         if run is not None:
-            rows, left = in_order(done), where.read_bytes()[good:]
-            if b"\n" in left.rstrip(b"\n") or left.endswith(b"\n"):  # more than the end of a line that a kill cut off
-                say_unread(f"{str(where)!r}: a line is damaged, and nothing is read from it on.")
+            rows, content = in_order(done), where.read_bytes()
+            if b"\n" in content[good:].rstrip(b"\n"):  # more than what a kill cut off
+                number = content[:good].count(b"\n") + 1
+                raise InputError(
+                    f"line {number} of {str(where)!r} is damaged; run the same command again, or delete it."
+                )
             names = list(dict.fromkeys(name for row in rows for name in row))
             check_schema(path, names, run["config"], WHERE)
             _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
+            say_unknown(path, names, run["config"], WHERE)
             return rows, run["config"] | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
@@ -151,6 +154,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
     check_schema(path, header, config, WHERE)
     _check_columns(path, header, columns, config)
+    say_unknown(path, header, config, WHERE)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -229,6 +233,7 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
     check_schema(path, table.column_names, config, WHERE)
     names = [name for name in table.column_names if pyarrow.types.is_string(table.schema.field(name).type)]
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
+    say_unknown(path, table.column_names, config, WHERE)
     return table.replace_schema_metadata(None), config
 
 

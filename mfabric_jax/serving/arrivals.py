@@ -48,7 +48,7 @@ AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
 BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
-BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "")  # that BurstGPT has
+BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # public
 CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
 BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
 USUAL_RATES = 0.005, 10.0  # requests/s: the public logs with numbers for times have 0.03 (their first minutes) to 7
@@ -128,9 +128,10 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
     named = repr(str(path))
     rows: list[Row] = []
     left_out = 0
+    unread: dict[str, None] = {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as opened:
-            form, found = _rows(opened, named)
+            form, found = _rows(opened, named, unread)
             for row in found:
                 if row.prompt and row.answer:
                     rows.append(row)
@@ -148,17 +149,19 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
         raise InputError(f"cannot read {named} ({getattr(error, 'strerror', None) or error}); {GIVE}.") from None
     if not rows:
         raise InputError(f"{named} has no answered request; {GIVE}.")
+    name_unread(named, "columns", unread)
     rows.sort(key=lambda row: row.time)
     time, prompt, answer = (np.array([row[column] for row in rows], float) for column in (1, 2, 3))
     arrival_s = (time - time[0]) * _second_of(time, form, unit, named)
     return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
 
 
-def _rows(lines: Iterator[str], named: str) -> tuple[Form, Iterator[Row]]:
+def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[Row]]:
+    """The format of a log and its rows; `unread`: gets what they have beside its columns."""
     first = next(lines, "")
     if first.lstrip().startswith("{"):
         form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
-        return form, _objects(itertools.chain([first], lines), named, form)
+        return form, _objects(itertools.chain([first], lines), named, form, unread)
     columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
     for form, moment in ((AZURE, _moment), (BURST, _second)):
         if set(form.columns) <= set(columns):
@@ -166,7 +169,7 @@ def _rows(lines: Iterator[str], named: str) -> tuple[Form, Iterator[Row]]:
                 raise InputError(
                     f"{named} must have the column {twice[0]!r} once, got it {columns.count(twice[0])} times."
                 )
-            name_unread(named, "columns", [name for name in columns if name not in (*form.columns, *BESIDE_COLUMNS)])
+            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *BESIDE_COLUMNS)))
             return form, _table(lines, named, columns, form.columns, moment)
     begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
     raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
@@ -191,8 +194,7 @@ def _table(
         )
 
 
-def _objects(lines: Iterator[str], named: str, form: Form) -> Iterator[Row]:
-    unread: dict[str, None] = {}
+def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, None]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -206,7 +208,7 @@ def _objects(lines: Iterator[str], named: str, form: Form) -> Iterator[Row]:
         if bool(CHAT & set(table)) != (form is BAILIAN):
             one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
             raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: give two logs apart.")
-        unread |= dict.fromkeys(name for name in table if name not in BESIDE)
+        unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
         when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):
@@ -218,7 +220,6 @@ def _objects(lines: Iterator[str], named: str, form: Form) -> Iterator[Row]:
             whole(f"{where}: output_length", answer, at_least=0),
             tuple(blocks),
         )
-    name_unread(named, "fields", unread)
 
 
 def _seconds(field: str, value: Any) -> float:

@@ -65,7 +65,6 @@ def read_placement(path: str | Path) -> Placement:
 
 def placement_in(told: Mapping[str, Any], file: str) -> Placement:
     """`read_placement` of what a file holds."""
-    name_unread(repr(file), "fields", [name for name in told if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
     if LAYERS in told:
         found = _of_devices(told[LAYERS], file)
         _check_count(told, "moe_layer_count", len(found.slots), file)
@@ -77,6 +76,7 @@ def placement_in(told: Mapping[str, Any], file: str) -> Placement:
     _check_complete(found, file)
     if SLOTS in told:
         _check_same(found, told, file)
+    name_unread(repr(file), "fields", [name for name in told if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
     return found
 
 

@@ -6,6 +6,7 @@ uplinks and downlinks of its ToRs. The corrected prediction adds acknowledgement
 transport. Neither models queues.
 """
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable, Sequence
@@ -165,7 +166,8 @@ def read_run(file: Path) -> PacketRun:
     of_flows = dict.fromkeys(field for flow in flows.values() for field in flow)
     left = [field for field in of_flows if field not in OF_FLOW and not BESIDE.fullmatch(field)]
     name_unread(file.name, "fields of flows", left)
-    if (named := take("transport", str)) not in TRANSPORTS:
+    named = take("transport", str)
+    if named not in TRANSPORTS and difflib.get_close_matches(named.lower(), TRANSPORTS):
         say_unread(f"{file.name}: no constants of the transport {named!r} are known ({', '.join(TRANSPORTS)}).")
     stated = "fluid_ecmp_collective_s" if any(known) else "fluid_collective_s"
     return PacketRun(

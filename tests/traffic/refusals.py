@@ -155,7 +155,7 @@ REFUSED = [
     (knobs(pair_sparsity=0.9, distinct=2), "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
     (knobs(hot_ranks=5, hot_share=0.5), "hot_ranks must be at most 4, got 5."),
     (knob_file('{"skwe": 1}'), "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
-    (knob_file('{"schema_version": 9}'), "schema_version of knobs", "must be at most 1, got 9."),
+    (knob_file('{"schema_version": 9}'), "schema_version must be at most 1, got 9.", "must be at most 1, got 9."),
     # dispatch and placement
     (sending(dispatch="per-expert", node_limit=1), "node_limit needs dispatch 'per-server'"),
     (sending(node_limit="groups"), "node_limit (beside a number of servers) 'groups'"),

@@ -18,6 +18,7 @@ PCI by `link_speed` and `link_width`, between CPUs by vendor and model; of an xG
 that is not known here is refused; attributes that are not known are named.
 """
 
+import difflib
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
@@ -156,10 +157,16 @@ def _unread(root: Element) -> list[str]:
             found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
             found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
-        if element.tag == "cpu" and element.get("vendor", INTEL) not in (INTEL, *ZHAOXIN, *AMD):
+        if element.tag == "cpu" and _looks_known(element.get("vendor", INTEL)):
             found.append(f"vendor={element.get('vendor')!r:.40} of cpu (between CPUs nothing is slow)")
         left += element
     return found
+
+
+def _looks_known(vendor: str) -> bool:
+    """Whether it is none of the vendors that are known, but looks like one."""
+    known = (INTEL, *ZHAOXIN, *AMD)
+    return vendor not in known and bool(difflib.get_close_matches(vendor, known, cutoff=0.8))
 
 
 def _read(dump: _Dump, root: Element) -> None:

@@ -184,7 +184,8 @@ BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # of the feeder's 
 
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
     """Name the attributes of nodes that are not read, though they could change a number."""
-    found = dict.fromkeys(name for node in nodes for name in node.attributes)
+    read = (node for node in nodes if node.kind != NodeType.METADATA)
+    found = dict.fromkeys(name for node in read for name in node.attributes)
     left = [name for name in found if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
     name_unread(repr(str(path)), "attributes of nodes", left)
 
@@ -572,9 +573,13 @@ def read(path: Path, given: LeftOut) -> Reading:
     beside = Path(given.communicators) if given.communicators else ordered[0].with_name(f"{prefix}.json")
     shared = read_groups(beside) if given.communicators or beside.is_file() else {}
     if len(traces) == 1:
-        return _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
-    pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
-    return _some(pattern, by_rank, shared, given, all(by_id))
+        reading = _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
+    else:
+        pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
+        reading = _some(pattern, by_rank, shared, given, all(by_id))
+    for file, nodes in zip(ordered, traces, strict=True):
+        name_left_out(file, nodes)
+    return reading
 
 
 def _set_of(path: Path) -> dict[int, Path]:
@@ -601,13 +606,11 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
             raise InputError(f"{str(path)!r} must hold a list workload_graph of Chakra nodes.")
         listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
         name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
-        name_left_out(path, listed)
         return listed, False
     metadata, messages = read_stream(path)
     nodes = [of_message(one, str(path)) for one in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
         raise InputError(f"{str(path)!r} must have attributes, none of its nodes has: it is of an old schema.")
-    name_left_out(path, nodes)
     told = {one.name: value_of(one) for one in metadata.attr}
     return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
 

@@ -1,5 +1,6 @@
 """The formats of task graphs that are read and written."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -78,8 +79,7 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
         if str(path) in str(error):
             raise
         raise InputError(f"{str(path)!r}: {error}") from error
-    object.__setattr__(found.graph, "file", str(path))  # nothing else of it is checked again
-    return found
+    return found._replace(graph=dataclasses.replace(found.graph, file=str(path)))
 
 
 def _format_of(path: Path) -> str:
