@@ -29,6 +29,7 @@ from tests import fuzz_mutations
 from tests.fuzz_inputs import READERS, Reader
 
 EXAMPLE = next(iter(READERS))
+TRIES = 5  # to draw a mutation that was not there before
 SECONDS = 60  # of one mutation, before it counts as a hang
 MEMORY = 12 << 30  # bytes of a worker
 TIMED = re.compile(r"(build|solve|compile|decisions_per|peak_mb)")
@@ -199,17 +200,18 @@ def fuzzed(name: str, count: int, seed: int, worker: Worker, shown: int) -> coll
         print(f"--- {name}: the good file is not read: {good if isinstance(good, Answer) else usual}", flush=True)
         return collections.Counter(status=1)
     found, printed, seen = collections.Counter(), collections.Counter(), {good}
-    for number in range(count):
+    for number in range(TRIES * count):
         told = mutation(one, good, draw)
         if told.data in seen:
-            found["same"] += 1
             continue
+        if len(seen) > count:
+            break
         seen.add(told.data)
         answer = worker.ask(name, (told.data,))
         fault = judged(one, told, answer, usual)
         found[fault or ("refused" if answer.status == 2 else "read")] += 1
         printed[fault] += 1
-        if fault and printed[fault] <= shown:
+        if fault in (FAULTS if shown >= 0 else (*FAULTS, *DOUBTS)) and printed[fault] <= abs(shown):
             last = " | ".join(answer.said.strip().splitlines()[-3:])[:500]
             print(f"--- {name}, {number}: {fault}: {told.what} -> {answer.status} {last}", flush=True)
     print(f"{name}: {dict(found)}", flush=True)
@@ -227,7 +229,9 @@ def main() -> int:
     asked.add_argument("--count", type=int, default=200, help="of mutations for every reader")
     asked.add_argument("--seed", type=int, default=4613)
     asked.add_argument("--readers", nargs="*", default=[""], help=f"parts of names, such as {EXAMPLE!r}")
-    asked.add_argument("--shown", type=int, default=6, help="of each kind of fault of a reader")
+    asked.add_argument(
+        "--shown", type=int, default=6, help="of each kind of fault of a reader; below 0: of doubts, too"
+    )
     options = asked.parse_args()
     names = [name for name in READERS if any(part in name for part in options.readers)]
     worker, every = Worker(), collections.Counter()

@@ -54,7 +54,7 @@ reader(
 NODES = [{"id": f"gpu {n}", "kind": "gpu"} for n in range(16)] + [{"id": "switch 0", "kind": "switch"}]
 LINKS = [{"source": f"gpu {n}", "target": "switch 0", "capacity_gbps": 400, "latency_s": 1e-6} for n in range(16)]
 OWN = {"directed": False, "multigraph": False, "graph": {"name": "mine"}, "nodes": NODES, "edges": LINKS}
-reader("graph of networkx", "own.json", "json", OWN, graph_in, free=("name", "switch"))
+reader("graph of networkx", "own.json", "json", OWN, graph_in, free=("name", "switch", "mine"))
 ON_GRAPH = "cluster --graph own.json --model llama-moe --tp 1 --pp 1 --ep 16 --dp 1 --gpus 16 --links links.csv"
 
 
@@ -65,7 +65,7 @@ def tasks_on_graph(folder: Path) -> None:
 
 
 RUN = "replay job.json --graph own.json --out rows.csv"
-reader("graph that is run on", "own.json", "json", tasks_on_graph, RUN, free=("name", "switch"))
+reader("graph that is run on", "own.json", "json", tasks_on_graph, RUN, free=("name", "switch", "mine"))
 reader("GPU of every rank", "ranks.json", "json", tasks_on_graph, f"{RUN} --ranks-on ranks.json")
 
 
@@ -336,6 +336,7 @@ reader("loads to be placed", "loads.json", "json", LOADED, "traces place loads.j
 # --------------------------------------------------------------------------------------------------------- measurements
 FIT = "calibrate nccl {} --nic-gbps 400 --out fit.json"
 TIMES = [*samples.nccl_times(20e-6, 40e9, 0.5, 0.02, 1)][::4]
+LABELS = ("RDMA_Write", "RDMA", "Write", "Latency", "Test", "MPI")  # by which programs are told apart
 MEASURED = {
     "nccl-tests": ("n.log", "text", samples.nccl_text(TIMES, 16, 8), ""),
     "nccl-tests as JSON": ("n.json", "json", samples.nccl_json(TIMES, 16, 8), ""),
@@ -360,7 +361,7 @@ def reports_in(ranks: int | None) -> Callable[[Path], Any]:
 
 
 for name, (file, form, text, more) in MEASURED.items():
-    reader(name, file, form, text, reports_in(16 if more else None))
+    reader(name, file, form, text, reports_in(16 if more else None), free=LABELS)
 reader("fit of nccl-tests", "n.log", "text", MEASURED["nccl-tests"][2], FIT.format("n.log") + " --tier across")
 reader(
     "fit of OSU", "n.log", "text", samples.OSU, FIT.format("n.log") + " --ranks 16 --gpus-per-server 8 --tier across"

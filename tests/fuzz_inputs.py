@@ -202,7 +202,15 @@ usd = 25000
 nvswitches = 4
 source = "our tender"
 """
-beside("GPU", "gpu.toml", "toml", GPU, "compare case.toml --gpu gpu.toml --out rows.csv", free=("source", "name"))
+beside(
+    "GPU",
+    "gpu.toml",
+    "toml",
+    GPU,
+    "compare case.toml --gpu gpu.toml --out rows.csv",
+    free=("source", "name", "tender", "our", "mine"),
+    also=("a server has",),
+)
 MODEL = """blocks = 4
 hidden = 512
 attention = { heads = 8, kv_heads = 4, head_dim = 64 }
@@ -219,11 +227,11 @@ ep = 16
 pp = 2
 dp = 2
 tied = true
-source = "made up"
+source = "ours"
 """
 SMALLER = "--set traffic.drawn=1 --set run.draws=1 --set job.batch.micro_batches=1 --fabric fat-tree"
 SIZED = f"--gpus 64 --ep 16 --tp 1 --pp 2 --dp 2 {SMALLER}".replace("micro_batches=1", "micro_batches=4")
-reader("model", "m.toml", "toml", MODEL, f"compare --model m.toml {SMALLER} --out rows.csv", free=("source",))
+reader("model", "m.toml", "toml", MODEL, f"compare --model m.toml {SMALLER} --out rows.csv", free=("source", "ours"))
 MIXED = """
 [[attention]]
 blocks = 2
@@ -246,7 +254,7 @@ reader(
     "toml",
     LATENT,
     f"compare --model m.toml {SMALLER} --out rows.csv",
-    free=("source",),
+    free=("source", "ours"),
 )
 for kind in ("Qwen3-235B-A22B", "DeepSeek-V3", "MiniMax-Text-01", "Llama-4-Maverick", "gpt-oss-120b", "GLM-4.5"):
     found = next((one for name, one in configs.RELEASED.items() if kind.lower() in name.lower()), None)

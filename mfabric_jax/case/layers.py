@@ -135,7 +135,8 @@ def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> li
     where = f"{name}: "
     named = given.get("preset", [])
     named = named if isinstance(named, list) else [named]
-    below = [layer for one in named for layer in preset_layers(one)]
+    with in_file(name):
+        below = [layer for one in named for layer in preset_layers(one)]
     variants = tuple(_variant(one, where) for one in _tables(given.get("variants", []), where))
     rest = {key: value for key, value in given.items() if key not in BESIDE}
     random, sweep = ({**_table(given.get(key, {}), key, where)} for key in ("random", "sweep"))
