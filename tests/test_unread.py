@@ -77,6 +77,14 @@ REFUSED = [
     ("DeepEP, low latency", "| Combine bandwidth", "| Combine bandwidt", "a direction must say its GB/s and avg_t"),
     ("DeepEP", "notify:", "notfy:", "a best result must say GB/s and us"),
     ("sweep of all-to-alls", "high = 400", "hig = 400", "sweep.toml': random.nic_gbps must be"),
+    (
+        "case.json",
+        '"policy": "greedy"',
+        '"policy": [1]',
+        "case.json: circuits.policy must be the name of a policy, or a function",
+    ),
+    ("case.json", '"ep": 16', '"ep": 12', "case.json: job.parallel.ep must divide"),
+    ("case with variants", "draws = 2", "drawz = 2", "'space.toml': setting of [sweep] 'drawz' is unknown"),
     ("jobs on links", "[links]", "[linkz]", "'jobs.toml'"),
 ]
 

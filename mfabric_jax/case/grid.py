@@ -313,7 +313,7 @@ def _named_in(sentence: str, cases: Cases) -> Iterator[str]:
     first = set(re.findall(r"[\w.-]*\w", sentence[:FIRST]))
     stated = [path for path, source in cases.sources.items() if source != "default"]
     yield from (path for path in stated if path in first)
-    yield from (path for path in stated if path.rpartition(".")[2] in first)
+    yield from (path for path in stated if path.removesuffix(".name").rpartition(".")[2] in first)
 
 
 FIRST = 80  # characters of a sentence in which it says what it is about
