@@ -261,7 +261,9 @@ for kind in ("Qwen3-235B-A22B", "DeepSeek-V3", "MiniMax-Text-01", "Llama-4-Maver
     if found is not None:
         config = json.dumps(found.config)
         read = f"traffic --model config.json {SIZED}"
-        reader(f"config.json of {kind}", "config.json", "json", config, read, free=("architectures",))
+        reader(
+            f"config.json of {kind}", "config.json", "json", config, read, free=("architectures",), also=("mutated",)
+        )
 PRICES = """gbps = [100, 400]
 transceiver = [100, 500]
 nic = [800, 1500]

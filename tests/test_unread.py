@@ -85,6 +85,12 @@ REFUSED = [
     ),
     ("case.json", '"ep": 16', '"ep": 12', "case.json: job.parallel.ep must divide"),
     ("case with variants", "draws = 2", "drawz = 2", "'space.toml': setting of [sweep] 'drawz' is unknown"),
+    (
+        "rows.config.json",
+        '"not_known": []',
+        '"not_known": 0',
+        "not_known of the configuration in 'rows.config.json' must be a list",
+    ),
     ("jobs on links", "[links]", "[linkz]", "'jobs.toml'"),
 ]
 

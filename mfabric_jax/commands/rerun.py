@@ -59,16 +59,10 @@ def run(options: Options) -> int:
     return _told(before, after, options.rtol)
 
 
-KINDS = {"variants": (list, "list"), **dict.fromkeys(("stated", "random", "rules", "files"), (dict, "table"))}
-
-
 def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
     """The cases that a configuration of rows states. `InputError` where it states none."""
     if not config.get("stated") or "varied" not in config:
         raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
-    for field, (kind, words) in KINDS.items():
-        if not isinstance(config.get(field, kind()), kind | tuple if kind is list else kind):
-            raise InputError(f"the configuration of {path!r} must have a {words} for {field}.")
     check_data([config.get(key) for key in ("stated", "variants", "random")], repr(path))
     with in_file(path):
         rest = {"random": config.get("random", {}), "sweep": config.get("rules", {})}

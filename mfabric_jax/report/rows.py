@@ -143,7 +143,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
             check_schema(path, names, run["config"], WHERE)
             _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
             say_unknown(path, names, run["config"], WHERE)
-            return rows, run["config"] | {"complete": False}
+            return rows, checked_config(where, run["config"]) | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
@@ -151,11 +151,25 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         header, lines = _cells(path)
         columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
         beside = sidecar(path)
-        config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
+        config = checked_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
     check_schema(path, header, config, WHERE)
     _check_columns(path, header, columns, config)
     say_unknown(path, header, config, WHERE)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
+
+
+_TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"), ("variants", "varied", "not_known")
+
+
+def checked_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of rows whose tables and lists are such."""
+    for names, kind, words in ((_TABLES, dict, "a table"), (_LISTS, list, "a list")):
+        for name in names:
+            if not isinstance(config.get(name, kind()), kind):
+                raise InputError(
+                    f"{name} of the configuration in {str(path)!r} must be {words}, got {shown(config[name])}."
+                )
+    return config
 
 
 def read_texts(path: str | Path) -> list[dict[str, str | None]]:
@@ -229,7 +243,7 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         _check_names(table.column_names)
         _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
-        config = mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION)
+        config = checked_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
     check_schema(path, table.column_names, config, WHERE)
     names = [name for name in table.column_names if pyarrow.types.is_string(table.schema.field(name).type)]
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)

@@ -148,7 +148,9 @@ class Tasks:
         """The graph of all tasks; duplicate pairs in `after` count once."""
         pairs = np.array(sorted(set(self.after)), np.int64).reshape(-1, 2)
         arrays = {name: np.array(self._columns[name], kind) for name, kind in FIELDS.items() if name != "after"}
-        return TaskGraph(self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), **arrays)
+        return TaskGraph(
+            self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), file="", **arrays
+        )
 
 
 def _check(graph: TaskGraph) -> None:
@@ -240,4 +242,4 @@ class TaskColumns:
         after = np.stack(np.divmod(np.unique(pairs[:, 0] * every + pairs[:, 1]), every), axis=1)
         arrays = {field: self.column(field).astype(kind) for field, kind in FIELDS.items() if field != "after"}
         names = tuple(name for name, count in self._names for _ in range(count))
-        return TaskGraph(self.ranks, after=after, groups=tuple(self.groups), name=names, **arrays)
+        return TaskGraph(self.ranks, after=after, groups=tuple(self.groups), name=names, file="", **arrays)
