@@ -85,12 +85,6 @@ REFUSED = [
     ),
     ("case.json", '"ep": 16', '"ep": 12', "case.json: job.parallel.ep must divide"),
     ("case with variants", "draws = 2", "drawz = 2", "'space.toml': setting of [sweep] 'drawz' is unknown"),
-    (
-        "rows.config.json",
-        '"not_known": []',
-        '"not_known": 0',
-        "not_known of the configuration in 'rows.config.json' must be a list",
-    ),
     ("jobs on links", "[links]", "[linkz]", "'jobs.toml'"),
 ]
 
@@ -183,6 +177,15 @@ def test_a_row_of_a_journal_holds_what_a_table_can(journal):
 def test_rows_behind_a_damaged_line_of_a_journal_are_not_dropped_in_silence(journal):
     lines = line(0, '{"iteration_s": 1}'), "{\n", line(2, '{"iteration_s": 1}')
     check_refused("line 3 of .*rows.csv.journal' is damaged; run the same command again", journal, *lines)
+
+
+def test_tables_of_a_configuration_are_tables(tmp_path):
+    (tmp_path / "rows.csv").write_text("fabric,iteration_s\ntorus,1\n")
+    for field, words in (("not_known", "a list, got 0"), ("stated", "a table, got 0"), ("files", "a table, got 0")):
+        (tmp_path / "rows.config.json").write_text(f'{{"{field}": 0}}')
+        check_refused(
+            f"{field} of the configuration in .*rows.config.json' must be {words}", read_rows, tmp_path / "rows.csv"
+        )
 
 
 def test_a_column_that_no_command_writes_is_said(journal):

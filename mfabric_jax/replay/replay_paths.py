@@ -1,5 +1,6 @@
 """Prepare a graph of tasks on a fabric: ranks on GPUs, circuits, flows on paths, one max-min problem."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat
 from mfabric_jax.case.policies import NO_SCHEDULE, is_function
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, in_file
 from mfabric_jax.cluster.whole_cluster import PlainServers, chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.graph import endpoints
@@ -113,7 +114,8 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
     src, dst = (gpu[end] for end in np.divmod(pair, ranks))
-    routes = placed.wirings.routes(wiring, src, dst, size)
+    with contextlib.nullcontext() if config.graph is None else in_file(config.graph):
+        routes = placed.wirings.routes(wiring, src, dst, size)
     network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
     flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
     row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
