@@ -48,6 +48,9 @@ def check_given(placement: Placement, workload: Workload) -> None:
         raise InputError(f"placement.given must have one layer or the model's {blocks} with experts, got {layers}.")
     if placement.ranks not in (None, workload.ep):
         raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
+    if placement.slots.shape[1] % workload.ep:
+        slots = placement.slots.shape[1]
+        raise InputError(f"placement.given must have as many slots on each of {workload.ep} ranks (ep), got {slots}.")
 
 
 def is_placement(told: Mapping[str, Any]) -> bool:
