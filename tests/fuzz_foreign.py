@@ -336,7 +336,16 @@ reader("loads to be placed", "loads.json", "json", LOADED, "traces place loads.j
 # --------------------------------------------------------------------------------------------------------- measurements
 FIT = "calibrate nccl {} --nic-gbps 400 --out fit.json"
 TIMES = [*samples.nccl_times(20e-6, 40e9, 0.5, 0.02, 1)][::4]
-LABELS = ("RDMA_Write", "RDMA", "Write", "Latency", "Test", "MPI")  # by which programs are told apart
+LABELS = (
+    "RDMA_Write_Bidirectional_BW_Test",
+    "RDMA_Write_Latency_Test",
+    "RDMA_Write",
+    "RDMA",
+    "Write",
+    "Latency",
+    "Test",
+    "MPI",
+)  # by which programs are told apart
 MEASURED = {
     "nccl-tests": ("n.log", "text", samples.nccl_text(TIMES, 16, 8), ""),
     "nccl-tests as JSON": ("n.json", "json", samples.nccl_json(TIMES, 16, 8), ""),
