@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax.checks import InputError, Misfit, in_file
 from mfabric_jax.columns import COLUMNS, is_number
-from mfabric_jax.report import read_rows
+from mfabric_jax.report import compared, read_rows
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.unread import Unread
 from tests.fuzz_files import answered
@@ -177,6 +177,14 @@ def test_a_row_of_a_journal_holds_what_a_table_can(journal):
 def test_rows_behind_a_damaged_line_of_a_journal_are_not_dropped_in_silence(journal):
     lines = line(0, '{"iteration_s": 1}'), "{\n", line(2, '{"iteration_s": 1}')
     check_refused("line 3 of .*rows.csv.journal' is damaged; run the same command again", journal, *lines)
+
+
+def test_a_band_of_which_an_end_is_missing_is_none():
+    class Half:
+        def value(self, model, series, gbps, column):
+            return None if column == "high_s" else 2.0 if column == "low_s" else 3.0
+
+    assert compared.Measure("speed", "perf_per_dollar", "", more_is_better=True).spread(Half(), "m", None, 1.0) is None
 
 
 def test_tables_of_a_configuration_are_tables(tmp_path):
