@@ -4,12 +4,13 @@ Of traced values the kind alone is checked. The field's name selects its range: 
 results are 0 or infinite.
 """
 
+import contextlib
 import difflib
 import functools
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -24,6 +25,18 @@ class InputError(ValueError):
 
 class Misfit(InputError):
     """Values that are allowed individually but not together."""
+
+
+@contextlib.contextmanager
+def in_file(path: object) -> Iterator[None]:
+    """What is read inside comes from a file: a mistake that does not name it gets its name in front."""
+    named = str(path)
+    try:
+        yield
+    except InputError as error:
+        if named in str(error):
+            raise
+        raise type(error)(f"{named!r}: {error}") from error
 
 
 class Range(NamedTuple):

@@ -71,6 +71,7 @@ def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
 def _run(command: str, words: list[str]) -> int | None:
     import importlib
 
+    from mfabric_jax.case.grid import in_case_files
     from mfabric_jax.commands import OF_CASES, help
     from mfabric_jax.commands.words import parse, read
 
@@ -88,7 +89,9 @@ def _run(command: str, words: list[str]) -> int | None:
         return module.run(parse(module.Options, words, command))
     if command == "sweep" and (status := module.run_no_cases(words)) is not None:
         return status
-    return module.run(*read(command, words, module.Options, getattr(module, "BELOW", ())))
+    cases, options = read(command, words, module.Options, getattr(module, "BELOW", ()))
+    with in_case_files(cases):
+        return module.run(cases, options)
 
 
 def _shortened(sentence: str) -> str:

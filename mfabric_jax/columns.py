@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.unread import say_unread
 
 SCHEMA = 1  # of rows and their configuration: raised where a column goes, is renamed or means something else
 KEY = "schema"  # in a configuration
@@ -146,13 +147,26 @@ MORE_IS_BETTER = frozenset(  # columns that a Pareto front has large unless it i
 _NUMBER = re.compile(
     r".*_(s|gb|mb|usd|kw|kwh|gbps|days|bytes|share|over_mean|load|queue)|.*_per_\w+|.*_p(50|90|99)|mfu"
 )
-_COUNTS = (*_DEGREES, "gpus", "servers", "ranks", "batch", "context", "replicas", "iterations", "requests")
-_TEXTS = ("expert_load",)
+_KNOWN = frozenset(name for kind in COLUMNS.values() for name in kind)
+_NO_NUMBERS = frozenset(  # columns that hold texts, or may
+    {
+        *("model", "fabric", "variant", "policy", "schedule", "routing", "circuits_for", "nic_use", "ocs", "recipe"),
+        *("compute_precision", "precision", "first", "expert_load", "placement", "dispatch", "compute_source"),
+        *("traffic", "dtype", "fits", "busiest_link", "configuration", "workload", "graph", "held_by", "network.graph"),
+        *("failure", "stage", "server", "at", "waits", "remedy", "gpu", "kernels", "overlap", "by", "prefill_overlap"),
+        *("bound_by", "batch_limit", "in_slo_limit", "decode_limit", "link", "kind", "from", "to", "flow", "src"),
+        *("dst", "bottleneck", "way", "job", "when", "rank", "task", "name", "forecast", "kernel", "dropped", "usual"),
+        *("kept", "recording", "iteration", "layer", "design", "predictor", "run", "group", "topology", "pattern"),
+        *("transport", "paths_known", "corrected_by", "row", "inside", "printed", "source", "note", "what"),
+        *("constant", "counted", "figure", "claim", "found", "published", "verdict", "off", "quick", "region_servers"),
+        *("sigma", "proved", "seconds", "refused", "left_out", "records"),
+    }
+)
 
 
 def is_number(name: str) -> bool:
-    """Whether commands fill a column of this name with numbers alone."""
-    return name not in _TEXTS and (name in _COUNTS or _NUMBER.fullmatch(name) is not None)
+    """Whether commands fill a column of this name with numbers alone; of a name that none has, as its unit says."""
+    return name not in _NO_NUMBERS if name in _KNOWN else _NUMBER.fullmatch(name) is not None
 
 
 def of_ours(config: Mapping[str, Any]) -> bool:
@@ -185,9 +199,16 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], o
         )
 
 
+def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
+    """Say which columns of rows of a command none writes: they may be misspelt."""
+    if unknown := _unknown(columns, config, old_names):
+        named = ", ".join(unknown[:MOST_NAMED])
+        say_unread(f"{str(path)!r}: no command writes the columns {named}; were they renamed?")
+
+
 def _unknown(columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str]) -> list[str]:
     """Columns of rows of a command that no kind of rows has; paths of settings have a dot."""
     if not of_ours(config):
         return []  # columns of an experiment, of a query, of a sweep's own axes
-    known = {*(name for kind in COLUMNS.values() for name in kind), *old_names}
+    known = _KNOWN | {*old_names}
     return [name for name in columns if name not in known and "." not in name and not DRAW.fullmatch(name)]

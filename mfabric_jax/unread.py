@@ -17,4 +17,9 @@ def name_unread(file: str, what: str, names: Iterable[str]) -> None:
         return
     shown = ", ".join(every[:MOST_NAMED])
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
-    warnings.warn(f"{file}: {what} are not read, though they could change a number: {shown}{more}.", Unread, 2)
+    say_unread(f"{file}: {what} are not read, though they could change a number: {shown}{more}.")
+
+
+def say_unread(sentence: str) -> None:
+    """Warn that a part of a file is not read, or has no meaning here."""
+    warnings.warn(sentence, Unread, 3)

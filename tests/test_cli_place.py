@@ -68,4 +68,6 @@ def test_what_is_not_read_is_one_line_on_standard_error(loads, capsys, tmp_path)
     (tmp_path / "scaled.json").write_text(json.dumps({"weight": EPLB, "scale": 4}))
     assert status("traces", "info", "scaled.json") == 0
     (told,) = capsys.readouterr().err.splitlines()
-    assert told == "mfabric: 'scaled.json': entries are not read, though they could change a number: scale."
+    assert (
+        told == "mfabric: 'scaled.json': entries beside weight are not read, though they could change a number: scale."
+    )

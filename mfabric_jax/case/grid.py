@@ -3,9 +3,11 @@
 Traced numbers, which one compiled program takes, are columns, so millions of cases are a few `Block`s.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
+import re
 import sys
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -288,6 +290,33 @@ def check_read(case: Cases, typed: Sequence[str]) -> None:
         if path in typed:
             fabrics = list(dict.fromkeys(block.case.network.fabric for block in case.blocks))
             raise InputError(f"{path} is read by no case here ({', '.join(fabrics)}); leave it out.")
+
+
+@contextlib.contextmanager
+def in_case_files(cases: Cases) -> Iterator[None]:
+    """A mistake inside gets the name of the file that states the first setting that it names."""
+    try:
+        yield
+    except InputError as error:
+        sentence = str(error)
+        source = next((cases.sources[path] for path in _named_in(sentence, cases)), "")
+        if not source.lower().endswith(FILES) or source in sentence:
+            raise
+        raise type(error)(f"{source}: {sentence}") from error
+
+
+FILES = (".toml", ".json")  # how names of files of cases end
+
+
+def _named_in(sentence: str, cases: Cases) -> Iterator[str]:
+    """Settings that a sentence names by path, then by their last word, among its first words."""
+    first = set(re.findall(r"[\w.-]*\w", sentence[:FIRST]))
+    stated = [path for path, source in cases.sources.items() if source != "default"]
+    yield from (path for path in stated if path in first)
+    yield from (path for path in stated if path.removesuffix(".name").rpartition(".")[2] in first)
+
+
+FIRST = 80  # characters of a sentence in which it says what it is about
 
 
 # ------------------------------------------------------------------------------------------------------ drawn at random

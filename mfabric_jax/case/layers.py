@@ -1,5 +1,6 @@
 """Cases from layers (defaults, presets, files, flags); later layers replace values of earlier ones."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,7 +12,7 @@ from typing import Any
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import Case, Statement, layered, stated
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import InputError, in_file, one_of
 from mfabric_jax.text_files import mapping_in
 
 TABLES = ("fixed", "grid", "list", "evaluate")  # keys of a sweep file of 0.1
@@ -134,7 +135,8 @@ def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> li
     where = f"{name}: "
     named = given.get("preset", [])
     named = named if isinstance(named, list) else [named]
-    below = [layer for one in named for layer in preset_layers(one)]
+    with in_file(name):
+        below = [layer for one in named for layer in preset_layers(one)]
     variants = tuple(_variant(one, where) for one in _tables(given.get("variants", []), where))
     rest = {key: value for key, value in given.items() if key not in BESIDE}
     random, sweep = ({**_table(given.get(key, {}), key, where)} for key in ("random", "sweep"))
@@ -182,7 +184,10 @@ def merged(layers: Sequence[Layer]) -> Cases:
         variants = layer.variants or _narrowed(variants, layer.stated)
     random = {path: spec for layer in layers for path, spec in layer.random.items()}
     rules = {key: value for layer in layers for key, value in layer.sweep.items()}
-    found = drawn(expanded(below, tuple(_of_these_models(variants, below))), random, rules)
+    of_tables = [layer.name for layer in layers if layer.random or layer.sweep]
+    several = expanded(below, tuple(_of_these_models(variants, below)))
+    with in_file(of_tables[-1]) if of_tables else contextlib.nullcontext():
+        found = drawn(several, random, rules)
     sources = {path: sources.get(path, "default") for path in below}
     found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)
     check_read(found, [path for layer in layers if layer.typed for path in layer.stated])

@@ -414,6 +414,8 @@ def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = Fals
         if isinstance(value, Alternative) and value.name in setting.alternatives:
             return value
         return one_of(f"{where}{setting.path}", str(value), setting.alternatives)
+    if setting.path == POLICY and not (isinstance(value, str) or callable(value)):
+        raise InputError(f"{where}{POLICY} must be the name of a policy, or a function, got {shown(value)}.")
     value = of_text(setting.kind, value) if text and isinstance(value, str) else value
     return converted(f"{where}{setting.path}", setting.kind, value)
 

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
+from mfabric_jax.checks import in_file
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.jobs.ways import JobsStudy
@@ -40,7 +41,8 @@ def run(options: Options) -> None:
 
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.links, figures=options.figures)
-    found = compare_jobs(jobs, options.study)
+    with in_file(options.file):
+        found = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
     shared.write(found.jobs, options.out, effective | {"table": "jobs"})
     rows = both_ends(found) if options.links is not None or options.figures is not None else []

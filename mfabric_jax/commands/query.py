@@ -1,11 +1,12 @@
 """`mfabric query PATH ...`: questions to rows on disk."""
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
 from typing import Annotated
 
-from mfabric_jax.checks import whole
+from mfabric_jax.checks import in_file, whole
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional, divided
 
@@ -57,7 +58,8 @@ def run(options: Options) -> None:
         name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
     }
     asked = report.Asked(**lists, sort=options.sort, limit=options.limit, over=options.over)
-    rows, config = report.query(options.paths, asked)
+    with in_file(options.paths[0]) if len(options.paths) == 1 else contextlib.nullcontext():
+        rows, config = report.query(options.paths, asked)
     said = [*notes(options.paths), without_values(options.paths, asked), pairing(options.paths, asked)]
     for note in filter(None, said):
         print(f"query: {note}", file=sys.stderr)

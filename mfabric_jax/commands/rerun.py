@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import Variant, is_number
-from mfabric_jax.case.layers import Layer, merged
+from mfabric_jax.case.grid import is_number
+from mfabric_jax.case.layers import layers_of, merged
 from mfabric_jax.case.own_code import check_data
-from mfabric_jax.case.paths import stated
-from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.checks import InputError, in_file, not_negative
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.parts import SweepFolder
@@ -65,12 +64,9 @@ def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
     if not config.get("stated") or "varied" not in config:
         raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
     check_data([config.get(key) for key in ("stated", "variants", "random")], repr(path))
-    variants = [
-        Variant(one["name"], stated({key: value for key, value in one.items() if key != "name"}))
-        for one in config.get("variants", ())
-    ]
-    known = {"random": config.get("random", {}), "sweep": config.get("rules", {})}
-    return merged([Layer("rows", stated(config["stated"]), tuple(variants), **known)])
+    with in_file(path):
+        rest = {"random": config.get("random", {}), "sweep": config.get("rules", {})}
+        return merged(layers_of({**config["stated"], "variants": [*config.get("variants", ())], **rest}, path))
 
 
 def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> Iterator[tuple[str, int, float]]:

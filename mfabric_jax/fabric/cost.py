@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative, number, one_of, positive, whole
+from mfabric_jax.checks import InputError, in_file, not_negative, number, one_of, positive, whole
 from mfabric_jax.fabric.tree import TIERS, check_ratio
 from mfabric_jax.text_files import read_mapping
 
@@ -162,6 +162,11 @@ class Prices:
         A file with its own bandwidths must list the prices at them too; whole switches that serve each of them stand
         for the list of switch ports.
         """
+        with in_file(path):
+            return cls._of(path)
+
+    @classmethod
+    def _of(cls, path: str | Path) -> "Prices":
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())

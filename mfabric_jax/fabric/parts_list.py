@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
-from mfabric_jax.checks import InputError, Misfit, number, one_of, positive, whole
+from mfabric_jax.checks import InputError, Misfit, in_file, number, one_of, positive, whole
 from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
+from mfabric_jax.unread import name_unread
 
 USUAL_SERVER = "hgx"
 HOURS_A_YEAR = 8766
@@ -109,7 +110,10 @@ class Parts:
     def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
         """The package's table, or a user's file on top of it; with `ocs`, port prices are those of that switch. Raises
         `InputError` for unknown names and invalid prices."""
-        return _usual(ocs) if path is None else cls._of(path, ocs)
+        if path is None:
+            return _usual(ocs)
+        with in_file(path):
+            return cls._of(path, ocs)
 
     @classmethod
     def _of(cls, path: str | Path | None, ocs: str | None) -> "Parts":
@@ -124,6 +128,10 @@ class Parts:
         servers = _entries("servers", table, Server, checks)
         for name, gpu in gpus.items():
             one_of(f"gpus.{name}.server", gpu.server, servers)
+        served = {gpu.server for gpu in gpus.values()} | {*packaged()["servers"]}
+        name_unread(
+            repr(str(path)), "servers of no GPU", [name for name in own.get("servers", {}) if name not in served]
+        )
         return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def quoted(self, gpu: str) -> dict[str, "Parts"]:
@@ -256,7 +264,8 @@ def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
     if prices is None:
         return OCS[one_of("ocs", name, OCS)]
     table, own = with_own(prices)
-    given = table["ocs"][one_of("ocs", name, table["ocs"])]
-    if "ocs_port" in own and name not in own.get("ocs", {}):
-        given = {**given, "usd_per_port": own["ocs_port"]}
-    return OCS[name] if given == packaged()["ocs"].get(name) else _ocs(name, given)
+    with in_file(prices):
+        given = table["ocs"][one_of("ocs", name, table["ocs"])]
+        if "ocs_port" in own and name not in own.get("ocs", {}):
+            given = {**given, "usd_per_port": own["ocs_port"]}
+        return OCS[name] if given == packaged()["ocs"].get(name) else _ocs(name, given)

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.measurements.ports import LOW_LATENCY, NORMAL
 from mfabric_jax.measurements.times import Report, Timed, count_in, number_in, timed
 from mfabric_jax.units import gigabytes_per_s, us
+from mfabric_jax.unread import name_unread
 
 TOOL = "DeepEP's tests"
 NUMBER = r"([-+.\w]+)"
@@ -26,6 +27,7 @@ DIRECTION = re.compile(r"\b(?:Dispatch|Combine) bandwidth:")
 RANK = re.compile(r"\[rank (\d+)\]")
 BEST = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \(\w+\))?")
 OVER_RDMA = re.compile(rf"{NUMBER} GB/s \(RDMA\)")
+MICROSECONDS = re.compile(r"\bus\b")
 OVER_NVLINK = re.compile(rf"{NUMBER} GB/s \(NVL\)")
 TOOK = (  # as versions of the test write it: in which ranks tell each other, and the transfer
     re.compile(rf"{NUMBER} \+ {NUMBER} us"),
@@ -36,6 +38,9 @@ TOOK = (  # as versions of the test write it: in which ranks tell each other, an
 ELASTIC = re.compile(
     rf"EP:\s*(\S+?)/(\S+) \| ([\w ]+): {NUMBER} GB/s \(SO\), {NUMBER} GB/s \(SU\), {NUMBER} us, (\S+) bytes"
 )
+RESULT = re.compile(r"\d GB/s")
+OPERATIONS = ("dispatch", "cached dispatch", "combine", "reduced combine")  # of the elastic test
+LEFT_OUT = re.compile(r"Dispatch \+ combine bandwidth:|send/recv time:|\[tuning\] SMs ")  # of no use here
 DOMAINS = re.compile(r"> Ranks: (\d+) x (\d+)")
 
 
@@ -56,7 +61,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
     """The runs of its tests in a text; the elastic one says how many ranks and servers there were."""
     runs: dict[Run, list[Timed]] = {}
     said: Counter[str] = Counter()
-    domains = None
+    domains, unread = None, []
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
         if found := DOMAINS.search(line):
@@ -72,6 +77,9 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
         elif row := ELASTIC.search(line):
             run = _elastic_run(where, row, domains)
             runs.setdefault(run, []).append(_elastic(where, row, run.servers))
+        elif RESULT.search(line) and not LEFT_OUT.search(line):
+            unread.append(f"line {number} ({line.strip():.40})")
+    name_unread(file, "lines", unread)
     if {"test_internode", "test_intranode"} <= {run.program for run in runs}:
         raise InputError(f"{file} has lines inside a server and lines between servers; give a file of each.")
     return [
@@ -97,7 +105,7 @@ def _elastic_run(where: str, row: re.Match[str], domains: tuple[int, int] | None
 
 def _low_latency(where: str, line: str) -> Iterator[Timed]:
     found = RATE_AND_TIME.findall(line)
-    if len(found) < len(DIRECTION.findall(line)):
+    if len(found) < len(DIRECTION.findall(line)) or len(found) < line.count("GB/s"):
         raise InputError(f"{where}: a direction must say its GB/s and avg_t, got {line.strip()!r:.80}.")
     for direction, rate, took in found:
         yield _of_rate(where, f"{LOW_LATENCY}-{direction.lower()}", rate, took)
@@ -113,17 +121,19 @@ def _of_rate(where: str, kind: str, rate: str, took: str, before: str = "") -> T
 def _normal(where: str, line: str) -> Timed:
     rate = OVER_RDMA.search(line) or OVER_NVLINK.search(line)
     before, transfer = "", ""
+    times = 0
     for form in TOOK:
         if said := form.search(line):
-            before, transfer = before or said[1] or "", transfer or said[2] or ""
+            before, transfer, times = before or said[1] or "", transfer or said[2] or "", times + 1
     best = BEST.search(line)
-    if best is None or rate is None or not transfer:
+    if best is None or rate is None or not transfer or times < len(MICROSECONDS.findall(line)):
         raise InputError(f"{where}: a best result must say GB/s and us, got {line.strip()!r:.80}.")
     return _of_rate(where, f"{NORMAL}-{best[1]}", rate[1], transfer, before)
 
 
 def _elastic(where: str, row: re.Match[str], servers: int | None) -> Timed:
     operation, out, took, size = row[3], row[4], row[6], row[7]
+    one_of(f"{where}: operation", operation.strip(), OPERATIONS)
     kind = f"{NORMAL}-{operation.strip().replace(' ', '-')}"
     if number_in(where, "SO", out) > 0:
         if servers == 1:

@@ -17,6 +17,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.measurements.times import TABLE, Report, Timed, count_in, is_count, number_in, timed
 from mfabric_jax.text_files import mapping_in
 from mfabric_jax.units import to_gigabytes, us
+from mfabric_jax.unread import name_unread
 
 TOOL = "nccl-tests"
 PROGRAMS = {
@@ -102,10 +103,11 @@ def _columns(where: str, line: str) -> list[str]:
     columns = line.strip().lstrip("# ").split()
     if columns[-1] == "timestamp":
         columns.pop()
-    if columns[0] != "size" or "time" not in columns:
+    followed = [columns[at : at + 3] == ["time", "algbw", "busbw"] for at, name in enumerate(columns) if name == "time"]
+    if columns[0] != "size" or not followed or not all(followed) or len(followed) != columns.count("algbw"):
         raise InputError(
-            f"{where}: the table must have the columns size and time (-C writes the time of the CPU, versions of 2017 "
-            f"others), got {', '.join(columns):.80}."
+            f"{where}: the table must have the columns size, and time, algbw, busbw together (-C writes the time of "
+            f"the CPU, versions of 2017 others), got {', '.join(columns):.80}."
         )
     return columns
 
@@ -212,6 +214,10 @@ def read_json(text: str, file: str) -> Report:
         hosts=dict(enumerate(_device(f"{file}, device {at}", one) for at, one in enumerate(devices))),
     )
     program = _program(run, [run], file)
+    unread = [name for result in results if isinstance(result, dict) for name in result if name not in OF_RESULT]
+    bodies = [result.get(place) for result in results if isinstance(result, dict) for place in PLACES]
+    unread += [name for body in bodies if isinstance(body, dict) for name in body if name not in OF_BODY]
+    name_unread(file, "fields of results", unread)
     found: list[Timed] = []
     for number, result in enumerate(results):
         found += _result(f"{file}, result {number}", PROGRAMS[program], result)
@@ -227,6 +233,11 @@ def read_json(text: str, file: str) -> Report:
     )
 
 
+PLACES = ("out_of_place", "in_place")
+OF_RESULT = ("size", "count", "type", "redop", "root", *PLACES)
+OF_BODY = ("time", "cpu_time", "alg_bw", "bus_bw", "nwrong")
+
+
 def _device(where: str, device: Any) -> tuple[str, str]:
     """Group and server of a process."""
     host = _of(device, "hostname", str, where)
@@ -235,7 +246,7 @@ def _device(where: str, device: Any) -> tuple[str, str]:
 
 def _result(where: str, kind: str, result: Any) -> Iterator[Timed]:
     size = _of(result, "size", int, where)
-    for place in ("out_of_place", "in_place"):
+    for place in PLACES:
         if size and result.get(place) is not None:
             body = _of(result, place, dict, where)
             if "cpu_time" in body:

@@ -6,6 +6,7 @@ bandwidth is the time of one more. Latency: `t_typical` of one message that is a
 unit of bandwidth: it is the one in which the average is the size times the rate of messages.
 """
 
+import difflib
 import re
 from typing import Any
 
@@ -36,6 +37,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
         words, where = line.split(), f"{file}, line {number}"
         if title := TITLE.match(line):
             test = " ".join(title[1].split())
+            _check_title(where, test)
         elif HEADER.match(line):
             columns = COLUMN.findall(line.replace("BW peak ", "BW peak").replace("BW average ", "BW average"))
             found.append((test, []))
@@ -56,6 +58,15 @@ def _report(file: str, test: str, times: tuple[Timed, ...]) -> Report:
     return Report(file=file, tool=TOOL, program=program, times=times, ranks=2, nics=True)
 
 
+def _check_title(where: str, test: str) -> None:
+    """`InputError` for a title of which a word looks like `BOTH_WAYS`, which counts bytes twice, and is not."""
+    for word in test.split():
+        if word != BOTH_WAYS and difflib.get_close_matches(word.lower(), [BOTH_WAYS.lower()]):
+            raise InputError(
+                f"{where}: the title of the test must say {BOTH_WAYS} where both ways count, got {word!r}."
+            )
+
+
 def _ways(test: str) -> int:
     return 2 if BOTH_WAYS in test else 1
 
@@ -64,7 +75,10 @@ def read_json(text: str, file: str) -> Report:
     """The time in a file of `--out_json`: two ranks, of which one sends, and one size."""
     told = mapping_in(text, file, f"results of {TOOL}")
     row = _mapping(told, "results", file)
-    name = str(_mapping(told, "test_info", file).get("test", ""))
+    name = _mapping(told, "test_info", file).get("test")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{file}: test of test_info must be the name of the test, got {name!r:.80}.")
+    _check_title(file, name.replace("_", " "))
     size = _number(row, "MsgSize", file)
     if "t_typical" in row:
         time = timed(file, "message", size, us(_number(row, "t_typical", file)))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mfabric_jax.case.own_code import allowed_code
 from mfabric_jax.case.policies import is_file
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, in_file, one_of, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
@@ -79,7 +79,8 @@ def load(path: str | os.PathLike) -> Trained:
 
 @cached_by_files(lambda path, allowed: (path,), maxsize=64)
 def _loaded(path: str, allowed: tuple[str, ...]) -> Trained:
-    return _trained(policy_file.read(path))
+    with in_file(path):
+        return _trained(policy_file.read(path))
 
 
 def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:
@@ -89,15 +90,15 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
         if configuration.get("trace") is None:
             continue
         learned = configuration.get("learned_from")
-        if not learned:
+        if not isinstance(learned, dict) or not isinstance(learned.get("digests"), list):
             raise InputError(
                 f"policies must say which records they were trained on; {name!r}, of an earlier version, does not: "
                 f"train it again."
             )
         judged = record_digests(trace, records, axes)
-        seen = {digest for _, digest in judged} & set(learned["digests"])
+        seen = {digest for _, digest in judged} & {digest for digest in learned["digests"] if isinstance(digest, str)}
         if seen:
-            left = _last_run([(number, digest not in seen) for number, digest in judged]) or learned["held_out"]
+            left = _last_run([(number, digest not in seen) for number, digest in judged]) or learned.get("held_out")
             allowed = f"; allowed: {left[0]}-{left[1]}" if left else ", and this trace has no others"
             raise InputError(
                 f"records must be none of those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"

@@ -2,6 +2,7 @@
 per expert, or expert loads of serving engines."""
 
 import collections
+import difflib
 import io
 import math
 import pathlib
@@ -207,6 +208,18 @@ _FORMATS: dict[str, _Format] = {
 }
 
 
+_KNOWN = (*_FORMATS, NAMES, *MAPS)
+HARMLESS = (  # what dumps of serving engines hold beside counts, and change no count
+    *(RECORDS, "rank", "average_utilization_rate_over_window", "utilization_rate"),
+)
+
+
+class Arrays(dict[str, np.ndarray]):
+    """Arrays of a file by key, and the keys of what is none."""
+
+    others: Sequence[str] = ()
+
+
 def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
     """All arrays of a file by key; a bare array gets the key in its file name, else `tokens`. Maps a plain `.npy`, so
     that only the used records are read. Raises `InputError` for an unreadable file or content that is no array."""
@@ -217,7 +230,8 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
         raise InputError(f"trace {path} must hold an array or arrays by name, got {type(loaded).__name__}.")
     if RECORDS in loaded:
         loaded = loaded | _of_passes(path, [loaded])
-    arrays = {str(key): value for key, value in loaded.items() if isinstance(value, np.ndarray)}
+    arrays = Arrays({str(key): value for key, value in loaded.items() if isinstance(value, np.ndarray)})
+    arrays.others = [str(key) for key in loaded if str(key) not in arrays]
     if wrong := [key for key in loaded if key in _FORMATS and key not in arrays]:
         raise InputError(
             f"{wrong[0]} of trace {path} must be an array of numbers, got {type(loaded[wrong[0]]).__name__}."
@@ -242,14 +256,15 @@ def _loaded(path: pathlib.Path) -> Any:
             return _of_json(path, value_in(path.read_bytes(), repr(str(path)), "counts"))
         if path.suffix == ".xz":
             loaded = np.load(io.BytesIO(unpacked(path, path.read_bytes())), allow_pickle=False)
+        elif zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                check_archive(path, archive)
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as held:
+                return {key: held[key] for key in held}
         else:
-            if zipfile.is_zipfile(path):
-                with zipfile.ZipFile(path) as archive:
-                    check_archive(path, archive)
+            with path.open("rb") as opened:  # np.load of a name leaves a damaged file open
+                np.lib.format.read_magic(opened)
             loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.lib.npyio.NpzFile):
-            with loaded:
-                return {key: loaded[key] for key in loaded}
         return loaded
     except InputError:
         raise
@@ -261,10 +276,7 @@ def _loaded(path: pathlib.Path) -> Any:
 def _of_json(path: pathlib.Path, value: Any) -> Any:
     if not isinstance(value, dict):
         return np.array(value) if isinstance(value, list) else {}
-    name_unread(
-        repr(str(path)), "entries", [key for key, each in value.items() if isinstance(each, dict | int | float)]
-    )
-    return {key: np.array(each) for key, each in value.items() if isinstance(each, list | str)}
+    return {key: np.array(each) if isinstance(each, list | str) else each for key, each in value.items()}
 
 
 def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: str | None = None) -> Recording:
@@ -280,17 +292,12 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     `axes` overrides the axes of any key. Raises `InputError` for other keys or axes, and for values that are not
     numbers.
     """
-    key = next((key for key in (COUNTS, *_FORMATS) if key in arrays), None)
-    if key is None and len(arrays) == 1:
-        (key,) = arrays
-    if key is None:
-        others = ", ".join(key for key in _FORMATS if key != COUNTS)
-        raise InputError(
-            f"trace {path} must have the key {COUNTS!r}, got {', '.join(arrays) or 'none'}; also read: {others}."
-        )
-    name_unread(repr(str(path)), f"counts beside {key}", [name for name in _FORMATS if name in arrays and name != key])
+    key = _key(path, arrays)
+    beside = [name for name in (*arrays, *getattr(arrays, "others", ())) if name not in (key, NAMES, *MAPS, *HARMLESS)]
     known, count, origin = _FORMATS.get(key, _FORMATS["counts"]), counts_in(path, np.asarray(arrays[key])), ""
     named = arrays.get(NAMES) if axes is None else axes
+    if NAMES in getattr(arrays, "others", ()):
+        raise InputError(f"{NAMES} of trace {path} must be a list of names such as layer, expert.")
     if named is not None:
         names = axes_of(named if isinstance(named, str) else list(map(str, np.ravel(named)[: len(AXES) + 1].tolist())))
     else:
@@ -304,7 +311,21 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     facts = kinds(names)
     count = arranged(path, count, names)
     experts = count.shape[-1] if facts["targets"] is Targets.EXPERTS else None
+    name_unread(repr(str(path)), f"entries beside {key}", beside)
     return Recording(count, np.arange(len(count)), str(path), known.words, experts=experts, origin=origin, **facts)
+
+
+def _key(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> str:
+    """The key of the counts. `InputError` where there is none, or one that looks like a known one misspelt."""
+    key = next((key for key in (COUNTS, *_FORMATS) if key in arrays), None)
+    if key is None and len(arrays) == 1 and not difflib.get_close_matches((only := next(iter(arrays))).lower(), _KNOWN):
+        return only
+    if key is None:
+        others = ", ".join(key for key in _FORMATS if key != COUNTS)
+        raise InputError(
+            f"trace {path} must have the key {COUNTS!r}, got {', '.join(arrays) or 'none'}; also read: {others}."
+        )
+    return key
 
 
 def _usual_axes(path: object, shape: tuple[int, ...], known: _Format) -> tuple[str, ...]:

@@ -14,8 +14,10 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings.arrays import load_arrays
 from mfabric_jax.recordings.tables import csv_lines
+from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.traffic.tokens import Tokens
+from mfabric_jax.unread import name_unread
 
 GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
 GATE_TRACE_AXES = ("layer", "expert", "iteration", "source_rank", "micro_batch")
@@ -24,6 +26,7 @@ STEADY_RECORDS = (2011, 5001)  # before, its gate is collapsed
 
 OLMOE = "*expert_counts*.npz"
 OLMOE_MODELS = ("olmoe", "mistral")
+OLMOE_ARRAY = re.compile(rf"domains|({'|'.join(OLMOE_MODELS)})_(topk|top1|crosslayer|crosslayer_top1)")  # that it holds
 
 LAER = "*token_analysis*.csv*"
 LAER_COLUMNS = ("rank", "method", "model_name", "layer", "iter", "token_num")
@@ -62,6 +65,8 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
         count = count.swapaxes(0, 1)[None, :, None]
         kind: dict[str, Any] = {"name": model, "sources": Sources.DOMAINS, "experts": count.shape[-1]}
         recordings.append(Recording(count, np.zeros(1, int), str(path), "OLMoE expert counts", **kind))
+    if recordings:
+        name_unread(repr(str(path)), "arrays", [name for name in arrays if not OLMOE_ARRAY.fullmatch(name)])
     return tuple(recordings)
 
 
@@ -74,6 +79,7 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
     if not set(LAER_COLUMNS) <= set(names) or len(set(names)) < len(names):
         shown = " ".join(", ".join(names)[:200].split())
         raise InputError(f"trace {path} must have the columns {', '.join(LAER_COLUMNS)}, none twice, got {shown}.")
+    name_unread(repr(str(path)), "columns", [name for name in names if name not in LAER_COLUMNS])
     cells: dict[str, list[list[int]]] = {}
     for line, row in enumerate((dict(itertools.zip_longest(names, row)) for row in rows[1:] if row), start=2):
         try:
@@ -118,7 +124,7 @@ def weight_matrix(path: pathlib.Path) -> Recording:
     layer. The text is a nested list [source rank][destination rank] of whole numbers with equal row sums; combine runs
     against it. Raises `InputError` for another content."""
     try:
-        matrix = np.array(json.loads(path.read_text(encoding="utf-8")))
+        matrix = np.array(parsed_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"weight matrix {path} must be one nested list of whole numbers.") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu" or matrix.min() < 0:

@@ -4,6 +4,7 @@ megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM."
 import itertools
 import math
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings.arrays import add_slices
+from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.unpacking import check_size
+from mfabric_jax.unread import name_unread
 from mfabric_jax.workload import RankLayout
 
 BLOCK, STAGE = "decoder", "pre_dispatch"
@@ -25,6 +28,9 @@ Expert = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 class _Where(msgspec.Struct):
     block: str = BLOCK
     stage: str = STAGE
+
+
+KEY = re.compile(rb'"\w+"\s*:')
 
 
 class _Line(msgspec.Struct):
@@ -149,6 +155,8 @@ def _layers(path: pathlib.Path, layout: RankLayout, seen: set[tuple[int, int]]) 
 
 def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterator[_Pass]:
     where, line = msgspec.json.Decoder(_Where), msgspec.json.Decoder(_Line)
+    fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+    unread: dict[str, None] = {}
     try:
         opened = file.open("rb")
     except OSError as error:
@@ -156,12 +164,20 @@ def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterat
     with opened:
         for number, text in enumerate(opened, start=1):
             try:
-                if text.strip() and where.decode(text) == _Where():
+                if not text.strip():
+                    continue
+                names = fields.decode(text)
+                if len(KEY.findall(text)) != len(names):
+                    parsed_json(text)  # refuses a key that is there twice
+                if where.decode(text) == _Where():
+                    unread |= dict.fromkeys(names)
                     yield _pass(line.decode(text), experts, parts)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                fields = ", ".join(_Line.__struct_fields__)
-                sentence = f"line {number} of router trace {file} must be JSON of {fields}, but: {error}."
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                known = ", ".join(_Line.__struct_fields__)
+                sentence = f"line {number} of router trace {file} must be JSON of {known}, but: {error}."
                 raise InputError(sentence) from None
+    known = (*_Where.__struct_fields__, *_Line.__struct_fields__)
+    name_unread(repr(str(file)), "fields", [name for name in unread if name not in known])
 
 
 def _pass(line: _Line, experts: int | None, parts: list[int]) -> _Pass:

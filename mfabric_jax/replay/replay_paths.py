@@ -1,5 +1,6 @@
 """Prepare a graph of tasks on a fabric: ranks on GPUs, circuits, flows on paths, one max-min problem."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from mfabric_jax import fabric, units
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat
 from mfabric_jax.case.policies import NO_SCHEDULE, is_function
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, in_file
 from mfabric_jax.cluster.whole_cluster import PlainServers, chosen_circuits, formed_cluster, plain_servers
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.graph import endpoints
@@ -102,7 +103,10 @@ class Prepared(NamedTuple):
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     """Put ranks on GPUs of the case's fabric or the user's graph, and transfers on paths. `InputError` for too few."""
     config = config.on(case)
-    placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
+    try:
+        placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
+    except MemoryError:
+        raise InputError(_too_many(graph, case.network.fabric)) from None
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
     key = (placed.wiring[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
@@ -110,7 +114,8 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
     src, dst = (gpu[end] for end in np.divmod(pair, ranks))
-    routes = placed.wirings.routes(wiring, src, dst, size)
+    with contextlib.nullcontext() if config.graph is None else in_file(config.graph):
+        routes = placed.wirings.routes(wiring, src, dst, size)
     network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
     flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
     row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
@@ -119,6 +124,11 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     routed = Routed(flows, Routes(hops[row], share[row]))
     nic_gbps = None if placed.cluster is None else case.network.nic_gbps
     return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays, config.graph)
+
+
+def _too_many(graph: TaskGraph, fabric: str) -> str:
+    of = f" of {graph.file!r}" if graph.file else ""
+    return f"ranks{of} must be fewer: {graph.ranks:,} of them on {fabric} need more memory than there is."
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
@@ -165,6 +175,8 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
+    if on.reconfigures and servers > MOST_SERVERS:
+        raise InputError(_too_many(graph, case.network.fabric))
     hardware, shape = hardware_of(case, servers), plain_servers(servers, per_server, config.region_servers)
     flows = lower(graph, config, gpu // per_server, nic_gbps)
     between = _Between(flows, gpu // per_server, servers)
@@ -187,6 +199,9 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
         wiring = np.zeros(flows.flows, int)
     wirings = Wirings([wired_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
     return _Placed(hardware, clusters[0], gpu, flows, wiring, wirings)
+
+
+MOST_SERVERS = 2**15  # where bytes of every pair are laid out, 8 GiB
 
 
 class _Between(NamedTuple):

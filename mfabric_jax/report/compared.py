@@ -58,7 +58,7 @@ class Measure:
         """Its range as the band of the iteration's time has it; None without a band."""
         value = self.value(grid, model, series, gbps)
         usual, low, high = (grid.value(model, series, gbps, column) or 0.0 for column in (TIME, LOW, HIGH))
-        if value is None or not usual or not low or low == high:
+        if value is None or not usual or not low or not high or low == high:
             return None
         ends = (usual / high, usual / low) if self.more_is_better else (low / usual, high / usual)
         return value * ends[0], value * ends[1]

@@ -25,7 +25,7 @@ from mfabric_jax import unpacking
 from mfabric_jax.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
-from mfabric_jax.columns import check_schema, is_number, of_ours
+from mfabric_jax.columns import check_schema, is_number, of_ours, say_unknown
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
@@ -130,11 +130,20 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
     if not path.exists() and journal_of(path).exists():
-        run, done, _ = read_journal(journal_of(path))
+        where = journal_of(path)
+        run, done, good = read_journal(where)
         if run is not None:
-            rows = in_order(done)
-            check_schema(path, dict.fromkeys(name for row in rows for name in row), run["config"], WHERE)
-            return rows, run["config"] | {"complete": False}
+            rows, content = in_order(done), where.read_bytes()
+            if b"\n" in content[good:].rstrip(b"\n"):  # more than what a kill cut off
+                number = content[:good].count(b"\n") + 1
+                raise InputError(
+                    f"line {number} of {str(where)!r} is damaged; run the same command again, or delete it."
+                )
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            check_schema(path, names, run["config"], WHERE)
+            _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
+            say_unknown(path, names, run["config"], WHERE)
+            return rows, checked_config(where, run["config"]) | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
@@ -142,11 +151,25 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         header, lines = _cells(path)
         columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
         beside = sidecar(path)
-        config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
+        config = checked_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
     check_schema(path, header, config, WHERE)
-    if of_ours(config):
-        _check_numbers(path, header, columns)
+    _check_columns(path, header, columns, config)
+    say_unknown(path, header, config, WHERE)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
+
+
+_TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"), ("variants", "varied", "not_known")
+
+
+def checked_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of rows whose tables and lists are such."""
+    for names, kind, words in ((_TABLES, dict, "a table"), (_LISTS, list, "a list")):
+        for name in names:
+            if not isinstance(config.get(name, kind()), kind):
+                raise InputError(
+                    f"{name} of the configuration in {str(path)!r} must be {words}, got {shown(config[name])}."
+                )
+    return config
 
 
 def read_texts(path: str | Path) -> list[dict[str, str | None]]:
@@ -175,12 +198,31 @@ def _check_names(columns: Sequence[str]) -> None:
         raise ValueError(f"two columns are called {twice[0]!r:.80}")
 
 
-def _check_numbers(path: Path, header: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
-    """`InputError` where a column that commands fill with numbers holds a text: all of it would be read as text."""
+def _check_columns(
+    path: Path, header: Sequence[str], columns: Sequence[Sequence[Any]], config: Mapping[str, Any]
+) -> None:
+    """`InputError` for a value that no row can have, for a column of texts and numbers, and where a column that our
+    commands fill with numbers holds a text: all of it would be read as text."""
+    ours = of_ours(config)
     for name, values in zip(header, columns, strict=bool(columns)):
+        field, kinds = f"column {name} of {str(path)!r}", {_kind_of(value) for value in values if value is not None}
+        for value in values if None in kinds else ():
+            if value is not None and _kind_of(value) is None:
+                raise InputError(f"{field} must hold numbers, texts, true or false, got {value!r:.80}.")
+        if len(kinds) > 1:
+            raise InputError(f"{field} must hold values of one kind, got {' and '.join(sorted(map(str, kinds)))}.")
         cells = (value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value))
-        if is_number(name) and (text := next(cells, None)) is not None:
-            raise InputError(f"column {name} of {str(path)!r} must hold numbers, got {text!r:.80}.")
+        if ours and is_number(name) and (text := next(cells, None)) is not None:
+            raise InputError(f"{field} must hold numbers, got {text!r:.80}.")
+
+
+def _kind_of(value: Any) -> str | None:
+    """What a value of a row is; None for what none can be."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int):
+        return "numbers" if abs(value) <= LARGEST_WHOLE else None
+    return "numbers" if isinstance(value, float) else "texts" if isinstance(value, str) else None
 
 
 def _check_kinds(schema: Any) -> None:
@@ -201,8 +243,11 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         _check_names(table.column_names)
         _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
-        config = mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION)
+        config = checked_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
     check_schema(path, table.column_names, config, WHERE)
+    names = [name for name in table.column_names if pyarrow.types.is_string(table.schema.field(name).type)]
+    _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
+    say_unknown(path, table.column_names, config, WHERE)
     return table.replace_schema_metadata(None), config
 
 

@@ -25,7 +25,7 @@ from mfabric_jax.case.paths import (
     stated,
 )
 from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
-from mfabric_jax.checks import InputError, Misfit, one_of
+from mfabric_jax.checks import InputError, Misfit, in_file, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric, Form
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
@@ -713,7 +713,8 @@ def _check_values(resolved: Resolved) -> None:
     settings.room(job)
     rule: Any = case.placement.rule
     if rule.name == "given":
-        check_given(read_placement(rule.value), job)
+        with in_file(rule.value):
+            check_given(read_placement(rule.value), job)
     one_of("circuits.routing", settings.routing, ("unsplit", "best-path", "split", "relay"))
 
 

@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import datetime
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.text_files import parsed_json
+from mfabric_jax.unread import name_unread
 
 GIVE = (
     "give a log of requests that begins with TIMESTAMP,ContextTokens,GeneratedTokens (Azure: date and time, tokens of "
@@ -47,7 +48,9 @@ AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
 BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
+BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # public
 CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
+BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
 USUAL_RATES = 0.005, 10.0  # requests/s: the public logs with numbers for times have 0.03 (their first minutes) to 7
 SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
 BLOCKS = [2**power for power in range(21)]  # tokens of a block that are sought
@@ -125,9 +128,10 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
     named = repr(str(path))
     rows: list[Row] = []
     left_out = 0
+    unread: dict[str, None] = {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as opened:
-            form, found = _rows(opened, named)
+            form, found = _rows(opened, named, unread)
             for row in found:
                 if row.prompt and row.answer:
                     rows.append(row)
@@ -145,35 +149,43 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
         raise InputError(f"cannot read {named} ({getattr(error, 'strerror', None) or error}); {GIVE}.") from None
     if not rows:
         raise InputError(f"{named} has no answered request; {GIVE}.")
+    name_unread(named, "columns", unread)
     rows.sort(key=lambda row: row.time)
     time, prompt, answer = (np.array([row[column] for row in rows], float) for column in (1, 2, 3))
     arrival_s = (time - time[0]) * _second_of(time, form, unit, named)
     return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
 
 
-def _rows(lines: Iterator[str], named: str) -> tuple[Form, Iterator[Row]]:
+def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[Row]]:
+    """The format of a log and its rows; `unread`: gets what they have beside its columns."""
     first = next(lines, "")
     if first.lstrip().startswith("{"):
         form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
-        return form, _objects(itertools.chain([first], lines), named, form)
+        return form, _objects(itertools.chain([first], lines), named, form, unread)
     columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
     for form, moment in ((AZURE, _moment), (BURST, _second)):
         if set(form.columns) <= set(columns):
-            return form, _table(lines, named, [columns.index(name) for name in form.columns], form.columns, moment)
+            if twice := [name for name in form.columns if columns.count(name) > 1]:
+                raise InputError(
+                    f"{named} must have the column {twice[0]!r} once, got it {columns.count(twice[0])} times."
+                )
+            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *BESIDE_COLUMNS)))
+            return form, _table(lines, named, columns, form.columns, moment)
     begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
     raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
 
 
 def _table(
-    lines: Iterator[str], named: str, columns: list[int], names: tuple[str, ...], moment: Callable[[str, str], float]
+    lines: Iterator[str], named: str, columns: list[str], names: tuple[str, ...], moment: Callable[[str, str], float]
 ) -> Iterator[Row]:
+    places = [columns.index(name) for name in names]
     for number, cells in enumerate(csv.reader(lines), start=2):
         if not cells:
             continue
         where = f"{named}, line {number}"
-        if len(cells) <= max(columns):
-            raise InputError(f"{where} must have the column {names[-1]!r}, got {len(cells)} columns.")
-        when, prompt, answer = (cells[column].strip() for column in columns)
+        if len(cells) != len(columns):
+            raise InputError(f"{where} must have {len(columns)} columns, as its header has, got {len(cells)}.")
+        when, prompt, answer = (cells[place].strip() for place in places)
         yield Row(
             number,
             moment(f"{where}: {names[0]}", when),
@@ -182,20 +194,21 @@ def _table(
         )
 
 
-def _objects(lines: Iterator[str], named: str, form: Form) -> Iterator[Row]:
+def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, None]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{named}, line {number}"
         try:
-            table = json.loads(line)
-        except ValueError:
-            raise InputError(f"{where} is not JSON; {GIVE}.") from None
+            table = parsed_json(line)
+        except ValueError as error:
+            raise InputError(f"{where} is not JSON ({error}); {GIVE}.") from None
         if not isinstance(table, dict) or not set(form.columns) <= set(table):
             raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
         if bool(CHAT & set(table)) != (form is BAILIAN):
             one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
             raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: give two logs apart.")
+        unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
         when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):

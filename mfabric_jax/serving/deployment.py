@@ -226,7 +226,7 @@ class Deployment:
     def prompt(self) -> int:
         """Tokens of a prompt."""
         serving = self.case.serving
-        return round(serving.context) if serving.prompt is None else serving.prompt
+        return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
 
     @property
     def fresh(self) -> float:

@@ -122,7 +122,7 @@ SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.pr
 
 def known(case: Case) -> Deployment:
     """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
-    prompt = round(case.serving.context) if case.serving.prompt is None else case.serving.prompt
+    prompt = max(1, round(case.serving.context)) if case.serving.prompt is None else case.serving.prompt
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import file_settings
 from mfabric_jax.case.policies import file_of
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, in_file, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.simulation.results import provenance
 from mfabric_jax.simulation.scenario import DTYPES
@@ -188,9 +188,10 @@ def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
 def read_sweep(path: str | Path) -> Sweep:
     """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
     given = read_settings(path, "sweep settings")
-    for name in given:
-        one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
-    return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in given.items()})
+    with in_file(path):
+        for name in given:
+            one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
+        return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in given.items()})
 
 
 def _by_path(table: Any, prefix: str = "") -> Any:

@@ -55,6 +55,7 @@ class TaskGraph:
     - `op` [T]: `Op` of a COLLECTIVE, else -1. `group` [T]: index into `groups` of a COLLECTIVE, else -1.
     - `lane` [T]: tasks of one rank on the same lane (0 or more) run one at a time; -1: no lane.
     - `groups`: the ranks of each communicator, in its order. `name` [T]: name of each task.
+    - `file`: where the tasks stand, for messages.
 
     `InputError` for a wrong shape or value, naming the task, and for a cycle, naming its members.
     """
@@ -74,6 +75,7 @@ class TaskGraph:
     lane: np.ndarray
     groups: tuple[tuple[int, ...], ...]
     name: tuple[str, ...]
+    file: str = ""
 
     def __post_init__(self):
         _check(self)
@@ -89,7 +91,8 @@ class TaskGraph:
 
     def named(self, task: int) -> str:
         """The task as messages name it."""
-        return f"task {task} ({self.name[task]!r})" if self.name[task] else f"task {task}"
+        name = f" ({self.name[task]!r})" if self.name[task] else ""
+        return f"task {task}{name}{f' of {self.file!r}' if self.file else ''}"
 
     def equals(self, other: "TaskGraph") -> bool:
         """Whether both graphs agree task by task; the order of `after` and the numbers of `match` do not matter."""
@@ -145,7 +148,9 @@ class Tasks:
         """The graph of all tasks; duplicate pairs in `after` count once."""
         pairs = np.array(sorted(set(self.after)), np.int64).reshape(-1, 2)
         arrays = {name: np.array(self._columns[name], kind) for name, kind in FIELDS.items() if name != "after"}
-        return TaskGraph(self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), **arrays)
+        return TaskGraph(
+            self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), file="", **arrays
+        )
 
 
 def _check(graph: TaskGraph) -> None:
@@ -237,4 +242,4 @@ class TaskColumns:
         after = np.stack(np.divmod(np.unique(pairs[:, 0] * every + pairs[:, 1]), every), axis=1)
         arrays = {field: self.column(field).astype(kind) for field, kind in FIELDS.items() if field != "after"}
         names = tuple(name for name, count in self._names for _ in range(count))
-        return TaskGraph(self.ranks, after=after, groups=tuple(self.groups), name=names, **arrays)
+        return TaskGraph(self.ranks, after=after, groups=tuple(self.groups), name=names, file="", **arrays)

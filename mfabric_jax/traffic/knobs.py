@@ -124,11 +124,12 @@ class Knobs:
         """Reads knobs from a JSON object; missing fields have their defaults. Raises `InputError` for other content."""
         values = read_mapping(pathlib.Path(path), "knobs", ".json")
         version = values.pop(VERSION, SCHEMA_VERSION)
-        if checks.whole(VERSION, version) > SCHEMA_VERSION:
-            raise InputError(f"{VERSION} of knobs {str(path)!r} must be at most {SCHEMA_VERSION}, got {version}.")
-        for field in values:
-            checks.one_of("knob", field, [f.name for f in dataclasses.fields(cls)])
-        return cls(**values)
+        with checks.in_file(path):
+            if checks.whole(VERSION, version) > SCHEMA_VERSION:
+                raise InputError(f"{VERSION} must be at most {SCHEMA_VERSION}, got {version}.")
+            for field in values:
+                checks.one_of("knob", field, [f.name for f in dataclasses.fields(cls)])
+            return cls(**values)
 
     def write(self, path: str | os.PathLike) -> pathlib.Path:
         """Writes every knob as JSON, atomically; returns the path. Raises `InputError` if it cannot be written."""

@@ -19,9 +19,11 @@ from jaxtyping import Int
 from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.text_files import cached_by_files, read_mapping
+from mfabric_jax.unread import name_unread
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
+BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # read with them
 LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
 MOST = 2**24  # slots of all layers
 
@@ -46,6 +48,9 @@ def check_given(placement: Placement, workload: Workload) -> None:
         raise InputError(f"placement.given must have one layer or the model's {blocks} with experts, got {layers}.")
     if placement.ranks not in (None, workload.ep):
         raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
+    if placement.slots.shape[1] % workload.ep:
+        slots = placement.slots.shape[1]
+        raise InputError(f"placement.given must have as many slots on each of {workload.ep} ranks (ep), got {slots}.")
 
 
 def is_placement(told: Mapping[str, Any]) -> bool:
@@ -65,6 +70,7 @@ def placement_in(told: Mapping[str, Any], file: str) -> Placement:
     """`read_placement` of what a file holds."""
     if LAYERS in told:
         found = _of_devices(told[LAYERS], file)
+        _check_count(told, "moe_layer_count", len(found.slots), file)
     elif key := next((key for key in (MAP, SLOTS) if key in told), None):
         found = Placement(_matrix(told[key], f"{file}: {key}"))
     else:
@@ -73,6 +79,7 @@ def placement_in(told: Mapping[str, Any], file: str) -> Placement:
     _check_complete(found, file)
     if SLOTS in told:
         _check_same(found, told, file)
+    name_unread(repr(file), "fields", [name for name in told if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
     return found
 
 
@@ -115,17 +122,28 @@ def _lists_slots(value: Any, slots: np.ndarray) -> bool:
 
 def _of_devices(layers: Any, file: str) -> Placement:
     """Slots of vLLM-Ascend's layers, in the order of `layer_id` and `device_id`."""
-    rows, devices = [], 0
+    rows, devices, beside = [], 0, []
     for layer in _in_order(layers, "layer_id", f"{file}: {LAYERS}"):
         where = f"{file}, layer {layer['layer_id']}"
-        every: list[Any] = [one.get("device_expert") for one in _in_order(layer.get("device_list"), "device_id", where)]
+        devices_of = _in_order(layer.get("device_list"), "device_id", where)
+        every: list[Any] = [one.get("device_expert") for one in devices_of]
+        beside += [name for name in layer if name not in ("layer_id", "device_count", "device_list")]
+        beside += [name for one in devices_of for name in one if name not in ("device_id", "device_expert")]
         if not all(isinstance(some, list) and len(some) == len(every[0]) > 0 for some in every):
             raise InputError(f"{where}: device_expert must be a list, equally long on every device.")
         rows.append([expert for some in every for expert in some])
+        _check_count(layer, "device_count", len(every), where)
         if devices not in (0, len(every)):
             raise InputError(f"{where}: device_list must have {devices} devices, as layers before, got {len(every)}.")
         devices = len(every)
+    name_unread(repr(file), f"fields of {LAYERS}", beside)
     return Placement(_matrix(rows, f"{file}: device_expert"), devices)
+
+
+def _check_count(told: Mapping[str, Any], field: str, count: int, where: str) -> None:
+    """A number that the file says beside a list, if it does, is that of the list."""
+    if field in told and (type(told[field]) is not int or told[field] != count):
+        raise InputError(f"{where}: {field} must be {count}, as many as are listed, got {told[field]!r:.80}.")
 
 
 def _in_order(value: Any, key: str, where: str) -> list[dict[str, Any]]:

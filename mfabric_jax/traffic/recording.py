@@ -16,6 +16,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.tokens import Reached, Tokens
 from mfabric_jax.unpacking import check_archive
+from mfabric_jax.unread import name_unread
 from mfabric_jax.workload import RankLayout, Workload
 
 FORMATS = "mfabric_jax.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
@@ -96,7 +97,8 @@ class Recording:
 
     def tokens(self) -> Tokens:
         """Checked counts, with sources and targets on the axes of source ranks and experts."""
-        return Tokens(self.count, self.words)
+        with checks.in_file(self.path):
+            return Tokens(self.count, self.words)
 
     @property
     def words(self) -> str:
@@ -210,7 +212,9 @@ def recorded(
 
     Raises `InputError` for an unreadable file, an empty range of records, and ranks or experts that do not fit.
     """
-    return recording_of(workload, path, axes).chosen(records).fitted(workload, iterations)
+    found = recording_of(workload, path, axes)
+    with checks.in_file(found.path):
+        return found.chosen(records).fitted(workload, iterations)
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
@@ -242,6 +246,11 @@ def open_trace(
     Raises `InputError` for a missing path or an unknown format.
     """
     path = pathlib.Path(path)
+    with checks.in_file(path):
+        return _opened(path, layout, axes)
+
+
+def _opened(path: pathlib.Path, layout: RankLayout | None, axes: str | None) -> tuple[Recording, ...]:
     saved = _saved(path) if axes is None and path.suffix == ".npz" and path.is_file() else None
     return importlib.import_module(FORMATS).read(path, layout or RankLayout(), axes) if saved is None else (saved,)
 
@@ -264,12 +273,15 @@ def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
     return count.astype(np.float32) if count.dtype == np.float16 else count
 
 
+SAID = ("schema_version", "source", "records", "sources", "targets", "experts")  # in `META`
+
+
 def _saved(path: pathlib.Path) -> Recording | None:
     try:
         with zipfile.ZipFile(path) as archive:
             check_archive(path, archive)
-        with np.load(path, allow_pickle=False) as arrays:
-            count, meta = np.asarray(arrays[COUNTS]), str(arrays[META][()])
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            count, meta, names = np.asarray(arrays[COUNTS]), str(arrays[META][()]), list(arrays)
     except InputError:
         raise
     except Exception:  # any error of an archive reader: not a file of ours
@@ -283,6 +295,8 @@ def _saved(path: pathlib.Path) -> Recording | None:
         raise InputError(
             f"{META} of trace {path} must be the JSON that save_tokens wrote, got {meta!s:.80}."
         ) from error
+    name_unread(repr(str(path)), "arrays", [name for name in names if name not in (COUNTS, META)])
+    name_unread(repr(str(path)), f"entries of {META}", [name for name in facts if name not in SAID])
     if version > SCHEMA_VERSION:
         raise InputError(f"schema_version of trace {path} must be at most {SCHEMA_VERSION}, got {version}.")
     if count.ndim != len(AXES) or 0 in count.shape or number.shape != (len(count),):

@@ -6,6 +6,7 @@ uplinks and downlinks of its ToRs. The corrected prediction adds acknowledgement
 transport. Neither models queues.
 """
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ from mfabric_jax.fabric.transport import NONE, TRANSPORTS, Transport, get_transp
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.text_files import read_mapping
+from mfabric_jax.unread import name_unread, say_unread
 
 MIB = 2**20
 LARGEST = 1 << 30  # bytes of a file, enough for millions of flows
@@ -121,9 +123,16 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
     return [read_run(file) for file in files]
 
 
+FIELDS = ("name", "topology", "transport", "routing", "link_bps", "payload_per_packet", "header_per_packet", "flows")
+FIELDS += ("hop_latency_s", "collective_s", "fluid_ecmp_collective_s", "fluid_collective_s")
+OF_FLOW = ("src", "dst", "bytes", "start", "fct_s", "path")
+BESIDE = re.compile(r"(sim|ratio|tool|fluid)(_.*)?|n_finished|n_flows|mtu|note|pattern|total_bytes")  # of simulations
+
+
 def read_run(file: Path) -> PacketRun:
     """Read one run. `InputError` names the file and the missing or wrong field."""
     run = read_mapping(file, "a packet-level run", ".json", LARGEST)
+    name_unread(file.name, "fields", [field for field in run if field not in FIELDS and not BESIDE.fullmatch(field)])
     take = functools.partial(_take, file.name, run)
     topology = take("topology", str)
     hosts, leaves = _hosts_and_leaves(file.name, topology)
@@ -154,6 +163,12 @@ def read_run(file: Path) -> PacketRun:
     if any(known) and not all(known):
         without = known.index(False)
         raise InputError(f"{file.name}: path must be given for every flow or none, but flow {without} has none.")
+    of_flows = dict.fromkeys(field for flow in flows.values() for field in flow)
+    left = [field for field in of_flows if field not in OF_FLOW and not BESIDE.fullmatch(field)]
+    name_unread(file.name, "fields of flows", left)
+    named = take("transport", str)
+    if named not in TRANSPORTS and difflib.get_close_matches(named.lower(), TRANSPORTS):
+        say_unread(f"{file.name}: no constants of the transport {named!r} are known ({', '.join(TRANSPORTS)}).")
     stated = "fluid_ecmp_collective_s" if any(known) else "fluid_collective_s"
     return PacketRun(
         name=file.stem,

@@ -100,6 +100,7 @@ def changed(content, rng):
     return bytes(data)
 
 
+@pytest.mark.filterwarnings("ignore::mfabric_jax.unread.Unread")
 @pytest.mark.parametrize("name", FILES)
 def test_broken_output_is_one_sentence_or_still_output(name, points):
     rng, refused = np.random.default_rng(0), 0

@@ -102,6 +102,7 @@ REFUSED = [
     (given(np.arange(2)), "placement.given must be of the 4 experts of the model, got 2."),
     (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
     (given(np.arange(4), 4), "placement.given must be of 2 ranks (ep), got 4."),
+    (given([0, 1, 2, 3, 0]), "placement.given must have as many slots on each of 2 ranks (ep), got 5."),
     (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
     (slots(logical_count=[[1]]), "it has loads, from which mfabric traces place makes one."),
     (
@@ -155,7 +156,7 @@ REFUSED = [
     (knobs(pair_sparsity=0.9, distinct=2), "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
     (knobs(hot_ranks=5, hot_share=0.5), "hot_ranks must be at most 4, got 5."),
     (knob_file('{"skwe": 1}'), "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
-    (knob_file('{"schema_version": 9}'), "schema_version of knobs", "must be at most 1, got 9."),
+    (knob_file('{"schema_version": 9}'), "schema_version must be at most 1, got 9.", "must be at most 1, got 9."),
     # dispatch and placement
     (sending(dispatch="per-expert", node_limit=1), "node_limit needs dispatch 'per-server'"),
     (sending(node_limit="groups"), "node_limit (beside a number of servers) 'groups'"),

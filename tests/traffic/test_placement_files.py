@@ -59,6 +59,7 @@ def test_what_eplb_returns_beside_the_slots(tmp_path):
     assert np.array(told["log2phy"]).shape == (2, 12, 2)
 
 
+@pytest.mark.filterwarnings("ignore::mfabric_jax.unread.Unread")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_broken_file_is_one_sentence_or_still_a_placement(form, tmp_path):
     path, rng, refused = tmp_path / "a.json", np.random.default_rng(0), 0

@@ -11,6 +11,7 @@ from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
 from mfabric_jax.fabric.graphs.data import GraphData
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.text_files import mapping_in, read_text
+from mfabric_jax.unread import name_unread
 
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"
@@ -67,6 +68,10 @@ def _data(file: str, text: str) -> dict[str, Any]:
     if suffix == ".json" or first.startswith(("{", "[")):
         data = mapping_in(text, repr(file), WHAT)
         _refuse_foreign(file, data)
+        attributes = data.get("graph", {})
+        if not isinstance(attributes, dict | list):
+            raise InputError(f"{file!r}: graph must be a table of attributes, got {attributes!r:.80}.")
+        name_unread(repr(file), "attributes of the graph", [str(name) for name in attributes if name != "name"])
         return data
     if suffix == ".xml" or first.startswith("<"):
         return nccl.graph_data([(repr(file), text)]).data

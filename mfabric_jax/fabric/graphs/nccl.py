@@ -18,6 +18,7 @@ PCI by `link_speed` and `link_width`, between CPUs by vendor and model; of an xG
 that is not known here is refused; attributes that are not known are named.
 """
 
+import difflib
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
@@ -149,14 +150,23 @@ def _unread(root: Element) -> list[str]:
                 raise InputError(f"an element of {element.tag} must be {allowed}, got <{below.tag:.40}>.")
         known = KNOWN.get(element.tag, "").split()
         found += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
-        if element.tag in ("gpu", "net") and element.get("gdr") == "0":
-            found.append(f"gdr='0' of {element.tag} (no GPUDirect: its bytes cross the memory of a CPU)")
+        if element.tag in ("gpu", "net") and element.get("gdr", "1") != "1":
+            gdr = f"gdr={element.get('gdr')!r:.40} of {element.tag}"
+            found.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
         if element.tag == "pci" and _speed(element) not in ("", *LANE):
             found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
             found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
+        if element.tag == "cpu" and _looks_known(element.get("vendor", INTEL)):
+            found.append(f"vendor={element.get('vendor')!r:.40} of cpu (between CPUs nothing is slow)")
         left += element
     return found
+
+
+def _looks_known(vendor: str) -> bool:
+    """Whether it is none of the vendors that are known, but looks like one."""
+    known = (INTEL, *ZHAOXIN, *AMD)
+    return vendor not in known and bool(difflib.get_close_matches(vendor, known, cutoff=0.8))
 
 
 def _read(dump: _Dump, root: Element) -> None:

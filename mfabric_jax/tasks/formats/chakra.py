@@ -12,7 +12,6 @@ those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2
 """
 
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,7 +31,8 @@ from mfabric_jax.tasks.collectives.registry import ROOTED
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.files import LeftOut, Messages, Reading, Spot
 from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
-from mfabric_jax.text_files import mapping_in
+from mfabric_jax.text_files import mapping_in, parsed_json
+from mfabric_jax.unread import name_unread
 
 # -- the protobuf messages, created on first use, and the stream of them
 
@@ -166,7 +166,28 @@ class Node(NamedTuple):
     @property
     def on_cpu(self) -> bool:
         """Whether the node is a CPU operation; False if the trace does not say."""
-        return bool(self.attributes.get("is_cpu_op"))
+        said = self.attributes.get("is_cpu_op")
+        if said is not None and (not isinstance(said, bool | int) or said not in (0, 1)):
+            self.place.refuse(f"must have true or false for is_cpu_op, got {str(said)[:40]!r}")
+        return bool(said)
+
+
+READ = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "root_rank", "pg_name", "num_ops", "tensor_size")
+READ += ("is_cpu_op",)
+HARMLESS = re.compile(  # other attributes that converters and generators write, which say nothing of bytes or time
+    r"mfabric_.*|inputs|outputs|op_type|op_schema|tid|fw_tid|fw_parent|seq_id|rf_id|scope|cid|stream|correlation"
+    r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
+)
+OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
+BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # of the feeder's file
+
+
+def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
+    """Name the attributes of nodes that are not read, though they could change a number."""
+    read = (node for node in nodes if node.kind != NodeType.METADATA)
+    found = dict.fromkeys(name for node in read for name in node.attributes)
+    left = [name for name in found if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
+    name_unread(repr(str(path)), "attributes of nodes", left)
 
 
 def of_message(message: Any, path: str) -> Node:
@@ -256,7 +277,7 @@ def groups_in(nodes: list[Node]) -> Groups:
         text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
         if text and '"pg_name"' in text[0]:
             try:
-                said = json.loads(text[0])
+                said = parsed_json(text[0])
                 found |= {str(one["pg_name"]): ranks_of(node.place, one["ranks"]) for one in said}
             except (ValueError, KeyError, TypeError, RecursionError):
                 node.place.refuse("must list communicators as JSON, each with pg_name and ranks")
@@ -552,9 +573,13 @@ def read(path: Path, given: LeftOut) -> Reading:
     beside = Path(given.communicators) if given.communicators else ordered[0].with_name(f"{prefix}.json")
     shared = read_groups(beside) if given.communicators or beside.is_file() else {}
     if len(traces) == 1:
-        return _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
-    pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
-    return _some(pattern, by_rank, shared, given, all(by_id))
+        reading = _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
+    else:
+        pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
+        reading = _some(pattern, by_rank, shared, given, all(by_id))
+    for file, nodes in zip(ordered, traces, strict=True):
+        name_left_out(file, nodes)
+    return reading
 
 
 def _set_of(path: Path) -> dict[int, Path]:
@@ -575,10 +600,13 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
     if ".json" in path.suffixes:
-        said = mapping_in(files.unpacked(path), repr(str(path)), "tasks").get("workload_graph")
+        told = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
+        said = told.get("workload_graph")
         if not isinstance(said, list):
             raise InputError(f"{str(path)!r} must hold a list workload_graph of Chakra nodes.")
-        return [of_json(one, order, str(path)) for order, one in enumerate(said)], False
+        listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
+        name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
+        return listed, False
     metadata, messages = read_stream(path)
     nodes = [of_message(one, str(path)) for one in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):

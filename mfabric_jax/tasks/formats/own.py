@@ -16,7 +16,7 @@ from mfabric_jax.extras import extra
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
 from mfabric_jax.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
-from mfabric_jax.text_files import mapping_in
+from mfabric_jax.text_files import mapping_in, parsed_json
 
 FORMAT, VERSION = "mfabric tasks", 1
 META = b"mfabric-tasks"  # key of the parquet footer that holds the rest
@@ -43,7 +43,7 @@ def read_parquet(path: Path, given: LeftOut) -> Reading:
         import pyarrow  # noqa: F401
     try:
         table = unpacking.read_parquet(path, path)
-        said = json.loads((table.schema.metadata or {}).get(META, b"null"))
+        said = parsed_json((table.schema.metadata or {}).get(META, b"null"))
         rows = table.to_pylist()
     except InputError:
         raise

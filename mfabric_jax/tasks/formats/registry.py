@@ -1,5 +1,6 @@
 """The formats of task graphs that are read and written."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -73,11 +74,12 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
         elif field not in ("communicators", "weights") and value is not None:
             checks.positive(field, value)
     try:
-        return chosen.read(path, LeftOut(**given))
+        found = chosen.read(path, LeftOut(**given))
     except InputError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{str(path)!r}: {error}") from error
+    return found._replace(graph=dataclasses.replace(found.graph, file=str(path)))
 
 
 def _format_of(path: Path) -> str:

@@ -118,6 +118,7 @@ def _row(spot: Spot, words: list[str]) -> _Row:
     """Name, dependency (not used), nanoseconds, collective and bytes of each phase, then the update."""
     if len(words) != 12:
         spot.refuse(f"must have 12 fields, got {len(words)}")
+    spot.whole("the dependency", words[1], -1)
     update = units.ns(spot.number("the update", words[11]))
     phases = []
     for order, (what, usual) in enumerate((("forward", "tp"), ("input gradient", "tp"), ("weight gradient", "dp"))):

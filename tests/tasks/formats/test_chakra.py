@@ -12,6 +12,7 @@ from mfabric_jax.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
+from mfabric_jax.unread import Unread
 from tests.mistakes import check_refused
 
 COMP, SEND, RECV, COLL, METADATA, LOAD = 4, 5, 6, 7, 1, 2
@@ -52,7 +53,8 @@ def test_every_kind_of_node(tmp_path):
         node(9, COLL, comm_type=9),
         node(10, COLL, comm_type=8, comm_size=4),
     ]
-    graph, kind, remarks = read_with_remarks(put(tmp_path, nodes, nodes, pack=gzip.compress))
+    with pytest.warns(Unread, match="attributes of nodes are not read, .* a number: x"):
+        graph, kind, remarks = read_with_remarks(put(tmp_path, nodes, nodes, pack=gzip.compress))
     assert (kind, graph.ranks, graph.tasks) == ("Chakra", 2, 18)
     assert graph.name[:9] == ("n0", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10")
     compute, collective = TaskKind.COMPUTE, TaskKind.COLLECTIVE

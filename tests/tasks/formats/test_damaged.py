@@ -35,6 +35,7 @@ def damaged(data, draw):
     return bytes(data)
 
 
+@pytest.mark.filterwarnings("ignore::mfabric_jax.unread.Unread")
 @pytest.mark.parametrize("name", [*TEXTS, "own.json", "own.parquet", "set.1.et"])
 def test_a_graph_or_one_sentence(tmp_path, name):
     path, draw, outcomes = tmp_path / name, random.Random(name), set()
