@@ -110,6 +110,7 @@ HEAVY = {  # what takes a minute to compile is stopped where it begins, but for 
     "evaluate": "learning.evaluate_policies",
     "policies": "learning.scoreboard",
     "tune": "tuning.tune",
+    "traces study": "recordings.study.trace_study",
 }
 CHECKED = {"compare", "failures", "serve"}  # rows with a configuration that states every setting
 FILES = (
@@ -120,14 +121,51 @@ FILES = (
 EDGES = (
     *("0", "-1", "1", "2", "1.5", "-0.0", "1e-300", "1e308", "1e309", "nan", "inf", "-inf", str(2**31), str(2**63)),
     *("1" + "0" * 400, "1e3", "0x10", "1_000", "+5", " 5 ", "\u0661\u0662", "1,2", "1-2", "2-1", "1/2", "3/2", "1,1"),
-    *("", " ", ",", ",,", "=", "a=b", "'", '"', "''", "[", "]", "{}", "(1)", "%s", "%d%n", "$HOME", "~", "-", "--", "*"),
+    *(
+        "",
+        " ",
+        ",",
+        ",,",
+        "=",
+        "a=b",
+        "'",
+        '"',
+        "''",
+        "[",
+        "]",
+        "{}",
+        "(1)",
+        "%s",
+        "%d%n",
+        "$HOME",
+        "~",
+        "-",
+        "--",
+        "*",
+    ),
     *("é", "日本語", "\udcff", "\u202e", "\x07", "\x1b[31m", "a\tb", "a\nb", "x" * 300, "y" * 5000, "None", "true"),
-    *("auto", "default", "../x", "/dev/null/x", "/proc/none", "..", ".", "a+b", "a:b", "a|b", "400 Gbps", "5 us", "1 x"),
+    *(
+        "auto",
+        "default",
+        "../x",
+        "/dev/null/x",
+        "/proc/none",
+        "..",
+        ".",
+        "a+b",
+        "a:b",
+        "a|b",
+        "400 Gbps",
+        "5 us",
+        "1 x",
+    ),
 )
 LARGE = re.compile(r"\d{4}|\de\+?[1-9]")  # a line that asks for much may take long
 LIMIT_S, LONG_S = 60.0, 20.0
 MEMORY = 10 << 30
-WRONG = re.compile(r"Traceback \(most|Exception ignored|Fatal Python|terminate called|\b\w*Warning: |^[WEF]\d{4} ", re.M)
+WRONG = re.compile(
+    r"Traceback \(most|Exception ignored|Fatal Python|terminate called|\b\w*Warning: |^[WEF]\d{4} ", re.M
+)
 NO_NUMBER = re.compile(r"(?<![\w./'\"-])-?(?:nan|inf)(?![\w./'\"])", re.I)
 PROGRESS = re.compile(r"[\w -]+: .*|.*\.\w{1,8}|[\w-]+")
 
@@ -426,7 +464,6 @@ def run_line(words):
             except Computes:
                 status = 0
             except BaseException:
-
                 how = traceback.format_exc()
         sys.stdout.flush()
         sys.stderr.flush()
