@@ -145,7 +145,10 @@ MISTAKES = {
         ("cost", "figures is of figures that are drawn, not listed; leave it out, got ('cost',)."),
     ],
     "tune": [("--sizes 8,x", "sizes must be whole numbers separated by commas, got 'x'.")],
-    "train": [("", "train needs --out, the folder of the run.")],
+    "train": [
+        ("", "train needs --out, the folder of the run."),
+        ("--out occupied/run", "cannot write into 'occupied/run' (Not a directory); give another folder."),
+    ],
     "evaluate": [
         ("--policies none.policy", "policy file 'none.policy' cannot be read"),
         ("--sigmas 0,-1", "sigmas must be finite and not negative, got -1.0."),
