@@ -164,7 +164,8 @@ EDGES = (
 LARGE = re.compile(r"\d{4}|\de\+?[1-9]")  # a line that asks for much may take long
 LIMIT_S = 60.0  # of processors, of a line that does not ask for much
 MOST_S = 300.0
-MEMORY = 10 << 30
+MEMORY = 10 << 30  # bytes of a process
+CHUNK = 120  # lines of a process
 WRONG = re.compile(
     r"Traceback \(most|Exception ignored|Fatal Python|terminate called|\b\w*Warning: |^[WEF]\d{4} ", re.M
 )
@@ -364,7 +365,7 @@ def results(lines, files, keep=False):
     """
     left = collections.deque(enumerate(lines))
     while left:
-        several = [left.popleft() for _ in range(min(40, len(left)))]
+        several = [left.popleft() for _ in range(min(CHUNK, len(left)))]
         found = list(in_a_child(several, files, keep))
         yield from found
         for one in reversed(several[len(found) :]):
@@ -682,7 +683,7 @@ def reported(every, options):
         for kind, text in wrong:
             found_faults[kind] += 1
             print(f"--- {kind}, {line:.1500}\n{text[-2500:]}", flush=True)
-        if done % 500 == 0:
+        if done % 250 == 0:
             print(f"{done} lines, {time.monotonic() - began:.0f} s, {found_faults.total()} faults", flush=True)
     print(f"\n{counts.total()} lines of seed {options.seed}, {time.monotonic() - began:.0f} s")
     for command in LINES:
