@@ -85,6 +85,7 @@ MISTAKES = {
     "traffic --model llama-moe": [
         ("--policy uniform", "circuits.policy is not read by traffic; leave it out."),
         ("--set gpu.usd=9", "gpu.usd is not read by traffic; leave it out."),
+        ("--tokens 1e12", "job.training_tokens is not read by traffic; leave it out."),
     ],
     "timeline --model llama-moe": [("--set gpu.watts=9", "gpu.watts is not read by timeline; leave it out.")],
     "export --model llama-moe": [("--set network.prices=a.toml", "network.prices is not read by export; leave")],
@@ -95,6 +96,7 @@ MISTAKES = {
         ("--flows rows", "rows file 'rows' has no extension"),
         ("--routing split", "circuits.routing is not read by cluster; how flows use equal paths is"),
         ("--trace x.npy", "traffic.trace.path is not read by cluster; leave it out."),
+        ("--tokens 1e12", "job.training_tokens is not read by cluster; leave it out."),
         ("--set network.alpha_s=1e-5", "network.alpha_s is not read by cluster; latency is that of links"),
         ("--set gpu.watts=9", "gpu.watts is not read by cluster; leave it out."),
         ("--set network.paths=fastest", "'fastest' is unknown; allowed: spray, ecmp, least-loaded, weighted."),
