@@ -5,6 +5,7 @@ results are 0 or infinite.
 """
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import math
@@ -126,6 +127,17 @@ def check_size(field: str, value: float) -> None:
     if value != 0 and not sizes.least <= abs(value) <= sizes.most:
         got = shown(value) if abs(value) > sys.float_info.max else f"{value:g}"
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {got}.")
+
+
+def check_unread(given: Any, fields: Iterable[str], why: str) -> None:
+    """`InputError` for one of these fields of a dataclass that is stated although nothing reads it.
+
+    `why`: what does read it, as "way mltcp" in "slope is of way mltcp; leave it out, got 2.0.".
+    """
+    usual = {field.name: field.default for field in dataclasses.fields(given)}
+    for name in fields:
+        if (value := getattr(given, name)) != usual[name]:
+            raise InputError(f"{name} is of {why}; leave it out, got {shown(value)}.")
 
 
 def concrete(value: Any) -> bool:

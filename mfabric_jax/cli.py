@@ -54,7 +54,7 @@ def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
     try:
         command = _command(words)
         if command is None:
-            return 0 if words else 2
+            return 0
         at_work = Alive(command) if alive else contextlib.nullcontext()
         with at_work, command_line(words[len(command.split()) :]) as rest:
             return _run(command, rest) or 0
@@ -108,12 +108,13 @@ HELP = """usage: mfabric COMMAND [options]
 
 def _command(words: list[str]) -> str | None:
     """The command of a line; None where it asks for help or the version, which is printed."""
-    from mfabric_jax.checks import one_of
+    from mfabric_jax.checks import InputError, one_of
     from mfabric_jax.commands import COMMANDS, TWO_WORDS
 
-    if not words or words[0] in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
-        print(HELP.format(listed), file=sys.stdout if words else sys.stderr)
+    if not words:
+        raise InputError(f"a command is needed first; allowed: {', '.join(COMMANDS)}.")
+    if words[0] in ("-h", "--help"):
+        print(HELP.format("\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())))
         return None
     if words[0] == "--version":
         from mfabric_jax.origin import version_line

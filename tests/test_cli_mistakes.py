@@ -29,6 +29,11 @@ MISTAKES = {
         ("--set run.seed=-1", "run.seed must"),
         ("--seed x", "run.seed must be a whole number at least 0, got 'x'."),
         ("--set network.nic_gpbs=3", "network.nic_gpbs is unknown (did you mean network.nic_gbps?)"),
+        (b"--gpu \xff".decode(errors="surrogateescape"), "is unknown; allowed: A100-80GB-SXM"),
+        (b"--seed \xff".decode(errors="surrogateescape"), "run.seed must be a whole number at least 0"),
+        (b"--set run.dtype=\xff".decode(errors="surrogateescape"), "run.dtype must be float32 or float64"),
+        ("--seed 1 --set run.seed=2", "run.seed is stated twice, the second time as '2'; state it once."),
+        ("--out a.csv --out b.csv", "option --out is given twice; give it once."),
         ("--seed", "option --seed needs a value behind it"),
         ("surplus", "compare does not take 'surplus'"),
         ("--model ,", "model.name must have at least one value, got an empty list."),
@@ -66,6 +71,8 @@ MISTAKES = {
     "validate": [
         ("--runs here", "validate needs to know what first; allowed: packet, training, serving"),
         ("training deepseek", "row 'deepseek' is unknown"),
+        ("training --transport ndp", "transport is of validate packet; leave it out, got 'ndp'."),
+        ("serving --dtype float32", "dtype is of validate packet; leave it out, got 'float32'."),
         ("training --runs here", "runs are of validate packet; leave out --runs here"),
         ("packet grok --runs here", "rows are of validate training and serving; leave out 'grok'"),
         ("serving deepseek", "row 'deepseek' is unknown"),
@@ -78,6 +85,7 @@ MISTAKES = {
     "traffic --model llama-moe": [
         ("--policy uniform", "circuits.policy is not read by traffic; leave it out."),
         ("--set gpu.usd=9", "gpu.usd is not read by traffic; leave it out."),
+        ("--tokens 1e12", "job.training_tokens is not read by traffic; leave it out."),
     ],
     "timeline --model llama-moe": [("--set gpu.watts=9", "gpu.watts is not read by timeline; leave it out.")],
     "export --model llama-moe": [("--set network.prices=a.toml", "network.prices is not read by export; leave")],
@@ -88,6 +96,7 @@ MISTAKES = {
         ("--flows rows", "rows file 'rows' has no extension"),
         ("--routing split", "circuits.routing is not read by cluster; how flows use equal paths is"),
         ("--trace x.npy", "traffic.trace.path is not read by cluster; leave it out."),
+        ("--tokens 1e12", "job.training_tokens is not read by cluster; leave it out."),
         ("--set network.alpha_s=1e-5", "network.alpha_s is not read by cluster; latency is that of links"),
         ("--set gpu.watts=9", "gpu.watts is not read by cluster; leave it out."),
         ("--set network.paths=fastest", "'fastest' is unknown; allowed: spray, ecmp, least-loaded, weighted."),
@@ -115,16 +124,33 @@ MISTAKES = {
         ("job.json --set gpu.bf16_tflops=9", "gpu.bf16_tflops is not read by replay; --tflops says"),
         ("job.json --set gpu.usd=9", "gpu.usd is not read by replay; leave it out."),
         ("job.json --graph own.json --nic-gbps 100", "network.nic_gbps is not used on a graph"),
+        ("job.json --fabric fat-tree --region-servers 2", "region_servers is of fabrics with optical regions; leave"),
+        ("job.json --fabric torus --circuits-for all-to-all", "circuits_for is of fabrics whose circuits change"),
+        (
+            "job.json --fabric mfabric --first ahead",
+            "first is of --circuits-for all-to-all; leave it out, got 'ahead'.",
+        ),
         ("job.json --tflops 3", "tflops cannot be given"),
         ("job.json --servers 1 --fabrics fat-tree --set gpu.gpus_per_server=1", "servers must hold 3 GPUs"),
     ],
     "jobs": [
         ("", "a .toml or .json file of jobs"),
         ("jobs.toml --ways cassinni", "did you mean 'cassini'"),
+        ("jobs.toml --ways fair,cassini --slope 2", "slope is of way mltcp or best; leave it out, got 2.0."),
+        ("jobs.toml --ways mltcp --steps 2", "steps is of way best; leave it out, got 2."),
+        ("jobs.toml --ways fair --tick-s 2", "tick_s is of way cassini or best; leave it out, got 2.0."),
+        ("jobs.toml --ways best --adjust 0.1", "adjust is of way cassini; leave it out, got 0.1."),
         ("jobs.toml --placements 2", "placements need a fabric"),
     ],
+    "reproduce --list": [
+        ("--quick", "quick is of figures that are drawn, not listed; leave it out, got True."),
+        ("cost", "figures is of figures that are drawn, not listed; leave it out, got ('cost',)."),
+    ],
     "tune": [("--sizes 8,x", "sizes must be whole numbers separated by commas, got 'x'.")],
-    "train": [("", "train needs --out, the folder of the run.")],
+    "train": [
+        ("", "train needs --out, the folder of the run."),
+        ("--out occupied/run", "cannot write into 'occupied/run' (Not a directory); give another folder."),
+    ],
     "evaluate": [
         ("--policies none.policy", "policy file 'none.policy' cannot be read"),
         ("--sigmas 0,-1", "sigmas must be finite and not negative, got -1.0."),
@@ -158,19 +184,23 @@ MISTAKES = {
         ("info run.npz --axes layer,exprt", "axis 'exprt' is unknown (did you mean 'expert'?)"),
         ("convert run.npz", "traces convert needs OUT.npz behind the path."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
-        ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info alone, got traces fit."),
+        ("info run.npz --iterations 2", "iterations is of traces fit; leave it out, got 2."),
+        ("convert run.npz a.npz --out b.npz", "out is of traces info and fit; leave it out, got 'b.npz'."),
+        ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info; leave it out, got 2."),
         ("place", "traces place needs the path of a recording, or of a placement, next."),
         ("place run.npz", "traces place needs OUT.json behind the path."),
         ("place run.npz own.json", "needs --ranks, the expert-parallel ranks that hold the experts."),
         ("place run.npz own.json --ranks 4 --slots 10", "slots must be a multiple of the 4 ranks"),
         ("place run.npz own.json --ranks 4 --ranks-per-server 3", "ranks_per_server must divide the 4 ranks, got 3."),
         ("place run.npz own.json --rule best", "placement 'best' is unknown; allowed: contiguous,"),
+        ("place map.json own.json --rule contiguous", "rule is of recordings, but map.json is a placement"),
         ("place run.npz own.txt", "placement 'own.txt': extension '.txt' is unknown; allowed: .json."),
         ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),
         ("study run.npz --model llama-moe --out page.pdf", "report 'page.pdf': extension '.pdf' is unknown"),
     ],
 }
 TEXTS = {"occupied": "a file, no folder", "no-rows.csv": "", "notes.md": "words", "space.toml": SPACE}
+TEXTS |= {"map.json": '{"physical_to_logical_map": [[1, 0, 2, 3]]}'}
 TEXTS |= {"broken.cm": "Nodes 2\n", "jobs.toml": JOBS}
 
 

@@ -98,7 +98,9 @@ IN_GRAPHS = (  # settings that a graph says itself
     *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
-OF_BILLS: tuple[str, ...] = ("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices")  # and of failures
+OF_BILLS: tuple[str, ...] = (  # and of failures
+    *("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices", "job.training_tokens"),
+)
 # What a command does not read, each with a hint: where links alone are looked at, and where only times and bytes are.
 BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
 BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}

@@ -37,6 +37,7 @@ UNITS = {  # by suffix of a name: units of a text, as multiples of the name's un
     "watts": {"W": 1.0, "kW": KILO},
 }
 RANGE = re.compile(r"(\d{1,18})\s*-\s*(\d{1,18})")
+NOT_OF_KIND = (msgspec.ValidationError, UnicodeEncodeError)  # a word of the command line need not be UTF-8
 WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]+)")
 
 
@@ -57,7 +58,7 @@ def of_text(kind: Any, text: str) -> Any:
     for value in tried:
         try:
             return msgspec.convert(value, kind)
-        except msgspec.ValidationError:
+        except NOT_OF_KIND:
             continue
     return tried[0] if isinstance(tried[0], int | float) else word
 
@@ -71,7 +72,7 @@ def converted(path: str, kind: Any, value: Any) -> Any:
         raise InputError(f"{path} must be {words(kind)}, got {str(value).lower()}.")
     try:
         found = msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except NOT_OF_KIND:
         raise InputError(
             f"{path} must be {words(kind)}, got {shown(value)}{meant(str(value).lower(), _accepted(kind))}."
         ) from None

@@ -5,7 +5,7 @@ import pathlib
 from typing import Annotated, Any, NamedTuple
 
 from mfabric_jax.case import Cases
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, check_unread
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.replay.replay_settings import UNREAD, Replay
@@ -68,6 +68,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.simulation.results import provenance
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
+    _check_circuits(cases, config)
     tables = (getattr(options, option) for option in ROWS)
     shared.check_outputs(*tables, trace=options.timeline, picture=options.picture)
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
@@ -88,6 +89,19 @@ def run(cases: Cases, options: Options) -> None:
         shared.tell(report.write_task_trace(found.spans(first), options.timeline, effective))
     if options.picture is not None:
         shared.tell(_draw(title, runs, options.picture))
+
+
+def _check_circuits(cases: Cases, config: Replay) -> None:
+    """`InputError` for an option of circuits where no case has circuits that it is about."""
+    from mfabric_jax import fabric
+
+    each = [fabric.get(block.case.network.fabric) for block in cases.blocks]
+    if not any(one.circuits for one in each):
+        check_unread(config, ("region_servers",), "fabrics with optical regions")
+    if not any(one.reconfigures for one in each):
+        check_unread(config, ("circuits_for", "first"), "fabrics whose circuits change")
+    if config.circuits_for != "all-to-all":
+        check_unread(config, ("first",), "--circuits-for all-to-all")
 
 
 class _Runs(NamedTuple):

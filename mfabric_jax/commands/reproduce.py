@@ -6,7 +6,7 @@ from typing import Annotated
 
 import mfabric_jax
 from mfabric_jax import columns
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, check_unread
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.validation import paper
@@ -45,6 +45,9 @@ def run(options: Options) -> int:
     from mfabric_jax.report import style
 
     if options.list:
+        check_unread(
+            options, ("figures", "quick", "out", "trace", "jobs", "again"), "figures that are drawn, not listed"
+        )
         print(paper.listing())
         return 0
     modules, jobs = paper.chosen(options.figures), paper.checked_jobs(options.jobs)

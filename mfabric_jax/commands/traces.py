@@ -4,11 +4,13 @@ import dataclasses
 import pathlib
 from typing import Annotated, Literal
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, check_unread
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
 WHAT = ("info", "convert", "fit", "study", "place")
+
+READ_BY = {"ranks": ("info",), "ranks_per_server": ("info",), "iterations": ("fit",), "out": ("info", "fit")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,11 +72,11 @@ def run(options: Options) -> None:
     from mfabric_jax import recordings, traffic
 
     records = options.records
-    for name in ("ranks", "ranks_per_server"):
-        if options.what != "info" and getattr(options, name) is not None:
-            raise InputError(f"{name} is of traces info alone, got traces {options.what}.")
     if options.what in ("study", "place"):
         raise InputError(f"traces {options.what} begins with these two words; what it takes comes behind them.")
+    for name, reads in READ_BY.items():
+        if options.what not in reads:
+            check_unread(options, (name,), f"traces {' and '.join(reads)}")
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")

@@ -26,8 +26,9 @@ class Options:
     """Where the placement goes."""
     form: str = "map"
     """map, eplb or ascend."""
-    rule: str = "hierarchical"
-    """Of a recording: contiguous, longest-processing-time, hierarchical or with-circuits (docs/placement.md)."""
+    rule: str | None = None
+    """Of a recording: contiguous, longest-processing-time, hierarchical (default) or with-circuits
+    (docs/placement.md)."""
     ranks: int | None = None
     """Expert-parallel ranks, which divide the slots."""
     ranks_per_server: int | None = None
@@ -42,7 +43,8 @@ class Options:
     """Of an array in a file, in order: as in mfabric traces info."""
 
 
-OF_RECORDINGS = ("ranks_per_server", "slots", "groups", "records", "axes")
+RULE = "hierarchical"
+OF_RECORDINGS = ("rule", "ranks_per_server", "slots", "groups", "records", "axes")
 SERVER = 8  # ranks
 
 
@@ -87,7 +89,7 @@ def _of_loads(options: Options) -> Any:
     from mfabric_jax.traffic.placement_files import Placement
     from mfabric_jax.traffic.recording import Targets
 
-    policy = traffic.placement_policy(options.rule)
+    policy = traffic.placement_policy(options.rule or RULE)
     if options.ranks is None:
         raise InputError("traces place of a recording needs --ranks, the expert-parallel ranks that hold the experts.")
     recording, *others = traffic.open_trace(options.path, axes=options.axes)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, check_unread
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
@@ -50,6 +50,7 @@ def run(options: Options) -> None:
     if options.what != "serving" and options.figures is not None:
         raise InputError(f"figures are of validate serving; leave out --figures {options.figures}.")
     if options.what != "packet":
+        check_unread(options, ("transport", "dtype"), "validate packet")
         return _trainings(options) if options.what == "training" else _servings(options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")

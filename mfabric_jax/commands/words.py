@@ -164,6 +164,8 @@ def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None 
         if not flag:
             free.append(str(value))
         elif flag in flags:
+            if flags[flag].field in values:
+                raise InputError(f"option {flags[flag].flag} is given twice; give it once.")
             values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
         else:
             others.append((ALSO.get(flag, flag), str(value)))
@@ -306,6 +308,8 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
             presets += divided(text)
         else:
             path, text = (short[flag], text) if flag in short else _assigned(text)
+            if path in stated:
+                raise InputError(f"{path} is stated twice, the second time as {text!r:.80}; state it once.")
             stated[path] = _values(path, text)
     places = [option.place for option in options_in(options).values() if option.place is not None]
     for place, word in zip(places, free, strict=False):

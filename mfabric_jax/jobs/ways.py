@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, names, not_negative, positive, whole
+from mfabric_jax.checks import InputError, check_unread, names, not_negative, positive, whole
 from mfabric_jax.jobs.cassini import Mltcp, Shifts, time_shifts
 from mfabric_jax.jobs.iterations import JobTimes, Repeated, Scene, in_pieces, repeated, solve_jobs
 from mfabric_jax.routing.transfers import Routed
@@ -18,6 +18,10 @@ ROUNDS = 3  # of the search for the best shifts
 JUDGED = 30  # iterations of the job with the longest ones that a candidate is judged by, at most
 MOST_OFF = 0.5  # of an iteration: farther off one turn is nearer to the next
 SAVED = 1e-9  # of the mean slowdown: what a further shift must save
+READ_BY = {  # settings of some ways alone
+    **{("slope", "intercept", "pieces"): ("mltcp", "best"), ("tick_s",): ("cassini", "best")},
+    **{("adjust",): ("cassini",), ("steps",): ("best",)},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,9 @@ class JobsStudy:
         if not 0 <= self.adjust < MOST_OFF:
             raise InputError(f"adjust must be from 0 to below {MOST_OFF}, a part of an iteration, got {self.adjust}.")
         self.mltcp()
+        for fields, ways in READ_BY.items():
+            if not {*ways} & {*self.ways} and not ("tick_s" in fields and self.placements):
+                check_unread(self, fields, f"way {' or '.join(ways)}")
 
     def mltcp(self) -> Mltcp:
         """Its function, checked."""

@@ -31,6 +31,7 @@ from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import lowered
 
 CIRCUIT = "circuit"
+MOST_SERVERS = 2**14  # bytes from each to each are an array
 
 
 class Wirings:
@@ -174,6 +175,10 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     on, nic_gbps, seed = fabric.get(case.network.fabric), case.network.nic_gbps, case.run.seed
     per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
+    if servers > MOST_SERVERS:
+        raise InputError(
+            f"servers must be at most {MOST_SERVERS:,} in a replay, got {servers:,} for {graph.ranks:,} ranks."
+        )
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
     if on.reconfigures and servers > MOST_SERVERS:
         raise InputError(_too_many(graph, case.network.fabric))

@@ -48,7 +48,7 @@ def test_prints_every_way_and_writes_rows_and_a_picture(jobs, tmp_path, capsys):
 
 def test_times_of_a_table_have_one_unit_and_one_scale(jobs, capsys):
     jobs.write_text(FILE.replace("trunk = 8", "trunk = 8000").replace("compute_s = 1\n", "compute_s = 0.001\n", 1))
-    assert status("jobs", jobs, "--ways", "cassini", "--steps", "2") == 0
+    assert status("jobs", jobs, "--ways", "cassini", "--tick-s", "0.01") == 0
     head, _, *lines = capsys.readouterr().out.splitlines()[:4]
     assert "alone [ms]  mean [ms]  p99 [ms]  shift [ms]" in head
     assert [line.split()[4] for line in lines] == ["2", "1001"]

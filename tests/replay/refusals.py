@@ -24,6 +24,7 @@ REFUSED = [
     (run(OPTICAL | {"circuits.policy": "static"}), "circuits.policy static is for several all-to-alls"),
     (run(OPTICAL | {"network.mfabric.optical_degree": 2}), "must be below the 2 NICs of a server"),
     (run(OPTICAL, region_servers=3), "region_servers must divide the 4 servers, got 3"),
+    (run(servers=20_000), "servers must be at most 16,384 in a replay, got 20,000 for 4 ranks."),
     (run(servers=1), "servers must hold 4 GPUs"),
     (run(OPTICAL, all_to_all(4, 1e6), **APART), "needs all-to-alls between servers of a region"),
 ]
