@@ -23,6 +23,7 @@ from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import (
     InputError,
     check_together,
+    check_unread,
     distinct,
     listed,
     names,
@@ -393,6 +394,14 @@ class Evaluation(OnRegions):
         _check(self, "sizes", "samples")
         whole("share_steps", self.share_steps)
         whole("scenarios", self.scenarios)
+        if not self.schedules:
+            check_unread(self, ("turn",), "schedules, of which none is named")
+        if SAMPLED not in self.policies:
+            check_unread(self, ("scenarios",), f"policy {SAMPLED}")
+        if not {"relay", PLANNED} & set(self.routings):
+            check_unread(self, ("share_steps",), f"routings relay and {PLANNED}")
+        if self.trace is None:
+            check_unread(self, ("records",), "a trace, and none is given")
 
     def region(self, servers: int) -> Region:
         """In float32, like the demands; results do not depend on the bandwidth."""
