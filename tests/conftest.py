@@ -6,6 +6,7 @@ Tests need the extra `dev`, which holds all others.
 import gc
 import os
 import pathlib
+import signal
 import tempfile
 
 import hypothesis
@@ -26,6 +27,9 @@ EMITTERS = "--xla_cpu_use_fusion_emitters=false " * OLDER_FUSIONS
 os.environ.setdefault("XLA_FLAGS", f"{EMITTERS}--xla_cpu_parallel_codegen_split_count=1")
 
 os.environ["COLUMNS"] = "200"  # tables are as wide as they like to be
+
+# A shell's background jobs ignore interrupts, and what they start does too: tests interrupt what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.set_threshold(50_000, 20, 100)  # going through all the objects that JAX keeps took a tenth of the time
 

@@ -180,8 +180,6 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
             f"servers must be at most {MOST_SERVERS:,} in a replay, got {servers:,} for {graph.ranks:,} ranks."
         )
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
-    if on.reconfigures and servers > MOST_SERVERS:
-        raise InputError(_too_many(graph, case.network.fabric))
     hardware, shape = hardware_of(case, servers), plain_servers(servers, per_server, config.region_servers)
     flows = lower(graph, config, gpu // per_server, nic_gbps)
     between = _Between(flows, gpu // per_server, servers)
@@ -204,9 +202,6 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
         wiring = np.zeros(flows.flows, int)
     wirings = Wirings([wired_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
     return _Placed(hardware, clusters[0], gpu, flows, wiring, wirings)
-
-
-MOST_SERVERS = 2**15  # where bytes of every pair are laid out, 8 GiB
 
 
 class _Between(NamedTuple):

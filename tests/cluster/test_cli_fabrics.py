@@ -92,9 +92,9 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
 def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for name in NAMES:
         out = tmp_path / f"{name}.svg"
-        more = ("--gpus", "512", "--dp", "8") if get(name).domain_gpus else ()
-        more = ("--gpus", "128", "--dp", "2") if name == "twisted-torus" else more
-        assert status("draw", name, *SMALL, *more, "--out", out) == 0
+        gpus = 512 if get(name).domain_gpus else 128 if name == "twisted-torus" else 64
+        size = ("--gpus", str(gpus), "--dp", str(gpus // 64))
+        assert status("draw", name, "--preset", "paper", "--model", "llama-moe", *size, "--out", out) == 0
         assert capsys.readouterr().out == f"{out}\n"
         assert "<svg" in out.read_text()
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
