@@ -180,4 +180,5 @@ def test_code_that_is_stated_builds_a_policy_of_others(tmp_path, monkeypatch):
 def test_an_allowed_module_is_no_way_to_another(build, tmp_path, monkeypatch):
     monkeypatch.setattr(own_code, "_allowed", {build.partition(":")[0]})
     said = refused(policies.load, of_others(tmp_path / "theirs.policy", build, {"name": "antigravity"}))
-    assert any(f": build must {what}" in said for what in ("name a class or function of its own", "be FILE.py:FUNCTION"))
+    wanted = "name a class or function of its own module", "be FILE.py:FUNCTION"
+    assert any(f": build must {one}" in said for one in wanted)
