@@ -96,6 +96,39 @@ def demands(servers: int, batch: int, dtype: Any) -> tuple:
     return demand, gbps
 
 
+@functools.cache
+def _job(stages: int) -> Any:
+    from mfabric_jax import Case, resolve
+
+    sizes = {"job.parallel.pp": stages, "job.parallel.gpus": 16 * stages, "job.batch.micro_batches": 4}
+    named = {"model.name": "llama-moe", "model.recipe": "none", "network.fabric": "mfabric"}
+    return resolve(Case().with_(named | sizes)).job
+
+
+def all_to_alls(stages: int, batch: int, dtype: Any) -> tuple:
+    """Bytes on circuits and packet switches [B P Q L 2] of an iteration, and bytes/s of a NIC [B]."""
+    import numpy as np
+
+    from mfabric_jax.timing.passes import places
+
+    shape, rng = (DISTINCT, *places(_job(stages)).present.shape, 2), np.random.default_rng(0)
+    drawn = (np.resize(rng.uniform(0, 2e8, shape), (batch, *shape[1:])).astype(dtype) for _ in range(2))
+    return *drawn, np.full(batch, 50e9, dtype)
+
+
+def iteration(optical, packets, nic_Bps):
+    """Seconds of an iteration whose circuits change where they carry more than packet switches."""
+    from mfabric_jax.timing import iterate
+    from mfabric_jax.timing.iteration import FabricRates
+    from mfabric_jax.timing.passes import Exchanges
+    from mfabric_jax.workload.compute import BlockSeconds
+
+    job, inside = _job(len(optical)), 0 * optical[..., 0]
+    loads = Exchanges(optical, packets, inside, optical > packets, inside > 0, None, inside.sum())
+    rates = FabricRates(nic_Bps, 4 * nic_Bps, 4 * nic_Bps, delay_s=1e-3)
+    return iterate(job, rates, loads, BlockSeconds(1e-3, 2e-3, 2e-3)).iteration_s
+
+
 # ------------------------------------------------------------------------------------------------------------ paths
 def hot_paths() -> list[Path]:
     import jax
@@ -131,6 +164,7 @@ def hot_paths() -> list[Path]:
         Path("gradient", 8, slope, regions, 16),
         Path("general", 8, lambda *star: completion_times(problem(*star), star[0].reshape(-1)).finish, stars, 64),
         Path("max-min", 8, lambda *star: max_min_rates(problem(*star)).rate, stars, 16),
+        Path("iteration", 4, iteration, all_to_alls, 16),
         *(
             Path(name, 16, functools.partial(choose, policy=policy), demands, PARTS[name], chooses=True)
             for name, policy in named.items()

@@ -148,25 +148,21 @@ _NUMBER = re.compile(
     r".*_(s|gb|mb|usd|kw|kwh|gbps|days|bytes|share|over_mean|load|queue)|.*_per_\w+|.*_p(50|90|99)|mfu"
 )
 _KNOWN = frozenset(name for kind in COLUMNS.values() for name in kind)
-_NO_NUMBERS = frozenset(  # columns that hold texts, or may
+_COUNTS = frozenset(  # numbers whose names have no unit
     {
-        *("model", "fabric", "variant", "policy", "schedule", "routing", "circuits_for", "nic_use", "ocs", "recipe"),
-        *("compute_precision", "precision", "first", "expert_load", "placement", "dispatch", "compute_source"),
-        *("traffic", "dtype", "fits", "busiest_link", "configuration", "workload", "graph", "held_by", "network.graph"),
-        *("failure", "stage", "server", "at", "waits", "remedy", "gpu", "kernels", "overlap", "by", "prefill_overlap"),
-        *("bound_by", "batch_limit", "in_slo_limit", "decode_limit", "link", "kind", "from", "to", "flow", "src"),
-        *("dst", "bottleneck", "way", "job", "when", "rank", "task", "name", "forecast", "kernel", "dropped", "usual"),
-        *("kept", "recording", "iteration", "layer", "design", "predictor", "run", "group", "topology", "pattern"),
-        *("transport", "paths_known", "corrected_by", "row", "inside", "printed", "source", "note", "what"),
-        *("constant", "counted", "figure", "claim", "found", "published", "verdict", "off", "quick", "region_servers"),
-        *("sigma", "proved", "seconds", "refused", "left_out", "records"),
+        *(*_DEGREES, "gpus", "servers", "ranks", "batch", "context", "replicas", "iterations", "requests", "devices"),
+        *("attention_gpus", "expert_gpus", "prefill_gpus", "prefill_ep", "load_decode_gpus", "load_prefill_gpus"),
+        *("load_requests", "most_requests", "flows", "links", "tasks", "events", "instances", "samples", "selections"),
+        *("mean", "median", "low", "high", "gain", "gain_low", "gain_high", "over_bound", "utilisation", "use"),
+        *("slow_down", "run_slow_down", "slowdown", "hours_a_stop", "repair_hours", "available", "training_tokens"),
     }
 )
+_TEXTS = ("expert_load",)
 
 
 def is_number(name: str) -> bool:
-    """Whether commands fill a column of this name with numbers alone; of a name that none has, as its unit says."""
-    return name not in _NO_NUMBERS if name in _KNOWN else _NUMBER.fullmatch(name) is not None
+    """Whether commands fill a column of this name with numbers alone."""
+    return name not in _TEXTS and (name in _COUNTS or _NUMBER.fullmatch(name) is not None)
 
 
 def of_ours(config: Mapping[str, Any]) -> bool:
