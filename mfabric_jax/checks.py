@@ -29,13 +29,13 @@ class Misfit(InputError):
 
 
 @contextlib.contextmanager
-def in_file(path: object) -> Iterator[None]:
-    """What is read inside comes from a file: a mistake that does not name it gets its name in front."""
+def in_file(path: object | None) -> Iterator[None]:
+    """What is read inside comes from a file (None: from no single one): mistakes that do not name it get its name."""
     named = str(path)
     try:
         yield
     except InputError as error:
-        if named in str(error):
+        if path is None or named in str(error):
             raise
         raise type(error)(f"{named!r}: {error}") from error
 

@@ -16,7 +16,7 @@ Read = str | Callable[[Path], Any]
 class Reader(NamedTuple):
     """What reads a file.
 
-    - `file`: the one that is mutated; `write` makes it and those beside it in a folder.
+    - `file`: mutated; `write` makes it and those beside it in a folder.
     - `read`: words of a command in that folder, or a function of the file whose result is compared.
     - `free`: names of what may be anything without changing a number, such as notes.
     - `through`: a mutation by the library of the format. `also`: what a sentence may name instead of the file.

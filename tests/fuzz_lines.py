@@ -106,7 +106,7 @@ LINES = {  # of every command: small ones that are right
     "": ["", "--version", "--help", "compare --help", "show --help network", "nothing"],
 }
 FEW = {"calibrate", "surface", "doctor", "experiment", "", "tune", "train", "evaluate", "policies", "reproduce"}
-HEAVY = {  # what takes a minute to compile is stopped where it begins, but for every tenth line
+HEAVY = {  # stopped where compiling begins, which takes a minute; every tenth line runs
     "train": "learning.train",
     "evaluate": "learning.evaluate_policies",
     "policies": "learning.scoreboard",
@@ -373,7 +373,7 @@ def results(lines, files, keep=False):
 
 
 def in_a_child(several, files, keep):
-    """Results of one process: of all lines, or up to the one that ended it or took too long."""
+    """Results of one process: of all lines, or up to a line that ended it or took too long."""
     reads, writes = os.pipe()
     child = os.fork()
     if not child:

@@ -91,7 +91,7 @@ REFUSED = [
 
 @pytest.fixture
 def answer(tmp_path, monkeypatch):
-    """What a reader makes of its good file with one text in the place of another."""
+    """What a reader makes of its good file with one text replaced."""
 
     def answer(name, old, new):
         one, folder = READERS[name], tmp_path / "read"

@@ -1,6 +1,5 @@
 """Cases from layers (defaults, presets, files, flags); later layers replace values of earlier ones."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -186,7 +185,7 @@ def merged(layers: Sequence[Layer]) -> Cases:
     rules = {key: value for layer in layers for key, value in layer.sweep.items()}
     of_tables = [layer.name for layer in layers if layer.random or layer.sweep]
     several = expanded(below, tuple(_of_these_models(variants, below)))
-    with in_file(of_tables[-1]) if of_tables else contextlib.nullcontext():
+    with in_file(of_tables[-1] if of_tables else None):
         found = drawn(several, random, rules)
     sources = {path: sources.get(path, "default") for path in below}
     found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)

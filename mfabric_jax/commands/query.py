@@ -1,6 +1,5 @@
 """`mfabric query PATH ...`: questions to rows on disk."""
 
-import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -58,7 +57,7 @@ def run(options: Options) -> None:
         name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
     }
     asked = report.Asked(**lists, sort=options.sort, limit=options.limit, over=options.over)
-    with in_file(options.paths[0]) if len(options.paths) == 1 else contextlib.nullcontext():
+    with in_file(options.paths[0] if len(options.paths) == 1 else None):
         rows, config = report.query(options.paths, asked)
     said = [*notes(options.paths), without_values(options.paths, asked), pairing(options.paths, asked)]
     for note in filter(None, said):

@@ -395,13 +395,13 @@ class Evaluation(OnRegions):
         whole("share_steps", self.share_steps)
         whole("scenarios", self.scenarios)
         if not self.schedules:
-            check_unread(self, ("turn",), "schedules, of which none is named")
+            check_unread(self, ("turn",), "schedules")
         if SAMPLED not in self.policies:
             check_unread(self, ("scenarios",), f"policy {SAMPLED}")
         if not {"relay", PLANNED} & set(self.routings):
             check_unread(self, ("share_steps",), f"routings relay and {PLANNED}")
         if self.trace is None:
-            check_unread(self, ("records",), "a trace, and none is given")
+            check_unread(self, ("records",), "a trace")
 
     def region(self, servers: int) -> Region:
         """In float32, like the demands; results do not depend on the bandwidth."""

@@ -1,6 +1,5 @@
 """Prepare a graph of tasks on a fabric: ranks on GPUs, circuits, flows on paths, one max-min problem."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -115,7 +114,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
     src, dst = (gpu[end] for end in np.divmod(pair, ranks))
-    with contextlib.nullcontext() if config.graph is None else in_file(config.graph):
+    with in_file(config.graph):
         routes = placed.wirings.routes(wiring, src, dst, size)
     network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
     flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))

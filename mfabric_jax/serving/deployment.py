@@ -225,8 +225,7 @@ class Deployment:
     @property
     def prompt(self) -> int:
         """Tokens of a prompt."""
-        serving = self.case.serving
-        return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
+        return prompt_of(self.case)
 
     @property
     def fresh(self) -> float:
@@ -321,6 +320,12 @@ class Deployment:
 
         (usd, joules), (prefill_usd, prefill_joules) = self.decode.per_gpu, self.prefill.per_gpu
         return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
+
+
+def prompt_of(case: Case) -> int:
+    """Tokens of a prompt: stated, or the mean context."""
+    serving = case.serving
+    return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
 
 
 def by_of(case: Case) -> str:

@@ -20,6 +20,7 @@ from mfabric_jax.serving.deployment import (
     by_of,
     check_size,
     deployment,
+    prompt_of,
 )
 from mfabric_jax.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.serving.disaggregated import Split, split_deployment
@@ -122,7 +123,7 @@ SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.pr
 
 def known(case: Case) -> Deployment:
     """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
-    prompt = max(1, round(case.serving.context)) if case.serving.prompt is None else case.serving.prompt
+    prompt = prompt_of(case)
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
 
 

@@ -52,7 +52,7 @@ from mfabric_jax.simulation.solving import (
     scenario_at,
 )
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.timing import Rules
+from mfabric_jax.timing import Iteration, Rules, iterate
 from mfabric_jax.timing.exchange import exchanges_inside
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges
@@ -101,9 +101,7 @@ class IterationOf(eqx.Module):
     oversubscription: Float[Array, ""]
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
-        found = self.time(case, self.exchanges(case))
-        del found[NIC]
-        return found
+        return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Numbers) -> Exchanges:
         """The all-to-alls at 1 byte/s of NICs and NVSwitches; depends on `solved_for` alone."""
@@ -116,16 +114,14 @@ class IterationOf(eqx.Module):
         return between._replace(inside=exchanges_inside(workload, group, given.tokens))
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
-        alone = jax.tree.map(lambda x: jnp.asarray(x)[None], (dict(case), solved))
-        return jax.tree.map(lambda x: x[0], self.time_each(*alone))
+        rates, seconds = self._costs(self._typed(case))
+        return _parts(iterate(self.solver.workload, rates, solved, seconds, rules=self.rules))
 
     def time_each(self, cases: Numbers, solved: Exchanges) -> dict[str, Array]:
-        """Seconds of many cases along a first axis, played side by side."""
+        """Seconds, and `NIC`, of many cases along a first axis, played side by side."""
         rates, seconds = jax.vmap(lambda case: self._costs(self._typed(case)))(cases)
         walked = walk(self.solver.workload, rates, solved, seconds, rules=self.rules, every=False)
-        times = iterations_of(walked)
-        parts = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
-        return parts | {"exposed_comm_s": times.exposed_comm_s, NIC: rates.nic_Bps}
+        return _parts(iterations_of(walked)) | {NIC: rates.nic_Bps}
 
     @property
     def solved_for(self) -> tuple[str, ...]:
@@ -165,6 +161,11 @@ class IterationOf(eqx.Module):
         if "optical_degree" in found:
             found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype) / self.oversubscription
         return found
+
+
+def _parts(times: Iteration) -> dict[str, Array]:
+    parts: dict[str, Any] = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
+    return parts | {"exposed_comm_s": times.exposed_comm_s}
 
 
 def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
