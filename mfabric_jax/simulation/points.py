@@ -163,8 +163,8 @@ class IterationOf(eqx.Module):
         return found
 
 
-def _parts(times: Iteration) -> dict[str, Array]:
-    parts: dict[str, Any] = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
+def _parts(times: Iteration) -> dict[str, Any]:
+    parts = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
     return parts | {"exposed_comm_s": times.exposed_comm_s}
 
 
