@@ -117,7 +117,7 @@ class IterationOf(eqx.Module):
         rates, seconds = self._costs(self._typed(case))
         return _parts(iterate(self.solver.workload, rates, solved, seconds, rules=self.rules))
 
-    def time_each(self, cases: Numbers, solved: Exchanges) -> dict[str, Array]:
+    def time_each(self, cases: Numbers, solved: Exchanges) -> dict[str, Any]:
         """Seconds, and `NIC`, of many cases along a first axis, played side by side."""
         rates, seconds = jax.vmap(lambda case: self._costs(self._typed(case)))(cases)
         walked = walk(self.solver.workload, rates, solved, seconds, rules=self.rules, every=False)
@@ -164,7 +164,7 @@ class IterationOf(eqx.Module):
 
 
 def _parts(times: Iteration) -> dict[str, Any]:
-    parts = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
+    parts: dict[str, Any] = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
     return parts | {"exposed_comm_s": times.exposed_comm_s}
 
 
