@@ -10,8 +10,8 @@ import time
 import jax
 
 from mfabric_jax import Case, load, resolve
-from mfabric_jax.simulation.scenario import scenario_of
-from mfabric_jax.simulation.solving import solve, times_of
+from mfabric_jax.evaluate.problem import problem_of
+from mfabric_jax.evaluate.solving import solve, times_of
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     case = load(preset="paper", changes=given)
     assert isinstance(case, Case)
     start = time.perf_counter()
-    one = scenario_of(resolve(case), (case.network.nic_gbps,))
+    one = problem_of(resolve(case), (case.network.nic_gbps,))
     where = f"{jax.devices()[0].platform}, {case.run.dtype}"
     print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.turn}")
     print(f"draw the traffic {time.perf_counter() - start:.2f} s")

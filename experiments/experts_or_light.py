@@ -17,8 +17,8 @@ import numpy as np
 from mfabric_jax import report, traffic
 from mfabric_jax.case import Case
 from mfabric_jax.simulation import resolve, rows_of
-from mfabric_jax.simulation.scenario import scenario_of
-from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.evaluate.problem import problem_of
+from mfabric_jax.evaluate.solving import simulate_problem
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .pictures import lines
@@ -103,8 +103,8 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     if design.placement != "contiguous":
         room = setting.settings.room(setting.job)
         tokens = placed(tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every)
-    one = scenario_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
-    (row,) = rows_of(simulate_scenario(one))
+    one = problem_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
+    (row,) = rows_of(simulate_problem(one))
     return row
 
 

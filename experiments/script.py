@@ -35,9 +35,9 @@ from mfabric_jax.origin import commit
 from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.rows import Kept, keeping
-from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
+from mfabric_jax.simulation import Problem, resolve, rows_of, simulate
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.evaluate.solving import simulate_problem
 
 from .pictures import Row, Rows
 
@@ -408,22 +408,22 @@ class Ports:
         return Region(servers, optical_degree=jnp.asarray(self.optical_degree), **numbers)
 
 
-def scenarios(asked: Case | Cases) -> list[Scenario]:
+def scenarios(asked: Case | Cases) -> list[Problem]:
     """What cases are solved as: each with all the bandwidths at which nothing else differs."""
     return [group.work for group in simulate(asked).groups]
 
 
-def only(asked: Case | Cases, solved: Any = None) -> tuple[Scenario, Any]:
+def only(asked: Case | Cases, solved: Any = None) -> tuple[Problem, Any]:
     """The only scenario of cases, and what its simulation gives, with these all-to-alls if there are any."""
     (scenario,) = scenarios(asked)
-    return scenario, simulate_scenario(scenario, solved)
+    return scenario, simulate_problem(scenario, solved)
 
 
 def reusing(asked: Cases, solved: dict[str, Any]) -> list[Row]:
     """The rows of cases; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
     rows = []
     for scenario in scenarios(asked):
-        simulated = simulate_scenario(scenario, solved.get(scenario.fabric.name))
+        simulated = simulate_problem(scenario, solved.get(scenario.fabric.name))
         solved[scenario.fabric.name] = simulated.exchanges
         rows += rows_of(simulated)
     return rows

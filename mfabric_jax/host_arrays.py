@@ -145,3 +145,21 @@ def first_of(array: np.ndarray, wrong: np.ndarray) -> str:
     """The first wrong value and its index."""
     at = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
     return f"{array[at]}" + (f" at [{' '.join(map(str, at))}]" if at else "")
+
+
+def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
+    """`function` of arrays along their first axis, asked once for rows that are equal in all of them.
+
+    It gives an array, or several in a tuple or list.
+    """
+    number, first = distinct_rows(*arrays)
+    found = function(*(array[first] for array in arrays))
+    return [x[number] for x in found] if isinstance(found, tuple | list) else found[number]
+
+
+def distinct_rows(*arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of every row [B] among those that differ, and where each of these stands first."""
+    seen: dict[tuple[bytes, ...], int] = {}
+    rows = zip(*arrays, strict=True)
+    number = np.array([seen.setdefault(tuple(x.tobytes() for x in row), len(seen)) for row in rows], int)
+    return number, np.unique(number, return_index=True)[1]

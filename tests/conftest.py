@@ -104,6 +104,6 @@ def pytest_runtest_setup(item):
 def pytest_runtest_teardown(item, nextitem):
     """Programs are dropped between folders where they crowd the process."""
     if nextitem is not None and nextitem.path.parent != item.path.parent:
-        from mfabric_jax.simulation.batch import drop_programs_if_crowded
+        from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 
         drop_programs_if_crowded()

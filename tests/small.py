@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
-from mfabric_jax.simulation.solving import scenario_at
+from mfabric_jax.evaluate.solving import problem_at
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 # One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
@@ -59,7 +59,7 @@ def model_file(path, heads=(2, 1, 32), **facts):
 
 def scenario(case):
     """One model on one fabric with its traffic, at the bandwidth of its case."""
-    return scenario_at(resolve(case), (case.network.nic_gbps,))
+    return problem_at(resolve(case), (case.network.nic_gbps,))
 
 
 def grid(changes, axes):

@@ -423,7 +423,7 @@ def test_a_degree_that_is_exceeded_under_jit_ends_in_one_sentence():
 # cases itself (tests/simulation/test_batch.py); `exchanges` and `iterate` take what others of this table make.
 WITHOUT = """
 Architecture Arrivals Case Completion Drift Ends Evaluation Fabric First Gpu GroupedQuery InputError Iteration Knobs
-Latent Outcome Prices Rates Recording Resolved Results Room Rules Scenario Scoreboard Span Training Transport
+Latent Outcome Prices Rates Recording Resolved Results Room Rules Problem Scoreboard Span Training Transport
 Workload authors block_seconds calibrate cases cluster cluster_cost cost_table degraded evaluate evaluate_policies
 example_timeline exchanges from_knobs fullest_stage generated get get_gpu get_transport grid iterate iteration_bytes
 iteration_of joint links_of load max_min_rates measured memory_of micro_batches_for open_trace place placed

@@ -16,6 +16,8 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
@@ -29,8 +31,6 @@ from mfabric_jax.routing.ends import Ends, columns_of_ends
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, wired_cluster, wired_graph
 from mfabric_jax.simulation import Resolved, resolve
-from mfabric_jax.simulation.scenario import check_dtype
-from mfabric_jax.simulation.solving import scenario_at
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
@@ -132,7 +132,7 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
 
 def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
     """The circuits [P W W] with which the all-to-alls of the case are simulated."""
-    job, demand = resolved.job, scenario_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
+    job, demand = resolved.job, problem_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
     groups = job.servers // job.pp // job.servers_per_region
     count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent_by(job, demand))
     return np.broadcast_to(count, (job.pp, *count.shape))

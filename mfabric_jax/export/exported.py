@@ -9,12 +9,12 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.export.contention import over_ports
 from mfabric_jax.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
 from mfabric_jax.flows import Outcome
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.simulation.scenario import check_dtype
-from mfabric_jax.simulation.solving import scenario_at
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.timing.as_tasks import TRAFFIC
@@ -46,7 +46,7 @@ def exported_iteration(
     """
     check_dtype(case.run.dtype)
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    return iteration_graph(scenario_at(resolve(case), (case.network.nic_gbps,)), ends, **asked)
+    return iteration_graph(problem_at(resolve(case), (case.network.nic_gbps,)), ends, **asked)
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:

@@ -10,22 +10,21 @@ import numpy as np
 from jax import lax
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.evaluate.arranged import inside_of
+from mfabric_jax.evaluate.links import RELAY_STEPS, at_unit_bandwidth
+from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import Ways, ways_of
-from mfabric_jax.simulation.on_host import solved_inside
-from mfabric_jax.simulation.scenario import Scenario
-from mfabric_jax.simulation.solving import solve_between
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
-from mfabric_jax.timing.exchange import at_unit_bandwidth
 from mfabric_jax.timing.iteration import FabricRates, walk_alone
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
-from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.workload import Workload
 
@@ -37,7 +36,7 @@ AT_ONCE = 256  # all-to-alls
 class AllToAlls:
     """Solved all-to-alls (`found`, with circuits) of one iteration of one replica, at NICs of `nic_Bps`."""
 
-    def __init__(self, one: Scenario, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
+    def __init__(self, one: Problem, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
         tokens = jnp.asarray(one.sent[one.shown], one.settings.case.run.dtype)
         demand = between_ends(job, one.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
@@ -71,7 +70,7 @@ class AllToAlls:
         cap = np.where(circuits > 0, circuits * self.nic_Bps / self.slices, np.inf)
         return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
-    def _ways(self, one: Scenario, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _ways(self, one: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Index [P Q L 2] of each slot's all-to-all among the different ones, and the `Ways` of these [N S S]."""
         assert self.count is not None
         number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
@@ -118,7 +117,7 @@ class IterationGraph:
     `traffic` [T]: index into `timing.as_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
     """
 
-    one: Scenario
+    one: Problem
     ends: str
     layout: EndLayout
     graph: TaskGraph
@@ -129,7 +128,7 @@ class IterationGraph:
 
 
 def iteration_graph(
-    one: Scenario,
+    one: Problem,
     ends: str | None = None,
     *,
     barriers: str = "collective",
@@ -164,7 +163,7 @@ def iteration_graph(
     return IterationGraph(one, ends, layout, columns.graph(), *more, took)
 
 
-def check_exportable(one: Scenario) -> None:
+def check_exportable(one: Problem) -> None:
     settings, job, group = one.settings, one.workload, one.group
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
@@ -175,7 +174,7 @@ def check_exportable(one: Scenario) -> None:
         raise InputError(f"tp x ep must fill a server of {job.gpus_per_server} GPUs, got {job.tp} x {job.ep}.")
 
 
-def _check_whole(one: Scenario) -> None:
+def _check_whole(one: Problem) -> None:
     job, replicas = one.workload, len(one.every_replica)
     if replicas < job.dp:
         raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
@@ -193,8 +192,8 @@ def _layout(job: Workload, ends: str) -> EndLayout:
     return EndLayout(job.servers_per_region * per_server, per_server, job.ranks_per_server / per_server)
 
 
-def _solved(one: Scenario) -> list[Exchanges]:
-    between, inside = solve_between(one), solved_inside(one)
+def _solved(one: Problem) -> list[Exchanges]:
+    between, inside = solve_between(one), inside_of(one)
     if one.weighs:
         between = jax.tree.map(lambda x: x[0], between)
     every = len(one.every_replica)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
+from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.fabric.failures import KINDS, SAME_RATE, Degraded
 from mfabric_jax.failures.counts import LINKS
 from mfabric_jax.simulation.rows import PARTS, add, bill_of, costs, job_columns, multiply, usd_of_gpu
-from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
@@ -44,7 +44,7 @@ class Struck(NamedTuple):
         return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
 
 
-def row_of(config: Any, one: Scenario, kind: str, hit: Struck, before: Iteration) -> dict:
+def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
     """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
     settings, job = one.settings, one.workload
     whole_s = before.iteration_s
@@ -93,7 +93,7 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
     }
 
 
-def _expected(config: Any, one: Scenario, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
+def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
     settings, job, there = one.settings, one.workload, config.counted.devices(kind)
     bill = bill_of(settings, one.fabric, job, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
@@ -117,7 +117,7 @@ def _expected(config: Any, one: Scenario, hit: Struck, kind: str, *, run_s: floa
     }
 
 
-def _part_usd(config: Any, one: Scenario, kind: str) -> float | None:
+def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
     prices, ocs = one.settings.parts.prices, one.settings.parts.ocs
 
     def at(part: str, count: float) -> float | None:

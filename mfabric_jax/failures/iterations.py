@@ -8,16 +8,25 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import programs
-from mfabric_jax.array_module import put, stacked
+from mfabric_jax.array_module import put
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
+from mfabric_jax.evaluate.arranged import BetweenServers, OnCircuits, sent_of
+from mfabric_jax.evaluate.links import (
+    acknowledged,
+    at_unit_bandwidth,
+    in_phases,
+    steady,
+)
+from mfabric_jax.evaluate.problem import Problem, check_dtype, linked
+from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
@@ -33,29 +42,20 @@ from mfabric_jax.failures.failure_rows import (
     row_of,
     said_of,
 )
-from mfabric_jax.policies import Policy, check_legal, is_own
+from mfabric_jax.host_arrays import once_each_row
+from mfabric_jax.policies import Policy
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.simulation.scenario import Scenario, check_dtype, linked
-from mfabric_jax.simulation.solving import scenario_at, solve
-from mfabric_jax.timing import First, Iteration
+from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.blocks import in_float64
-from mfabric_jax.timing.exchange import (
-    acknowledged,
-    at_unit_bandwidth,
-    exchanges_left,
-    in_phases,
-    steady,
-    with_acks,
-)
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.switching import routed
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
+from mfabric_jax.traffic.dispatch import even_bytes
 
 NONE_THERE = "its bill has none"
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
@@ -166,7 +166,7 @@ def failures(
         kinds = [kind for kind in config.present if next(number) >= start]
         if not kinds:
             continue
-        one = scenario_at(resolve(config.case), (config.case.network.nic_gbps,))
+        one = problem_at(resolve(config.case), (config.case.network.nic_gbps,))
         healthy = solve(one)
         (before,) = _timed(one, [(healthy, None, 0)])
         since = config.case.failures.iteration
@@ -179,7 +179,7 @@ def failures(
             yield row | {"faster_by": faster_by(healthy, hit, row["slow_down"], row["routing"] == "unsplit", since)}
 
 
-def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
+def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
     """The failure at the stage that is asked for, or where the iteration takes longest."""
     asked, busiest = config.case.failures.stage, int(before.stage[0])
     if asked is None:
@@ -195,7 +195,7 @@ def _worst(config: Failures, one: Scenario, kind: str, healthy: Exchanges, befor
     return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
 
 
-def _waiting(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Struck | None:
+def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> Struck | None:
     """The first stage at which the job waits for the repair, None where it goes on at all of them."""
     for stage in stages if one.fabric.over_graph else stages[:1]:
         left = _left(config, one, kind, stage)
@@ -204,7 +204,7 @@ def _waiting(config: Failures, one: Scenario, kind: str, stages: list[int]) -> S
     return None
 
 
-def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
+def _simulated(config: Failures, one: Problem, kind: str, stage: int) -> bool:
     """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
     try:
         return not one.group.shares_links or _left(config, one, kind, stage) is not None
@@ -212,7 +212,7 @@ def _simulated(config: Failures, one: Scenario, kind: str, stage: int) -> bool:
         return False
 
 
-def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
+def _broken(config: Failures, one: Problem, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
     """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
     for place, stage in enumerate(stages):
         if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
@@ -223,7 +223,7 @@ def _broken(config: Failures, one: Scenario, kind: str, stages: list[int]) -> It
             return
 
 
-def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
+def _left(config: Failures, one: Problem, kind: str, stage: int) -> Degraded:
     job, settings, asked = one.workload, one.settings, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
     sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
@@ -241,7 +241,7 @@ def _left(config: Failures, one: Scenario, kind: str, stage: int) -> Degraded:
     return dataclasses.replace(degraded(group, like, server=asked.server, gpu=gpu, **sizes), kind=kind)
 
 
-def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
+def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
     if one.group.reconfigures:
         return left, _solve_circuits(one, left, stage)
     job, carrier = one.workload, linked(one, left.group)
@@ -252,7 +252,7 @@ def _solved(one: Scenario, left: Degraded, stage: int) -> tuple[Degraded, Exchan
     return left, in_phases(job, solved) if one.group.phases else solved
 
 
-def _on_shared_links(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
+def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.settings.carried_by.acks_back
     ways = ways_on_links(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
@@ -263,7 +263,7 @@ def _on_shared_links(one: Scenario, left: Degraded, carrier: Any) -> tuple[Degra
     return _with_rates(one, left, carrier), _steady(job, np.asarray(one.sent, float), seconds)
 
 
-def _with_rates(one: Scenario, left: Degraded, carrier: Any) -> Degraded:
+def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
     """With what is left to gradients and sends, where it depends on all links at once."""
     if getattr(left.group, "ring_nics", 0) is not None or getattr(carrier, "ring_nics", None) is None:
         return left
@@ -280,44 +280,39 @@ def _solve_packets(workload, tokens: np.ndarray, carrier, acks: float) -> Exchan
 
 
 def _steady(workload, tokens: np.ndarray, seconds: Callable) -> Exchanges:
-    where = places(workload)
-    return stacked([steady(workload, where, dispatched_bytes(workload, drawn), seconds) for drawn in tokens])
+    demand, even = dispatched_bytes(workload, tokens), even_bytes(workload, np.dtype(float))
+    load = once_each_row(seconds, np.concatenate([demand.reshape(-1, *even.shape), even[None]]))
+    return steady(places(workload), load[:-1].reshape(demand.shape[:3]), load[-1])
 
 
-def _solve_circuits(one: Scenario, left: Degraded, stage: int) -> Exchanges:
-    settings, job = one.settings, one.workload
-    keys = jax.random.split(jax.random.key(settings.case.run.seed), len(one.tokens.count))
-    share = left.share_of_rank(job.ep, job.ranks_per_server)
+def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
+    """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers."""
+    settings, job, sent = one.settings, one.workload, sent_of(one)
+    share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
-    carried = Carried(settings.routing, relay, settings.carried_by.acks_back)
-    tokens, share = (jnp.asarray(x, settings.case.run.dtype) for x in (one.sent, share))
-    region: Any = group_numbers(left.group, settings.case.run.dtype)
     policy = settings.circuits_policy()
-    policy = policy if relay is None else functools.partial(_serving_first, policy=policy, server=relay)
-    policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
-    first = First(settings.first, cold=settings.case.circuits.cold_start)
-    solved = programs.run(_solve_all, job, region, tokens, share, keys, policy, carried, first)
-    if is_own(settings.policy):
-        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.group.degrees))
-    return solved
+    if relay is not None:
+        policy = functools.partial(_serving_first, policy=policy, server=relay)
+    if left.stays:
+        region: Any = group_numbers(left.group, settings.case.run.dtype)
+        policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage))
+    carried = settings.routing if relay is None else functools.partial(relayed_part_times, server=relay)
+    between = BetweenServers(
+        _between(dispatched_bytes(job, sent), share), _between(even_bytes(job, np.dtype(float)), share)
+    )
+    costs = one.costs if one.weighs else None
+    every = np.arange(len(sent))
+    return OnCircuits(one, left.group, sent, costs, between, policy, carried).loads(every, 0 * every, None)
 
 
-class Carried(NamedTuple):
-    """Static: how bytes are carried; `relay`: the server whose bytes others relay."""
-
-    routing: str
-    relay: int | None
-    acks: float
-
-    @property
-    def parts(self) -> Callable:
-        """Seconds of circuits and of packet switches, of (region, circuits, demand)."""
-        if self.relay is None:
-            return with_acks(routed(self.routing), self.acks)
-        return with_acks(functools.partial(relayed_part_times, server=self.relay), self.acks)
+def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Bytes between servers that are left [.. S S], of ranks [.. R R] with a `share` [R S] on each of them."""
+    others = ranks * (1 - np.eye(ranks.shape[-1]))
+    servers = np.einsum("rs,...rq,qt->...st", share, others, share, optimize=True)
+    return servers * (1 - np.eye(servers.shape[-1]))
 
 
-def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
+def _last_circuits(one: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
     where, sent = places(one.workload), one.sent[0]
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)
@@ -339,13 +334,6 @@ def _serving_first(demand, region, *, previous=None, key=None, policy: Policy, s
     return policy(demand * heavier, region, previous=previous, key=key)
 
 
-def _solve_all(workload, region: Region, tokens, share, keys, policy, carried: Carried, first: First):
-    def one(drawn):
-        return exchanges_left(workload, region, drawn[0], share, policy, carried.parts, first=first, key=drawn[1])
-
-    return jax.lax.map(one, (tokens, keys))
-
-
 def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
     """The healthy all-to-alls with those of the stage that is hit, or of all, replaced; traffic inside servers uses
     the NVLink left."""
@@ -360,7 +348,7 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
     )
 
 
-def _timed(one: Scenario, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
+def _timed(one: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
     """Iterations [I] for all-to-alls [I ..], what is left (None: all), and the stage that was hit; side by side."""
     loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
     many = len(hits[0][0].load)
@@ -371,7 +359,7 @@ def _timed(one: Scenario, hits: Sequence[tuple[Exchanges, Degraded | None, int]]
     return [jax.tree.map(lambda x, at=at: x[at : at + many], ended) for at in range(0, len(loads.load), many)]
 
 
-def _rates_left(one: Scenario, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
+def _rates_left(one: Problem, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
     rates = one.rates(one.bandwidths[0])
     eps, send, tp = (
         np.full(one.workload.pp, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps)

@@ -33,14 +33,14 @@ from mfabric_jax.checks import (
     positive,
     whole,
 )
+from mfabric_jax.evaluate.links import RELAY_STEPS
+from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.learning.judged_schedules import SCHEDULED, schedules_over_bound
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS, part_times
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.simulation.scenario import DTYPES
-from mfabric_jax.timing.switching import RELAY_STEPS
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 from mfabric_jax.traffic.scenarios import likely_demands
 

@@ -8,6 +8,7 @@ from typing import Any
 from mfabric_jax.case.own_code import allow_code
 from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
 from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
 from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
@@ -17,6 +18,7 @@ from mfabric_jax.policies.learned import check_unseen as check_unseen
 from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.own import check_legal, load_function, try_out
+from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, judged
 from mfabric_jax.policies.relaxed import relaxed
 from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.sample_average import joint, sample_average
@@ -147,11 +149,27 @@ def knows_place(name: str | Policy) -> bool:
 @functools.lru_cache(maxsize=64)
 def for_demand_alone(policy: Policy) -> Policy:
     """The policy, called without the previous plan and without a key."""
+    return functools.partial(_alone, policy)
 
-    def alone(demand, region, *, previous=None, key=None):
-        return policy(demand, region)
 
-    return alone
+def _alone(policy: Policy, demand, region, *, previous=None, key=None) -> Plan:
+    return policy(demand, region)
+
+
+def reads_of(policy: Policy, region: Region) -> Reads:
+    """What a policy reads beside the demand; users' own and trained policies are traced."""
+    plain = policy_of(policy)
+    if plain is _alone:
+        return ALONE
+    name = next((name for name, one in REGISTRY.items() if one is plain), None)
+    return judged(policy, region) if name is None else BY_NAME.get(name, ALONE)
+
+
+def policy_of(policy: Policy) -> Policy:
+    """The policy without its settings."""
+    while hasattr(policy, "func"):
+        policy = policy.func
+    return policy
 
 
 def takes_many(policy: Policy) -> bool:
@@ -161,9 +179,8 @@ def takes_many(policy: Policy) -> bool:
 
 def of_package(policy: Policy) -> bool:
     """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
-    while hasattr(policy, "func"):
-        policy = policy.func
-    return isinstance(policy, Trained) or any(policy is one for one in REGISTRY.values())
+    plain = policy_of(policy)
+    return plain is _alone or isinstance(plain, Trained) or any(plain is one for one in REGISTRY.values())
 
 
 def weighs_turns(name: Any) -> bool:

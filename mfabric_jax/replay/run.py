@@ -9,11 +9,11 @@ import numpy as np
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.fabric import Cluster
 from mfabric_jax.flows import Outcome
 from mfabric_jax.replay.replay_paths import DTYPE, Prepared, prepare
 from mfabric_jax.replay.replay_settings import Replay
-from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.units import to_us
 

@@ -737,13 +737,9 @@ def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
     """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
     name: Any = case.circuits.policy
     if each_by_demand(flat(case)) and name not in NAMES:
-        import jax
+        from mfabric_jax.policies import reads_of
 
-        from mfabric_jax.policies import uniform
-        from mfabric_jax.timing.switching import remembers
-
-        start = uniform(None, group).circuits.count
-        if remembers(policy, group, start.astype(float), start, jax.random.key(0)):
+        if not reads_of(policy, group).demand_alone:
             raise more_than_demand(name_of(name))
 
 

@@ -219,7 +219,7 @@ class Settings(Hardware):
     @property
     def past(self) -> bool:
         """Whether an iteration more is drawn, before the others: long spans are planned on it."""
-        from mfabric_jax.timing.switching import LONG
+        from mfabric_jax.evaluate.rules import LONG
 
         return self.plan_on == "past" and self.circuits_for in LONG
 

@@ -12,11 +12,16 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import fabric
+from mfabric_jax import fabric, policies
 from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate.asking import asked_of
+from mfabric_jax.evaluate.links import at_unit_bandwidth
+from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.host_arrays import once_each_row
+from mfabric_jax.policies.reads import ALONE
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.resolving import limits
 from mfabric_jax.resolving.resolve import STAYING, gpu_of, hardware_of
@@ -25,8 +30,6 @@ from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
 from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.serving.families import Family
 from mfabric_jax.serving.loads import Copies, Load, copies_of
-from mfabric_jax.simulation.on_host import choice_by_name, once_each_row, solver_now
-from mfabric_jax.timing.exchange import at_unit_bandwidth
 from mfabric_jax.traffic.dispatch import server_bytes
 from mfabric_jax.workload import Gpu
 
@@ -188,7 +191,10 @@ def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
 
 def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
     unit = at_unit_bandwidth(jax.tree.map(np.asarray, region), np.dtype(float))
-    solver = solver_now(unit, choice_by_name(case), case.circuits.routing, 0.0, case.run.dtype)
-    count = solver.choose(demand.mean(0, keepdims=True))
-    seconds = solver.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
+    policy = policies.suited(case.circuits.policy, routing=case.circuits.routing, names=case.network.acos.topologies)
+    policy = policies.for_demand_alone(policy) if policies.knows_place(case.circuits.policy) else policy
+    asked = asked_of(unit, policy, ALONE, case.circuits.routing, 0.0, case.run.dtype)
+    demand = demand * (1.0 - np.eye(demand.shape[-1]))
+    count = asked.choose(Question(demand.mean(0, keepdims=True)))
+    seconds = asked.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
     return np.max(np.stack(seconds), axis=0)

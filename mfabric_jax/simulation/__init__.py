@@ -1,18 +1,18 @@
 """Simulation of cases: resolve, solve all-to-alls, time iterations, make rows."""
 
+from mfabric_jax.evaluate.iteration_of import iteration_of
+from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.sharded import evaluate, grid
 from mfabric_jax.resolving.resolve import Resolved, resolve
-from mfabric_jax.simulation.batch import evaluate, grid
 from mfabric_jax.simulation.calibrate import calibrate
-from mfabric_jax.simulation.points import iteration_of
 from mfabric_jax.simulation.results import Results, simulate
 from mfabric_jax.simulation.rows import rows_of
-from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.timeline import example_timeline
 
 __all__ = [
+    "Problem",
     "Resolved",
     "Results",
-    "Scenario",
     "calibrate",
     "evaluate",
     "example_timeline",

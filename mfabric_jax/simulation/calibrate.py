@@ -13,10 +13,10 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
+from mfabric_jax.evaluate.solving import problem_at, solve, times_of
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.simulation.solving import scenario_at, solve, times_of
 
 ROUNDS, POINTS = 6, 25
 RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
@@ -46,7 +46,7 @@ def calibrate(
 
 def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated:
     there = case.with_({"model.name": model, "network.fabric": "fat-tree", "compute.efficiency": 1.0})
-    one = scenario_at(resolve(there), BANDWIDTHS)
+    one = problem_at(resolve(there), BANDWIDTHS)
     solved = solve(one)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
     whole = one.settings.block_seconds(one.workload, 1.0)

@@ -14,6 +14,9 @@ from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, name_of, settings_in
+from mfabric_jax.evaluate.problem import Problem, check_dtype
+from mfabric_jax.evaluate.sharded import Estimate
+from mfabric_jax.evaluate.solving import Simulated, problem_at, simulate_each
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.parts_list import own_prices, quoted_port
@@ -24,12 +27,9 @@ from mfabric_jax.origin import commit
 from mfabric_jax.policies import is_own
 from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import Resolved, resolve
-from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
 from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import Simulated, scenario_at, simulate_each
 
 FEW = 16  # cases of a block that are scenarios, which share programs over fabrics; more are columns of a program
 SHOWN = {  # settings that contract columns show as they stand
@@ -54,7 +54,7 @@ class Group:
 
     places: tuple[int, ...]
     work: Any
-    draws: tuple[Scenario, ...] = ()
+    draws: tuple[Problem, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Results:
         before: Callable[[Estimate], None] | None = None,
     ) -> Iterator[tuple[int, list[Row]]]:
         """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
-        few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Scenario)}
+        few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Problem)}
         every = [(number, one) for number, group in few.items() for one in (group.work, *group.draws)]
         skipped = {at for at, (number, _) in enumerate(every) if number in done}
         found: dict[int, dict[int, Simulated]] = {}
@@ -192,10 +192,10 @@ def _groups(block: Block) -> Iterator[Group]:
     if not _scheduled(block.case) and (len(block) > FEW or block.case.run.sample is not None or "run.sample" in others):
         yield Group(tuple(range(len(block))), Points(block))
         return
-    made: dict[Any, tuple[list[int], list[float], Scenario]] = {}
+    made: dict[Any, tuple[list[int], list[float], Problem]] = {}
     for place, case in enumerate(block):
         resolved = resolve(case)
-        scenario = scenario_at(resolved, (case.network.nic_gbps,), variant=block.variant)
+        scenario = problem_at(resolved, (case.network.nic_gbps,), variant=block.variant)
         rate = resolved.case.compute.rate  # cases measured at different bandwidths have different rates
         key = dataclasses.replace(scenario, bandwidths=()).between_key, rate, tuple(flat(case)[path] for path in others)
         places, bandwidths, _ = made.setdefault(key, ([], [], scenario))
@@ -211,17 +211,17 @@ def _scheduled(case: Case) -> bool:
     scheduled, policy = case.circuits.schedule != NO_SCHEDULE, case.circuits.policy
     if scheduled or policy is None or not is_own(policy):
         return scheduled
-    return scenario_at(resolve(case), (case.network.nic_gbps,)).plans_schedules
+    return problem_at(resolve(case), (case.network.nic_gbps,)).plans_schedules
 
 
-def _draws(one: Scenario) -> tuple[Scenario, ...]:
+def _draws(one: Problem) -> tuple[Problem, ...]:
     """The scenario with traffic of the next seeds; none where nothing is drawn."""
     case = one.settings.case
     if case.traffic.source.name not in DRAWN:
         return ()
     seeds = (case.run.seed + number for number in range(1, case.run.draws))
     each = (resolve(case.with_({"run.seed": seed})) for seed in seeds)
-    again = (scenario_at(resolved, one.bandwidths, variant=one.variant) for resolved in each)
+    again = (problem_at(resolved, one.bandwidths, variant=one.variant) for resolved in each)
     return tuple(dataclasses.replace(each, drawn_again=True) for each in again)
 
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED, band_columns
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
+from mfabric_jax.evaluate.flow_ends import flow_columns
+from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.solving import Simulated
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.resolving.settings import Settings
-from mfabric_jax.simulation.flow_ends import flow_columns
-from mfabric_jax.simulation.scenario import Scenario
-from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
@@ -232,7 +232,7 @@ def _flows(simulated: Simulated) -> dict[str, np.ndarray]:
 
 
 def columns_of(
-    one: Scenario, mean: dict[str, np.ndarray], nic_gbps: np.ndarray, achieved: np.ndarray, over: Any, **ports: Any
+    one: Problem, mean: dict[str, np.ndarray], nic_gbps: np.ndarray, achieved: np.ndarray, over: Any, **ports: Any
 ) -> dict[str, np.ndarray]:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
@@ -255,7 +255,7 @@ def columns_of(
     return {name: filled(value, len(total)) for name, value in columns.items()}
 
 
-def _at_quotes(one: Scenario, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
+def _at_quotes(one: Problem, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
     """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
     settings = one.settings
     found: dict[str, Any] = dict.fromkeys(QUOTED)
@@ -267,7 +267,7 @@ def _at_quotes(one: Scenario, nic_gbps: Any, total: Any, achieved: Any, **ports:
     return found
 
 
-def _named(one: Scenario) -> dict[str, Any]:
+def _named(one: Problem) -> dict[str, Any]:
     settings, on = one.settings, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.optical_regions is not None
@@ -303,7 +303,7 @@ def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.n
     return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
 
 
-def _described(one: Scenario) -> dict[str, Any]:
+def _described(one: Problem) -> dict[str, Any]:
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
@@ -372,7 +372,7 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
-def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
+def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.settings.optical_switch if one.fabric.reconfigures else None
     if one.settings.first == BOUND:
@@ -382,7 +382,7 @@ def _switching(one: Scenario, changes: Any, turns: Any, iteration_s: Any) -> dic
     return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
 
 
-def _on_panels(one: Scenario, turned: Any, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
+def _on_panels(one: Problem, turned: Any, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
     """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
     on, job = one.fabric, one.workload
     if not on.reconfigures or on.optical_regions is None:

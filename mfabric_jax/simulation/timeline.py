@@ -7,10 +7,9 @@ import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import Problem, check_dtype
+from mfabric_jax.evaluate.solving import circuits_now, problem_at, solve
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.simulation.on_host import circuits_now
-from mfabric_jax.simulation.scenario import Scenario, check_dtype
-from mfabric_jax.simulation.solving import scenario_at, solve
 from mfabric_jax.timing.iteration import Walked, walk_alone
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
@@ -25,15 +24,15 @@ def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
     return timeline(shown_scenario(case, "a timeline is"))
 
 
-def shown_scenario(case: Case, what: str) -> Scenario:
+def shown_scenario(case: Case, what: str) -> Problem:
     """The scenario of one case; `InputError`, naming `what`, for several replicas."""
     check_dtype(case.run.dtype)
     if case.run.replicas != 1:
         raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
-    return scenario_at(resolve(case), (case.network.nic_gbps,))
+    return problem_at(resolve(case), (case.network.nic_gbps,))
 
 
-def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
+def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
     """Segments and a row per stage of the shown iteration, at the first bandwidth."""
     walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
     ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
@@ -42,7 +41,7 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
     return drawn, _rows(walked)
 
 
-def walked_through(one: Scenario) -> Walked:
+def walked_through(one: Problem) -> Walked:
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
     return walk_alone(one.workload, one.rates(one.bandwidths[0]), shown, one.seconds, one.settings.rules)
 
@@ -79,12 +78,12 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
     return region, {name: one_block(one.workload, timeline(one)[0]) for name, one in lines.items()}
 
 
-def _scenario(block: Block) -> Scenario:
+def _scenario(block: Block) -> Problem:
     near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
-    return scenario_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
+    return problem_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
 
 
-def _region(one: Scenario) -> dict[str, Any]:
+def _region(one: Problem) -> dict[str, Any]:
     settings, job = one.settings, one.workload
     sent = one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0].astype(settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)

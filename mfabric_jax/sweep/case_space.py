@@ -14,8 +14,8 @@ from mfabric_jax.case import Block, Cases
 from mfabric_jax.case.grid import REFUSE
 from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.given_files import files_of
 from mfabric_jax.simulation.points import BANDWIDTH, PORTS, check_ends
 from mfabric_jax.simulation.results import Results, effective

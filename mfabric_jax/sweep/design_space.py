@@ -13,9 +13,9 @@ from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import file_settings
 from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, in_file, one_of, whole
+from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.case_space import INDEX, LISTED
 

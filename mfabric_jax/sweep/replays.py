@@ -14,11 +14,11 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.case.paths import Choice, Leaf, parts_of, settings
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.replay_settings import UNREAD, Replay
 from mfabric_jax.replay.replayed import gains, replay_row
 from mfabric_jax.replay.run import replay
-from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.sweep.axes import Setting
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import TaskGraph

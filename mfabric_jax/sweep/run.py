@@ -12,11 +12,11 @@ import mfabric_jax
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.case.own_code import allow_code, allowed_code
 from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import MISSING, SweepFolder
-from mfabric_jax.simulation.batch import Estimate, drop_programs_if_crowded
 from mfabric_jax.simulation.given_files import digest
-from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.sweep.case_space import CaseSpace
 from mfabric_jax.sweep.design_space import Sweep
 

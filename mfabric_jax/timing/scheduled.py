@@ -24,7 +24,6 @@ from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
 from mfabric_jax.timing.passes import Exchanges, Places
-from mfabric_jax.timing.switching import TradeOff, latest_before
 
 
 class Pace(NamedTuple):
@@ -36,7 +35,7 @@ class Pace(NamedTuple):
     size: Any
 
     @staticmethod
-    def of(trade_off: TradeOff) -> "Pace":
+    def of(trade_off: Any) -> "Pace":
         """What a case's rates say."""
         return Pace(trade_off.delay_s, trade_off.nic_Bps, trade_off.size)
 
@@ -125,6 +124,18 @@ def _set_up_before(at: np.ndarray, sent: np.ndarray, each: list[Planned], cold: 
     return xp.where(sent, found[of_slot.reshape(at.shape)], 0)
 
 
+def latest_before(at: np.ndarray, cold: bool) -> np.ndarray:
+    """The latest index [P ..] before each slot in running order; -1: none. Up to the first of an iteration: the last of
+    the iteration before, if not `cold`."""
+    flat = at.reshape(len(at), -1)
+    place = np.maximum.accumulate(np.where(flat >= 0, np.arange(flat.shape[-1]), -1), axis=-1)
+    latest = np.where(place >= 0, np.take_along_axis(flat, np.maximum(place, 0), axis=-1), -1)
+    if not cold:
+        latest = np.where(latest < 0, latest[:, -1:], latest)
+    begin = np.full((len(at), 1), -1) if cold else latest[:, -1:]
+    return np.concatenate([begin, latest[:, :-1]], axis=1).reshape(at.shape)
+
+
 # --------------------------------------------------------------------------------------------- plans of policies in JAX
 def carries_schedule(policy: Policy, region: Any, demand: Float[Array, "S S"], key: Any) -> bool:
     """Whether a policy's plans hold a schedule, judged from its traced program."""
@@ -138,12 +149,22 @@ def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
     """The schedules that a policy plans without knowing of the circuits in place; traced by JAX."""
 
     def planned(demand: Float[Array, "N S S"], known: bool) -> Planned:
-        plans: Any = jax.vmap(lambda one: policy(one, region, previous=None, key=key).schedule)(demand)
-        times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)
-        ends = jax.vmap(ends_of_switches)(plans)
-        return Planned(*times, *ends, jnp.full(len(demand), plans.first_free))
+        return plan_each(policy, region, demand, None if key is None else jnp.broadcast_to(key, len(demand)))
 
     return planned
+
+
+def plan_each(policy: Policy, region: Region, demand: Float[Array, "N S S"], key: Any) -> Planned:
+    """The schedules of demands, each with a key [N] of its own."""
+    plans: Any = jax.vmap(lambda one, key: policy(one, region, previous=None, key=key).schedule)(demand, key)
+    times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)
+    ends = jax.vmap(ends_of_switches)(plans)
+    return Planned(*times, *ends, jnp.full(len(demand), plans.first_free))
+
+
+def planned_by(demand: Any, key: Any, region: Region, policy: Policy) -> Planned:
+    """`plan_each` as a program, with key data [N 2]."""
+    return plan_each(policy, region, demand, jax.random.wrap_key_data(key))
 
 
 def ends_of_switches(schedule: Schedule) -> tuple[Array, Array, Array, Array]:

@@ -24,9 +24,9 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
+from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.fabric.transport import NONE, TRANSPORTS, Transport, get_transport
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
-from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.unread import name_unread, say_unread
 

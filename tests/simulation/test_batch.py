@@ -13,7 +13,8 @@ import pytest
 from mfabric_jax import Region, all_to_all_time, greedy, programs, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
-from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
+from mfabric_jax.evaluate import sharded
+from mfabric_jax.simulation import evaluate, grid, iteration_of
 from tests.mistakes import check_refused
 from tests.small import configured, small
 

@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax import InputError, load, resolve
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.simulation import solving
+from mfabric_jax.evaluate import solving
 from mfabric_jax.simulation.on_host import covers
 from mfabric_jax.timing import iterate
 from mfabric_jax.timing.exchange import exchanges_inside
@@ -111,7 +111,7 @@ NEAR_RELAY = {"float64": 1e-7, "float32": 1e-3}  # 100 steps of a search for sha
 
 def compare(case, dtype):
     most = (NEAR_RELAY if case.circuits.routing == "relay" else NEAR)[dtype]
-    one = solving.scenario_at(resolve(case.with_({"run.dtype": dtype})), (case.network.nic_gbps,))
+    one = solving.problem_at(resolve(case.with_({"run.dtype": dtype})), (case.network.nic_gbps,))
     quick = solving.solve(one)
     between, expected = traced(one)
     found = solving._times_of_replicas(one, quick)

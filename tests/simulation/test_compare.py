@@ -24,14 +24,14 @@ from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective
 from mfabric_jax.simulation.rows import ON_PANELS, TRAINING
-from mfabric_jax.simulation.scenario import measured_decision_s
-from mfabric_jax.simulation.solving import (
+from mfabric_jax.evaluate.problem import measured_decision_s
+from mfabric_jax.evaluate.solving import (
     SIGMA,
     errors_so_far,
     given_of,
     predicted_tokens,
     program_of,
-    simulate_scenario,
+    simulate_problem,
     solve_between,
 )
 from mfabric_jax.simulation.timeline import examples
@@ -40,7 +40,7 @@ from mfabric_jax.traffic import measured, recorded, server_bytes
 from mfabric_jax.workload import block_seconds, get, get_gpu
 from tests.small import JOB, MODEL, configured, row, rows, scenario, several, small
 
-module = importlib.import_module("mfabric_jax.simulation.solving")
+module = importlib.import_module("mfabric_jax.evaluate.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 CONTRACT = ["model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "network_cost_usd", "perf_per_dollar"]
@@ -329,9 +329,9 @@ def test_circuit_changes_are_what_differs_from_slot_to_slot():
 
 def test_known_all_to_alls_are_not_solved_again():
     alike = {"traffic.alike": "everything"}
-    first = simulate_scenario(scenario(small(alike)))
+    first = simulate_problem(scenario(small(alike)))
     slower = scenario(small(alike | {"circuits.delay_s": 1.0}))
-    again, whole = simulate_scenario(slower, first.exchanges), simulate_scenario(slower)
+    again, whole = simulate_problem(slower, first.exchanges), simulate_problem(slower)
     np.testing.assert_array_equal(again.times.iteration_s, whole.times.iteration_s)
     assert again.exchanges is first.exchanges
 

@@ -18,7 +18,7 @@ from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
-from mfabric_jax.simulation.solving import carried
+from mfabric_jax.evaluate.solving import carried
 from mfabric_jax.timing import rates_of
 from mfabric_jax.timing.exchange import acknowledged, with_acks
 from mfabric_jax.workload.volume import replica_bytes

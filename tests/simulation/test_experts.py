@@ -10,7 +10,7 @@ from mfabric_jax import InputError, resolve
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.simulation.solving import simulate_scenario, solve
+from mfabric_jax.evaluate.solving import simulate_problem, solve
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.traffic.placement_files import Placement, write_placement
@@ -134,7 +134,7 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
     asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
     one = scenario(asked)
-    alone = [simulate_scenario(replica).times for replica in one.each_replica]
+    alone = [simulate_problem(replica).times for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
     assert seconds.shape == (3, 2)
     assert len(set(seconds[:, 0])) == 3

@@ -13,8 +13,8 @@ from mfabric_jax.resolving.settings import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.simulation import calibrate, solving
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
 from mfabric_jax.simulation.results import FEW, effective
-from mfabric_jax.simulation.scenario import scenario_of
-from mfabric_jax.simulation.solving import scenario_at, trade_off_at
+from mfabric_jax.evaluate.problem import problem_of
+from mfabric_jax.evaluate.solving import problem_at, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.mistakes import refused as refused_by
 from tests.small import model_file, row, small
@@ -26,7 +26,7 @@ TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 
 def rate(case):
     """What the GPU achieves."""
-    one = scenario_at(resolve(case), (case.network.nic_gbps,))
+    one = problem_at(resolve(case), (case.network.nic_gbps,))
     return one.settings.achieved(one.workload)
 
 
@@ -248,7 +248,7 @@ def test_each_preset_has_the_rates_of_its_own_assumptions():
 def drawn(changes):
     """The tokens of a small case."""
     resolved = resolve(small(changes))
-    return scenario_of(resolved, (100.0,)).tokens
+    return problem_of(resolved, (100.0,)).tokens
 
 
 def test_matrices_that_repeat():
@@ -270,7 +270,7 @@ def test_matrices_that_repeat():
 
 def test_stakes_by_hand():
     resolved = resolve(small({"network.fabric": "mfabric", "circuits.reactivation_s": 0.5}))
-    one = scenario_of(resolved, (100.0,))
+    one = problem_of(resolved, (100.0,))
     trade_off, seconds = trade_off_at(one, 100.0), one.seconds
     np.testing.assert_allclose(trade_off.delay_s, 0.525)
     np.testing.assert_allclose(trade_off.nic_Bps, 12.5e9)

@@ -20,7 +20,7 @@ from mfabric_jax.serving.arrivals import read_arrivals
 from mfabric_jax.serving.rows import known
 from mfabric_jax.simulation.given_files import digest
 from mfabric_jax.simulation.rows import bill_of
-from mfabric_jax.simulation.solving import measured_efficiency
+from mfabric_jax.evaluate.solving import measured_efficiency
 from mfabric_jax.sweep import replays
 from mfabric_jax.text_files import HASHED, stamp
 from mfabric_jax.tuned_file import entries

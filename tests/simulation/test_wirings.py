@@ -11,7 +11,7 @@ from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.failures import failures
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, Sent, circuits_over_stage, stage_circuits
 from mfabric_jax.serving import deployment
-from mfabric_jax.simulation.solving import scenario_at
+from mfabric_jax.evaluate.solving import problem_at
 from tests.small import row, small
 
 WIRINGS = ("demand", "rings", "totient-perms")
@@ -23,7 +23,7 @@ def on(wiring, model=MODEL, **changes):
 
 
 def group_of(case):
-    return scenario_at(resolve(case), (case.network.nic_gbps,)).group
+    return problem_at(resolve(case), (case.network.nic_gbps,)).group
 
 
 def test_the_published_wiring_is_the_default():

@@ -16,7 +16,7 @@ from mfabric_jax.policies import Plan, uniform
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.on_host import covers
 from mfabric_jax.simulation.points import iteration_of
-from mfabric_jax.simulation.solving import scenario_at
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.timing import exchanges
 from mfabric_jax.timing.exchange import pace_of
 from mfabric_jax.timing.passes import places
@@ -249,7 +249,7 @@ def test_bandwidths_and_delays_have_schedules_of_their_own():
     alone = [row(one)["iteration_s"] for one in every]
     np.testing.assert_allclose(found, alone, rtol=1e-12)
     assert len(set(found)) == len(found)
-    assert covers(scenario_at(resolve(every[0]), (100.0,)))
+    assert covers(problem_at(resolve(every[0]), (100.0,)))
 
 
 def test_what_lays_out_flows_one_by_one_has_no_schedules():

@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from mfabric_jax.array_module import Array
+from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth
+from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.fabric.own_graph import own_graph
 from mfabric_jax.routing.cluster import links_of
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
 from mfabric_jax.routing.graph_ways import GraphWays
-from mfabric_jax.simulation.scenario import Scenario
-from mfabric_jax.timing.exchange import acknowledged, at_unit_bandwidth
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.workload import Workload
@@ -54,14 +54,13 @@ class Circuits(NamedTuple):
 
 
 def circuits_of(solved: Exchanges, slot: Slot | None) -> Circuits | None:
-    """Of [... P Q L 2]; None where circuits do not exist."""
+    """Of [... P Q L 2], whose circuits [... S S] are those of the slot; None where circuits do not exist."""
     if solved.count is None or slot is None:
         return None
-    at = (..., *slot.at)
-    return Circuits(solved.count[(*at, slice(None), slice(None))], solved.optical[at], solved.electrical[at])
+    return Circuits(solved.count, solved.optical[(..., *slot.at)], solved.electrical[(..., *slot.at)])
 
 
-def ends_at(one: Scenario, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
+def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
     """The ends at NICs of 1 byte/s, for selections `sent` [layer M R C] of an iteration; None: they are not known, as
     where drawn paths share circuits."""
     job, settings = one.workload, one.settings
@@ -81,8 +80,9 @@ def ends_at(one: Scenario, group: Any, sent: np.ndarray, carry: Any, circuits: C
     return ends(unit, demand, job.ranks_per_server)
 
 
-def ends_of(one: Scenario, solved: Exchanges, carry: Any) -> list[Ends | None]:
-    """`ends_at` of a solved scenario; one for each bandwidth where it `weighs`, else one for all."""
+def ends_of(one: Problem, solved: Exchanges) -> list[Ends | None]:
+    """`ends_at` of a solved scenario, with the circuits of the slot; one for each bandwidth where it `weighs`, else one
+    for all."""
     found = circuits_of(solved, slot_of(one.workload))
     sent = one.sent[one.shown]
     each: list[Any] = [None]
@@ -90,10 +90,10 @@ def ends_of(one: Scenario, solved: Exchanges, carry: Any) -> list[Ends | None]:
         found = Circuits(*(np.asarray(x) for x in found))
         many = range(len(one.bandwidths)) if one.weighs else [...]
         each = [Circuits(*(x[at][one.shown] for x in found)) for at in many]
-    return [ends_at(one, one.group, sent, carry, circuits) for circuits in each]
+    return [ends_at(one, one.group, sent, one.carry, circuits) for circuits in each]
 
 
-def _name_of_links(one: Scenario) -> Callable[[int], str]:
+def _name_of_links(one: Problem) -> Callable[[int], str]:
     if one.fabric.over_graph:
         return own_graph(one.group.of).network.link_name
     if one.group.shares_links:

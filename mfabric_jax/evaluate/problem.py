@@ -20,7 +20,10 @@ from jaxtyping import Float
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.bands import PROMPT
 from mfabric_jax.case.paths import named_files
+from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.paths import carried
+from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
@@ -37,7 +40,6 @@ from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.scheduled import carries_schedule
-from mfabric_jax.timing.switching import reads_rates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -48,7 +50,7 @@ AS_SET = "as set"  # variant name of a row without variants
 
 
 @dataclasses.dataclass(frozen=True)
-class Scenario:
+class Problem:
     """One model on one fabric, at bandwidths that only scale the links of its group."""
 
     settings: Settings
@@ -68,7 +70,7 @@ class Scenario:
         return self.tokens, *self.others
 
     @property
-    def each_replica(self) -> "list[Scenario]":
+    def each_replica(self) -> "list[Problem]":
         """Every replica as a scenario of its own."""
         return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
 
@@ -84,11 +86,11 @@ class Scenario:
 
     @property
     def weighs(self) -> bool:
-        """Whether circuits also depend on bandwidth and computation."""
-        if not self.group.reconfigures:
+        """Whether circuits also depend on bandwidth and computation; users' own policies are asked at their row's."""
+        if not self.group.reconfigures or self.settings.first == BOUND:
             return False
         paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.policy)
-        return paced or self.plans_schedules or self._policy_reads_rates
+        return paced or is_own(self.settings.policy)
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
@@ -96,15 +98,6 @@ class Scenario:
         if not (self.group.reconfigures and is_own(self.settings.policy)) or self.settings.scheduled:
             return False
         return carries_schedule(self.settings.circuits_policy(), *self._asked)
-
-    @functools.cached_property
-    def _policy_reads_rates(self) -> bool:
-        """Whether the user's policy looks at the bandwidth or at how long the switch turns."""
-        if not (self.group.reconfigures and is_own(self.settings.policy)) or self.settings.scheduled:
-            return False
-        region, demand, key = self._asked
-        start = uniform(None, self.group).circuits.count
-        return reads_rates(self.settings.circuits_policy(), region, demand, start, key)
 
     @property
     def _asked(self) -> tuple[Any, Any, jax.Array]:
@@ -116,6 +109,18 @@ class Scenario:
     @property
     def mean_demand(self) -> jax.Array:
         return mean_demand(self.workload, *self.every_replica)
+
+    @functools.cached_property
+    def carry(self) -> Any:
+        """Paths of flows that do not spread; None: bytes spread over circuits, NICs and links."""
+        return carried(self)
+
+    @functools.cached_property
+    def costs(self) -> TradeOff:
+        """What a reconfiguration is weighed against, at every bandwidth."""
+        each = [(self.rates(gbps), self.seconds) for gbps in self.bandwidths]
+        rates, seconds = jax.tree.map(lambda *x: np.array(x, float), *each)
+        return trade_off_of(self.workload, rates, seconds, self.settings.routing)
 
     @functools.cached_property
     def path_links(self) -> float:
@@ -222,20 +227,20 @@ def rates_at(
     return rates._replace(nic_Bps=nic, eps_Bps=eps, send_Bps=send)
 
 
-def scenario_of(
+def problem_of(
     resolved: Resolved,
     bandwidths: tuple[float, ...],
     *,
     variant: str = AS_SET,
     traffic: tuple[Tokens, ...] | None = None,
-) -> Scenario:
+) -> Problem:
     """The scenario of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
     settings, job = resolved.settings, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
-    one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
+    one = Problem(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
     return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
 
@@ -262,7 +267,7 @@ def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     return traffic_of(resolved.case, resolved.job, past=resolved.settings.past)
 
 
-def _decision_s(one: Scenario) -> float:
+def _decision_s(one: Problem) -> float:
     settings, job = one.settings, one.workload
     if not one.group.reconfigures:
         return 0.0
@@ -295,7 +300,7 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
     return statistics.median(found[WARM_UP:])
 
 
-def linked(one: Scenario, group: Any) -> Any:
+def linked(one: Problem, group: Any) -> Any:
     """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group

@@ -1,0 +1,153 @@
+"""Policy and seconds of a region for batches on the host: compiled loops, and programs of XLA that many cases share.
+
+A program is keyed by what decides its code (servers, policy, routing), never by model, fabric or bandwidth, and takes a
+batch in padded chunks. Seconds of unsplit all-to-alls are computed in float64; circuits, and seconds of routings that
+share bytes, in the arithmetic of the case.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax import programs
+from mfabric_jax.evaluate.links import acknowledged, routed, routed_in_parts
+from mfabric_jax.evaluate.rules import Seconds
+from mfabric_jax.evaluate.solver import Asked, Question, ask
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.platforms import OLDER_FUSIONS, platform
+from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
+from mfabric_jax.policies.reads import Reads
+from mfabric_jax.policies.sample_average import Search, first_of_each, further_of_each
+from mfabric_jax.policies.static import uniform_circuits
+from mfabric_jax.routing.region import unsplit_times_now
+
+LANES, WITH_MEMORY, ON_ACCELERATORS = 64, 8, 4096  # questions of a chunk: of the demand alone, of more, and elsewhere
+QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
+QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
+
+
+def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable, acks: float, dtype: str) -> Asked:
+    """How a region at unit bandwidth is asked, with NumPy arrays in and out.
+
+    `carried`: a routing by name, or a function (region, circuits, demand) -> seconds.
+    """
+    region = _typed(unit, dtype)
+
+    def choose(question: Question) -> np.ndarray:
+        question = question._replace(demand=question.demand.astype(dtype))
+        return _chosen(question, region, policy, reads)
+
+    def draw(keys: np.ndarray) -> np.ndarray:
+        return in_chunks(drawn_circuits, (keys,), region)
+
+    def seconds(count: np.ndarray, demand: np.ndarray) -> Seconds:
+        demand = acknowledged(demand, acks)
+        if carried == "unsplit" and platform() == "cpu":
+            return unsplit_times_now(unit, count, demand)
+        found = in_chunks(seconds_of, (count, demand.astype(dtype)), region, carried, options=QUICKLY_COMPILED)
+        return tuple(part.astype(float) for part in found)
+
+    def waiting(count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
+        members = count, acknowledged(demand, acks).astype(dtype), count > before
+        found = in_chunks(waiting_of, members, region, carried, options=QUICKLY_COMPILED)
+        return tuple(part.astype(float) for part in found)
+
+    return Asked(choose, draw, seconds, waiting)
+
+
+def degrees_of(region: Region) -> np.ndarray:
+    """`Region.degrees` as a NumPy array."""
+    return np.broadcast_to(np.asarray(region.optical_degree, np.int32), region.servers)
+
+
+def _typed(unit: Region, dtype: str) -> Region:
+    return jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), unit)
+
+
+def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) -> np.ndarray:
+    plain = policy_of(policy)
+    if plain is REGISTRY["uniform"] or region.servers == 1:  # a server has no circuit to itself
+        uniform = uniform_circuits(degrees_of(region))
+        return np.broadcast_to(uniform, (len(question.demand), *uniform.shape))
+    if reads.demand_alone and question.rates is None and question.demand.ndim == 3:
+        if (search := _search_of(policy)) is not None:
+            return _searched(question.demand, region, search)
+        return in_chunks(circuits_of, (question.demand,), region, policy, options=QUICKLY_COMPILED)
+    lanes = LANES if len(question.demand) > LANES else WITH_MEMORY
+    return in_chunks(circuits_after, tuple(question), region, policy, lanes=lanes, options=QUICKLY_COMPILED)
+
+
+def _search_of(policy: Any) -> Search | None:
+    """The search that a policy of `SETTLE_TIES` makes for the demand alone."""
+    settings: dict[str, Any] = {}
+    while hasattr(policy, "func"):
+        alone = policy.args[0] if policy.args else None
+        settings |= policy.keywords
+        policy = alone if alone is not None else policy.func
+    name = next((name for name in SETTLE_TIES if REGISTRY[name] is policy), None)
+    return None if name is None else Search.of(name, settings)
+
+
+def _searched(demand: np.ndarray, region: Region, search: Search) -> np.ndarray:
+    """The search of `sample_average` in two programs: the second is for demands that the first has not settled."""
+    found, done = in_chunks(first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
+    left = np.flatnonzero(~done)
+    if not len(left):
+        return found.count
+    given = jax.tree.map(lambda x: x[left], found), demand[left]
+    count = found.count.copy()
+    count[left] = in_chunks(further_of_each, given, region, search, lanes=search.at_once, options=QUICKLY_COMPILED)
+    return count
+
+
+# ------------------------------------------------------------------------------------------------------------ programs
+def circuits_of(demand: Any, region: Region, policy: Policy) -> Any:
+    """Circuits [B S S] that a policy of the demand alone chooses."""
+    return jax.vmap(lambda one: policy(one, region).circuits.count)(demand)
+
+
+def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, region: Region, policy: Policy) -> Any:
+    """Circuits [B S S] that a policy chooses where others are in place."""
+
+    def one(question: Question) -> Any:
+        key = None if question.key is None else jax.random.wrap_key_data(question.key)
+        return ask(policy, region, question._replace(key=key))
+
+    return jax.vmap(one)(Question(demand, before, times, key, rates))
+
+
+def drawn_circuits(key: Any, region: Region) -> Any:
+    """Random circuits [B S S]."""
+    draw = lambda one: random_circuits(None, region, key=jax.random.wrap_key_data(one)).circuits.count  # noqa: E731
+    return jax.vmap(draw)(key)
+
+
+def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable) -> Any:
+    """Seconds of circuits and of packet switches [B]."""
+    parts = carried if callable(carried) else routed(carried)
+    return jax.vmap(lambda count, one: parts(region, Circuits(count), one))(count, demand)
+
+
+def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
+    """As `seconds_of`, with what waits for the pairs that are set up."""
+    parts = routed_in_parts(routing)
+    return jax.vmap(lambda count, one, turning: parts(region, Circuits(count), one, turning))(count, demand, turning)
+
+
+# ------------------------------------------------------------------------------------------------------------- batches
+def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LANES, options: Any = None) -> Any:
+    """A program's results for members along the first axis of arrays, `lanes` at a time, the last padded by zeros."""
+    many = len(jax.tree.leaves(members)[0])
+    lanes, options = (lanes, options) if platform() == "cpu" else (max(lanes, ON_ACCELERATORS), None)
+    parts = []
+    for start in range(0, many, lanes):
+        chunk = jax.tree.map(lambda x, start=start: _padded(x[start : start + lanes], lanes), members)
+        parts.append(programs.run(function, *chunk, *shared, options=options))
+    return jax.tree.map(lambda *x: np.concatenate(x)[:many], *parts)
+
+
+def _padded(some: np.ndarray, lanes: int) -> np.ndarray:
+    nothing = np.zeros((lanes - len(some), *some.shape[1:]), some.dtype)
+    return np.concatenate([some, nothing]) if len(nothing) else some

@@ -1,0 +1,119 @@
+"""Which circuits serve every all-to-all: a walk through the blocks of a stage in running order, batched over all else.
+
+A step is one block of N iterations and stages. `RULES` say which circuits its two all-to-alls get, from those in place
+and those that the policy chooses for the block's demand. Circuits are what a solver says: arrays, or numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from mfabric_jax.array_module import Array
+from mfabric_jax.evaluate.rules import TradeOff, what_pays
+
+
+class Steps(NamedTuple):
+    """What is known of blocks before the walk [B N].
+
+    - `demand`, `forecast`: numbers of what is sent, and of what is expected; `key`: of random keys.
+    - `case`: number of the bandwidth and delay that a policy is asked at.
+    - `sent`: the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`.
+    """
+
+    demand: Array
+    forecast: Array
+    key: Array
+    case: Array
+    sent: Array
+    kind: Array
+    busy: Array
+
+    def at(self, step: int) -> "Steps":
+        return Steps(*(x[step] for x in self))
+
+
+def walk_circuits(
+    solver: Any, rule: str, steps: Steps, costs: TradeOff | None = None, *, cold: bool, both: bool = False
+) -> tuple[Any, Any]:
+    """Circuits of both all-to-alls of every block and those before each, [B 2 N ..].
+
+    - `rule`: one of `RULES`; `costs` [N]: of "pays"; `both`: a block's two all-to-alls share circuits.
+    - `cold`: the walk starts with uniform circuits, else with those that an identical iteration leaves.
+    """
+    solver.prepare(steps, rule)
+    scanned = _scanned_by_jax if solver.scans else _scanned
+    xp = jnp if solver.scans else np
+
+    def serve(state, row: Steps):
+        before, behind = state
+        one, two = RULES[rule](solver, before, behind, row, costs)
+        one, two = (solver.where(row.sent, each, before) for each in (one, one if both else two))
+        return (two, xp.where(row.sent, row.kind, 0)), (xp.stack([one, two]), xp.stack([before, one]))
+
+    def iteration(before):
+        (after, _), served = scanned(serve, (before, steps.kind[0] * 0), steps)
+        return after, served
+
+    start = solver.begin(steps.sent.shape[1])
+    return iteration(start)[1] if cold else _repeated(iteration, start, solver.scans)
+
+
+def _repeated(iteration: Callable, start: Any, scans: bool) -> Any:
+    """What the second of two identical iterations serves; traced once."""
+    if not scans:
+        return iteration(iteration(start)[0])[1]
+    served = lax.scan(lambda before, _: iteration(before), start, np.arange(2))[1]
+    return jax.tree.map(lambda x: x[-1], served)
+
+
+def _scanned_by_jax(step: Callable, state: Any, steps: Steps) -> tuple[Any, Any]:
+    return lax.scan(step, state, steps)
+
+
+def _scanned(step: Callable, state: Any, steps: Steps) -> tuple[Any, Any]:
+    served, before = [], []
+    for at in range(len(steps.sent)):
+        state, (now, then) = step(state, steps.at(at))
+        served.append(now)
+        before.append(then)
+    return state, (np.stack(served), np.stack(before))
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+def _block(solver, before, behind, row: Steps, costs):
+    fresh = solver.choose(before, row)
+    return fresh, fresh
+
+
+def _reuse(solver, before, behind, row: Steps, costs):
+    return before, solver.choose(before, row)
+
+
+def _random(solver, before, behind, row: Steps, costs):
+    fresh = solver.choose(before, row)
+    return solver.where(row.kind > 0, fresh, solver.draw(row)), fresh
+
+
+def _predict(solver, before, behind, row: Steps, costs):
+    fresh = solver.choose(before, row)
+    return solver.where(row.kind > 0, fresh, solver.choose_ahead(before, row)), fresh
+
+
+def _pays(solver, before, behind, row: Steps, costs: TradeOff):
+    fresh = solver.choose(before, row)
+    kept_s, fresh_s = (solver.seconds(count, row.demand) for count in (before, fresh))
+    pays = what_pays(costs, kept_s, fresh_s, solver.anew(before, fresh), row.kind, behind, row.busy)
+    one, two = (solver.where(paid, fresh, before) for paid in pays)
+    return one, two
+
+
+def _ahead(solver, before, behind, row: Steps, costs):
+    chosen = solver.choose_ahead(before, row)
+    return chosen, chosen
+
+
+RULES = {"block": _block, "reuse": _reuse, "random": _random, "predict": _predict, "pays": _pays, "span": _ahead}

@@ -1,0 +1,62 @@
+"""How unequally experts are loaded, when their ranks may send, and what it takes to move them."""
+
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax import programs
+from mfabric_jax.array_module import array_module
+from mfabric_jax.case.policies import BOUND
+from mfabric_jax.evaluate.links import moving
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.timing.iteration import early, expert_load
+from mfabric_jax.timing.passes import places
+from mfabric_jax.traffic.dispatch import selections_of
+from mfabric_jax.traffic.placement import copied_experts
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.volume import expert_state_bytes
+
+
+def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
+    """`Early` of every block [P Q L 3 R]."""
+    where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
+    found = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
+    return array_module(tokens).stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
+
+
+def busy_of(one: Any, sent: np.ndarray) -> np.ndarray | None:
+    """`expert_load` of every block [I P Q L] for selections [I layer M R C]; None: experts are balanced."""
+    experts: Any = one.settings.case.compute.experts
+    if experts.name != "received":
+        return None
+    return np.stack([busy_of_blocks(one.workload, each, experts.tile) for each in sent])
+
+
+def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
+    """`expert_load` of every block [P Q L]."""
+    where, load = places(job), expert_load(job, selections_of(job, tokens), tile)
+    where = where._replace(layer=where.experts)  # gradients of their weights, too
+    return array_module(load).where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+
+
+def moves_of(one: Any) -> np.ndarray | None:
+    """Bytes per iteration that move with experts from rank to rank [I stage R R]; None where none move."""
+    settings, job, slots = one.settings, one.workload, one.tokens.slots
+    every = getattr(settings.case.placement.rule, "every", 0)
+    if not every or slots is None:
+        return None
+    copied = copied_experts(slots, settings.room(job), every)
+    layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
+    stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
+    return (stages * expert_state_bytes(job)).astype(settings.case.run.dtype)
+
+
+def moved_of(one: Any) -> np.ndarray | None:
+    """`Exchanges.moved` of every iteration of all replicas [I P 2]; None where no experts move."""
+    each = [moves_of(replica) for replica in one.each_replica]
+    if any(moves is None for moves in each):
+        return None
+    moves, region = np.concatenate(each), group_numbers(one.group, one.settings.case.run.dtype)  # type: ignore[arg-type]
+    routing = BOUND if one.settings.first == BOUND else one.settings.routing
+    found = programs.run(moving, one.workload, region, moves.reshape(-1, *moves.shape[2:]), routing, one.carry)
+    return found.reshape(*moves.shape[:2], 2)

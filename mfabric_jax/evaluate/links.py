@@ -1,0 +1,128 @@
+"""All-to-alls on links that do not change, inside servers, and of experts that move."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import units
+from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.design import EpGroup
+from mfabric_jax.policies import uniform
+from mfabric_jax.routing import Plan, degree_bound, relay_shares
+from mfabric_jax.routing.fixed import delegated, fixed_time, inside_time
+from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
+from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
+from mfabric_jax.traffic.dispatch import dispatch_of, inside_bytes, summed_by_server
+from mfabric_jax.workload import Workload
+
+RELAY_STEPS = 100  # 0.1 % from the best shares on average
+
+
+# ------------------------------------------------------------------------------------------- seconds of one all-to-all
+def routed(routing: str) -> Callable:
+    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
+
+    "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
+    """
+    if routing == "relay":
+        return _relayed
+    if routing == "bound":
+        return lambda region, circuits, demand: (jnp.zeros((), demand.dtype), degree_bound(region, demand))
+    return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
+
+
+def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
+    shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS)
+    return relay_part_bounds(region, Plan(circuits, shares), demand)
+
+
+def routed_in_parts(routing: str) -> Callable:
+    """Like `routed`, with the pairs that turn [S S]; also returns the time of traffic that waits for them."""
+
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning):
+        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
+        return parts_that_wait(region, Plan(circuits, shares), demand, turning, routing=routing)
+
+    return parts
+
+
+def at_unit_bandwidth(group: Any, dtype) -> Any:
+    """The group with NICs of 1 byte/s, whose turns take as long beside its all-to-alls as at its own bandwidth."""
+    xp = array_module(group)
+    unit = eqx.tree_at(lambda g: g.nic_gbps, group, xp.asarray(units.to_gbps(1.0), dtype))
+    if not group.reconfigures:
+        return unit
+    return eqx.tree_at(lambda g: g.delay_s, unit, xp.asarray(group.delay_s * group.nic_Bps, dtype))
+
+
+def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
+    """Bytes in each direction with the acknowledgements of the other direction."""
+    return demand + acks * demand.swapaxes(-1, -2) if acks else demand
+
+
+def with_acks(parts: Callable, acks: float) -> Callable:
+    """The function (region, circuits, demand, ...) applied to demand with its acknowledgements."""
+    if not acks:
+        return parts
+    return lambda region, circuits, demand, *turning: parts(region, circuits, acknowledged(demand, acks), *turning)
+
+
+# --------------------------------------------------------------------------------------------- links that do not change
+def steady(where: Places, load: Float[Array, "C layer M"], balanced: Float[Array, ""]) -> Exchanges:
+    """The all-to-alls of C iterations on links that do not change, from seconds at 1 byte/s per NIC."""
+    xp, moe = array_module(load), where.layer >= 0
+    by_layer = load[:, *where.pick(*load.shape[1:])]
+    shape = (*by_layer.shape, 2)
+    nothing, calm = xp.zeros(shape, load.dtype), xp.zeros(shape, bool)
+    twice = xp.where(moe, by_layer, 0)[..., None] + nothing
+    return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, xp.broadcast_to(balanced, len(load)))
+
+
+def in_phases(workload: Workload, found: Exchanges) -> Exchanges:
+    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass."""
+    switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
+    return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
+
+
+# ------------------------------------------------------------------------------------------------------- inside servers
+def crossing(workload: Workload, group: EpGroup, tokens: Float[Array, "... R E"]) -> Float[Array, "... S g g"]:
+    """Bytes of one dispatch that cross the NVSwitch of each server, from rank to rank."""
+    return _crossing(workload, group, dispatch_of(workload, tokens))
+
+
+def _crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+    per_server = workload.ranks_per_server
+    return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
+
+
+def placed_inside(workload: Workload, inside: Float[Array, "C layer M"]) -> Float[Array, "C P Q L"]:
+    """The parts inside servers in running order."""
+    where = places(workload)
+    return array_module(inside).where(where.layer >= 0, inside[:, *where.pick(*inside.shape[1:])], 0)
+
+
+# --------------------------------------------------------------------------------------------------- experts that move
+def moving(
+    workload: Workload, group: EpGroup, moves: Float[Array, "N R R"], routing: str, carry: Any = None
+) -> Float[Array, "N 2"]:
+    """`Exchanges.moved` for `moves` [N R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
+    unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
+
+    def between(demand):
+        if unit.shares_links:
+            return carry.time(unit, demand)
+        if not unit.reconfigures:
+            return fixed_time(unit, demand, per_server)
+        servers = summed_by_server(demand, per_server)
+        return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
+
+    def inside(demand):
+        return inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp)
+
+    return jax.vmap(lambda demand: jnp.stack([between(demand), inside(demand)]))(moves)

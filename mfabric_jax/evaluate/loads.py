@@ -1,0 +1,213 @@
+"""The all-to-alls of iterations on circuits that a walk has chosen."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Float
+
+from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.evaluate.circuits import Steps, walk_circuits
+from mfabric_jax.evaluate.rules import AHEAD, Rule, TradeOff
+from mfabric_jax.timing.passes import Exchanges, Places
+
+
+class AllToAlls(NamedTuple):
+    """The all-to-alls of C iterations, by number in the tables of a solver.
+
+    - `demand` [C layer M]; `even` [C]: if every expert received equally many tokens.
+    - `forecast` [C layer M]: what is expected; for long spans [C P span]: what circuits are chosen for.
+    - `key` [C P B]: of blocks, or spans, in running order; `own_key` [C]: of the iteration.
+    - `case` [C]: of bandwidth and delay; `busy` [C P Q L]: `expert_load`.
+    - `spans` [P span]: which spans have all-to-alls; None: circuits stay for a block at most.
+    """
+
+    demand: np.ndarray
+    even: np.ndarray
+    forecast: np.ndarray
+    key: np.ndarray
+    own_key: np.ndarray
+    case: np.ndarray
+    busy: Any = None
+    spans: np.ndarray | None = None
+
+
+def loads_on_circuits(
+    where: Places,
+    solver: Any,
+    sent: AllToAlls,
+    rule: Rule,
+    costs: TradeOff | None = None,
+    shown: tuple | None = (),
+) -> Exchanges:
+    """All-to-alls between servers [C ..] at NICs of 1 byte/s, without the part inside servers.
+
+    - `solver`: of `evaluate.solver`; `costs` [C]: for "pays".
+    - `shown`: index into [P Q L 2] of the circuits that are shown; (): all; None: none.
+    """
+    if where.lane is not None:
+        rule.check_lane()
+    slots = sent.demand[:, *where.pick(*sent.demand.shape[1:])]
+    walk = _walk_spans if rule.long else _walk_blocks
+    served, before = walk(where, solver, sent, slots, rule, costs)
+    number = np.zeros_like(sent.even)
+    calm = solver.choose(solver.begin(len(slots)), _one_step(sent, number))
+    moe = (where.layer >= 0)[None, ..., None]
+    count = served[:, :, :, :, :1] if rule.both and where.lane is None else served
+    there = np.broadcast_to(moe, (*slots.shape, count.shape[4]))
+    count = solver.where(there, count, _aligned(calm, count))
+    demand = np.where(there, slots[..., None], sent.even[:, None, None, None, None])
+    if rule.partial:
+        was = _before_last_change(solver, served, before)[:, :, :, :, : count.shape[4]]
+        found = solver.waiting(count, solver.where(there, was, count), demand)
+    else:
+        found = solver.seconds(count, demand)
+    xp = array_module(found)
+    both = np.zeros((*slots.shape, 2), bool)
+    optical, electrical, *waiting = (xp.where(moe | both, part, 0) for part in found)
+    return Exchanges(
+        optical,
+        electrical,
+        xp.zeros_like(optical[..., 0]),
+        solver.differ(served, before),
+        xp.asarray(np.broadcast_to(where.backward | rule.long | (rule.name in AHEAD), slots.shape)),
+        None if shown is None else solver.shown(served[(slice(None), *shown)]),
+        xp.maximum(*solver.seconds(calm, sent.even)),
+        waiting=waiting[0] if waiting else None,
+        anew=solver.anew(before, served),
+    )
+
+
+def _one_step(sent: AllToAlls, number: np.ndarray) -> Steps:
+    return Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
+
+
+def _aligned(each: Array, like: Array) -> Array:
+    """[C ..] beside [C P Q L 2 ..]."""
+    return each.reshape(len(each), 1, 1, 1, 1, *each.shape[1:])
+
+
+def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs: TradeOff | None):
+    """Circuits of every all-to-all and those before it, [C P Q L 2 ..]."""
+    shape, lane = slots.shape, where.lane
+    many, stages = shape[:2]
+    forecast = sent.forecast[:, *where.pick(*sent.forecast.shape[1:])]
+    columns = slots, forecast, sent.key.reshape(shape), sent.case[:, None, None, None], where.layer >= 0, where.kind
+    busy = np.ones(1) if sent.busy is None else sent.busy
+    steps = Steps(*(_in_order(x, shape, lane) for x in (*columns, busy)))
+    if costs is not None:
+        costs = _of_stages(costs, many, stages)
+    count, before = walk_circuits(solver, rule.name, steps, costs, cold=rule.cold, both=rule.both or lane is not None)
+    return (_in_place(x, shape, lane) for x in (count, before))
+
+
+def _in_order(x: Any, shape: tuple[int, ...], lane: np.ndarray | None) -> Any:
+    """[C P Q L] as steps [B C*P], of blocks, or of all-to-alls where two passes take turns."""
+    xp = array_module(x)
+    many, stages = shape[:2]
+    x = xp.broadcast_to(x, shape).reshape(many, stages, -1)
+    if lane is not None:
+        x = xp.take_along_axis(xp.repeat(x, 2, -1), lane[None], -1)
+    return xp.moveaxis(x, -1, 0).reshape(x.shape[-1], many * stages)
+
+
+def _in_place(x: Any, shape: tuple[int, ...], lane: np.ndarray | None) -> Any:
+    """Steps [B 2 C*P ..] as [C P Q L 2 ..]."""
+    xp, (many, stages), more = array_module(x), shape[:2], x.shape[3:]
+    x = x.reshape(len(x), 2, many, stages, *more)
+    x = xp.moveaxis(x, (2, 3), (0, 1))  # [C P B 2 ..]
+    if lane is not None:
+        x = xp.moveaxis(x[:, :, :, 0], 1, 0)[np.arange(stages)[:, None], :, np.argsort(lane, axis=1)]  # [P B C ..]
+        x = xp.moveaxis(x, 2, 0)
+    return x.reshape(*shape, 2, *more)
+
+
+def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
+    """Costs [C ..] of every stage [C*P ..]."""
+    xp = array_module(costs)
+
+    def of_stages(x: Any, *more: int) -> Any:
+        return xp.repeat(xp.broadcast_to(xp.asarray(x), (many, *more)), stages, axis=0)
+
+    each = {name: of_stages(getattr(costs, name)) for name in ("delay_s", "nic_Bps", "each_s")}
+    each |= {name: of_stages(getattr(costs, name), 3) for name in ("inner_s", "behind_s", "expert_s")}
+    return costs._replace(**each)
+
+
+# --------------------------------------------------------------------------------------------------------------- spans
+def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs):
+    """Circuits of every all-to-all and those before it [C P Q L 2 ..], which stay for a pass, an iteration or a run."""
+    many, (stages, spans) = len(slots), sent.spans.shape
+    number = np.zeros((spans, many * stages), np.int32)
+
+    def steps_of(x: np.ndarray) -> np.ndarray:
+        return np.moveaxis(np.broadcast_to(x, (many, stages, spans)), -1, 0).reshape(spans, many * stages)
+
+    case = steps_of(sent.case[:, None, None])
+    steps = Steps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(sent.spans), number, number)
+    count, before = walk_circuits(solver, "span", steps, cold=rule.cold or spans == 1)
+    count, before = (_in_place(x, (many, stages, spans, 1), None)[:, :, :, 0, 0] for x in (count, before))
+    if spans == 1 and not rule.cold:  # an identical iteration leaves the same
+        before = count
+    return _spread(where, solver, count, before)
+
+
+def _spread(where: Places, solver: Any, count: Any, before: Any) -> tuple[Any, Any]:
+    """Circuits of every all-to-all and those before it, from those of spans [C P span ..]."""
+    xp, moe, spans = array_module(count), where.layer >= 0, count.shape[2]
+    passes, blocks = moe.shape[1:]
+    of_slots = np.broadcast_to(np.arange(spans)[:, None], (spans, passes * blocks // spans)).reshape(passes, blocks)
+    in_span = moe.reshape(len(moe), spans, -1)
+    begins = (in_span & (np.cumsum(in_span, axis=-1) == 1)).reshape(moe.shape)  # where the switch is set
+    count, before = count[:, :, of_slots], before[:, :, of_slots]
+    before = solver.where(np.broadcast_to(begins, count.shape[:4]), before, count)
+    return xp.stack([count, count], axis=4), xp.stack([before, count], axis=4)
+
+
+def samples_of_spans(
+    where: Places, span: str, demand: Float[Array, "layer M S S"], seen: Float[Array, "I layer M S S"]
+) -> tuple[Float[Array, "P span K S S"], Float[np.ndarray, "P span K"]]:
+    """The demands on which circuits of every span are chosen, and how often each is sent."""
+    return _of_passes(where, demand, seen) if span == "stage" else _of_stage(where, seen)
+
+
+def _of_passes(where: Places, demand, seen):
+    known = where.backward[..., None, None]
+    own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
+    return array_module(demand).where(known, own, past), (where.layer >= 0).astype(float)
+
+
+def _of_stage(where: Places, seen):
+    xp = array_module(seen)
+    iterations, layers, micro_batches = seen.shape[:3]
+    layer, micro_batch = where.pick(layers, micro_batches)
+    moe, names = where.layer >= 0, layer * micro_batches + micro_batch
+    sent = [np.unique(names[stage][moe[stage]], return_counts=True) for stage in range(len(moe))]
+    most = max(1, *(len(which) for which, _ in sent))
+    which, times = (np.stack([np.pad(one[part], (0, most - len(one[part]))) for one in sent]) for part in (0, 1))
+    flat = seen.reshape(iterations, layers * micro_batches, *seen.shape[3:])
+    samples = xp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
+    samples = samples.reshape(len(moe), 1, iterations * most, *seen.shape[3:])
+    return samples, np.tile(times, iterations)[:, None].astype(float)
+
+
+def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
+    """The mean of demands that are each sent so often."""
+    xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
+    total = xp.maximum(times.sum(-1), 1)
+    return (times[..., None, None] * samples).sum(-3) / total[..., None, None]
+
+
+# ----------------------------------------------------------------------------------------------------- partial turning
+def _before_last_change(solver: Any, served: Any, before: Any) -> Any:
+    """Circuits before the latest change, for every all-to-all in running order; those that serve where none changed."""
+    shape, changed = served.shape, solver.differ(served, before)
+    xp, flat = array_module(changed), changed.reshape(*changed.shape[:2], -1)
+    slots, more = flat.shape[-1], shape[5:]
+    place = xp.where(flat, np.arange(slots), -1)
+    last = lax.cummax(place, axis=2) if xp is jnp else np.maximum.accumulate(place, axis=2)
+    served, before = (x.reshape(*flat.shape, *more) for x in (served, before))
+    at = xp.maximum(last, 0).reshape(*flat.shape, *(1 for _ in more))
+    was = array_module(before, at).take_along_axis(before, at, axis=2)
+    return solver.where(last >= 0, was, served).reshape(shape)

@@ -1,0 +1,48 @@
+"""What circuits depend on beside the demand: equal demands are asked once where it is nothing."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import Plan
+
+
+class Reads(NamedTuple):
+    """Whether a policy reads the circuits in place (`before`), and its random `key`."""
+
+    before: bool = True
+    key: bool = True
+
+    @property
+    def demand_alone(self) -> bool:
+        return not (self.before or self.key)
+
+
+ALONE, EVERYTHING = Reads(before=False, key=False), Reads()
+BY_NAME = {
+    "random": Reads(before=False),
+    "threshold": Reads(before=False),
+    "relaxed": Reads(before=False),
+    "previous": Reads(key=False),
+    "learned": Reads(key=False),
+    "untrained": Reads(key=False),
+    "local-search": EVERYTHING,
+    "joint": EVERYTHING,
+    "sample-average": EVERYTHING,
+}  # all other policies of the package: ALONE
+
+
+def judged(policy: Any, region: Region) -> Reads:
+    """What a policy reads, by its traced program; what it passes to a compiled function counts as read."""
+    servers = region.servers
+    demand, before = jnp.ones((servers, servers)), jnp.zeros((servers, servers), jnp.int32)
+
+    def circuits(demand, before, key):
+        return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
+
+    program = jax.make_jaxpr(circuits)(demand, before, jax.random.key(0)).jaxpr
+    used = {id(read) for step in program.eqns for read in step.invars} | {id(read) for read in program.outvars}
+    _, in_place, key = program.invars
+    return Reads(id(in_place) in used, id(key) in used)
