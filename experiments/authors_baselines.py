@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.case import Cases
+from mfabric_jax.evaluate.solving import Simulated
 from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, rows_of
-from mfabric_jax.evaluate.solving import Simulated
 from mfabric_jax.timing.passes import places
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar

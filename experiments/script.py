@@ -29,6 +29,7 @@ from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
+from mfabric_jax.evaluate.solving import simulate_problem
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.origin import commit
@@ -37,7 +38,6 @@ from mfabric_jax.report import charts, style
 from mfabric_jax.report.rows import Kept, keeping
 from mfabric_jax.simulation import Problem, resolve, rows_of, simulate
 from mfabric_jax.simulation.results import provenance
-from mfabric_jax.evaluate.solving import simulate_problem
 
 from .pictures import Row, Rows
 

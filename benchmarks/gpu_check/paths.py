@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfabric_jax import load, policies, resolve
+from mfabric_jax.evaluate import sharded as batches
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem
 from mfabric_jax.learning.training import Training, first_network, lessons, network_step
 from mfabric_jax.routing import Plan, all_to_all_time, relay_shares
-from mfabric_jax.simulation import batch as batches
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload.compute import BlockSeconds

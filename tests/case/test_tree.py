@@ -14,7 +14,7 @@ from mfabric_jax.case.layers import flags_layer
 from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.help import groups
-from mfabric_jax.timing.switching import SPANS
+from mfabric_jax.evaluate.rules import SPANS
 from mfabric_jax.traffic.placement import REGISTRY as PLACEMENTS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload.gpus import GPUS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.case import Case, cases
+from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Region
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.flows.flows import flows_of
@@ -35,7 +36,6 @@ from mfabric_jax.tasks import read_tasks
 from mfabric_jax.tasks.critical import covered_s
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.timing.exchange import exchanges_between
 from tests.mistakes import check_refused
 from tests.timing.jobs import job
 

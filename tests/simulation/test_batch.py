@@ -12,8 +12,8 @@ import pytest
 
 from mfabric_jax import Region, all_to_all_time, greedy, programs, simulate
 from mfabric_jax.checks import InputError
-from mfabric_jax.platforms import compiling_for
 from mfabric_jax.evaluate import sharded
+from mfabric_jax.platforms import compiling_for
 from mfabric_jax.simulation import evaluate, grid, iteration_of
 from tests.mistakes import check_refused
 from tests.small import configured, small
@@ -65,10 +65,10 @@ def test_cases_that_are_cut_on_the_device_are_the_same(monkeypatch):
     def twice(case):
         return {"twice": 2 * case["x"], "drawn": jax.random.normal(case["key"])}
 
-    real = batch.cutting
+    real = sharded.cutting
 
     keys, done, cut = jax.random.split(jax.random.key(0), 11), [], []
-    monkeypatch.setattr(batch, "cutting", lambda *given: cut.append(real(*given)) or cut[-1])
+    monkeypatch.setattr(sharded, "cutting", lambda *given: cut.append(real(*given)) or cut[-1])
     with compiling_for("gpu"):
         found = evaluate(twice, {"x": np.arange(11.0), "key": keys}, at_once=3, progress=done.append)
     np.testing.assert_array_equal(found.arrays["twice"], 2 * np.arange(11.0))
@@ -113,7 +113,7 @@ def test_any_tree_is_a_case_keys_are_data_and_a_grid_is_every_combination():
     np.testing.assert_array_equal(made["b"][:4], [[1, 0], [1, 0], [0, 1], [0, 1]])
     assert list(made["c"]) == ["x", "y"] * 4
     with jax.default_device(jax.devices("cpu")[0]):  # devices of the kind that was asked for
-        assert batch.local_devices() == jax.local_devices(backend="cpu")
+        assert sharded.local_devices() == jax.local_devices(backend="cpu")
 
 
 def test_equal_constants_of_other_kinds_are_other_programs():
@@ -132,11 +132,11 @@ def test_equal_constants_of_other_kinds_are_other_programs():
 
 def test_a_function_with_more_arrays_than_may_be_is_soon_alone():
     large = jax.tree_util.Partial(lambda table, case: {"sum": (table * case["x"]).sum()}, np.ones(50_000))
-    before = batch.compiled_program.cache_info().misses
+    before = sharded.compiled_program.cache_info().misses
     found = evaluate(large, {"x": np.arange(64.0)}, memory_bytes=399_000)
     np.testing.assert_allclose(found.arrays["sum"], 50_000 * np.arange(64.0))
     assert found.estimate.at_once == 1
-    assert batch.compiled_program.cache_info().misses - before <= 7
+    assert sharded.compiled_program.cache_info().misses - before <= 7
 
 
 def test_mistakes_are_sentences():
@@ -158,13 +158,13 @@ def test_mistakes_are_sentences():
     check_refused("number of a case 'network.nic_gpbs' is unknown", evaluate, function, misspelt)
 
 
-@pytest.mark.skipif(not batch.MAPS.exists(), reason="only Linux says how many memory maps there are")
+@pytest.mark.skipif(not sharded.MAPS.exists(), reason="only Linux says how many memory maps there are")
 def test_programs_are_dropped_before_they_crowd_the_process(monkeypatch):
     # Many comparisons in one process ended in a crash of XLA, at Linux's limit of memory maps.
     dropped = []
     monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
     for crowded, expected in ((1e9, 0), (0, 1)):
-        monkeypatch.setattr(batch, "CROWDED", crowded)
+        monkeypatch.setattr(sharded, "CROWDED", crowded)
         dropped.clear()
         programs.run(doubled, np.ones(2))
         simulate(small({"network.fabric": "fat-tree"})).rows()

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.simulation.on_host import covers
+from mfabric_jax.timing.exchange import exchanges_inside
 
 from mfabric_jax import InputError, load, resolve
 from mfabric_jax.case.fabrics import NAMES
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.evaluate import solving
-from mfabric_jax.simulation.on_host import covers
+from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.timing import iterate
-from mfabric_jax.timing.exchange import exchanges_inside
 from tests.small import model_file
 
 # What decides the code of a program, several times where it is what the quick way is about.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, report, simulate
+from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import degree_bound
-from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from tests.small import scenario, small

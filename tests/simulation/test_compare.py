@@ -13,6 +13,16 @@ import pytest
 import mfabric_jax
 from mfabric_jax import Case, InputError, all_to_all_time, cases, load, programs, resolve, simulate
 from mfabric_jax.case.paths import flat
+from mfabric_jax.evaluate.problem import measured_decision_s
+from mfabric_jax.evaluate.solving import (
+    SIGMA,
+    errors_so_far,
+    given_of,
+    predicted_tokens,
+    program_of,
+    simulate_problem,
+    solve_between,
+)
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.electrical import Electrical
@@ -24,16 +34,6 @@ from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective
 from mfabric_jax.simulation.rows import ON_PANELS, TRAINING
-from mfabric_jax.evaluate.problem import measured_decision_s
-from mfabric_jax.evaluate.solving import (
-    SIGMA,
-    errors_so_far,
-    given_of,
-    predicted_tokens,
-    program_of,
-    simulate_problem,
-    solve_between,
-)
 from mfabric_jax.simulation.timeline import examples
 from mfabric_jax.timing import exchanges, iterate, rates_of
 from mfabric_jax.traffic import measured, recorded, server_bytes

@@ -5,10 +5,12 @@ import json
 
 import numpy as np
 import pytest
+from mfabric_jax.timing.exchange import acknowledged, with_acks
 
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.cluster.whole_cluster import solve_cluster
+from mfabric_jax.evaluate.solving import carried
 from mfabric_jax.fabric import Prices, Region, cluster_cost
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
@@ -18,9 +20,7 @@ from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
-from mfabric_jax.evaluate.solving import carried
 from mfabric_jax.timing import rates_of
-from mfabric_jax.timing.exchange import acknowledged, with_acks
 from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
 

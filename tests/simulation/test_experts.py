@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
+from mfabric_jax.evaluate.solving import simulate_problem, solve
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.evaluate.solving import simulate_problem, solve
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.placement import copied_experts
 from mfabric_jax.traffic.placement_files import Placement, write_placement

@@ -4,8 +4,8 @@ import pytest
 
 from mfabric_jax import cases
 from mfabric_jax.evaluate.flow_ends import COLUMNS, slot_of
-from mfabric_jax.simulation.points import Points
 from mfabric_jax.evaluate.solving import solve
+from mfabric_jax.simulation.points import Points
 from tests.small import row, scenario, small
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "multi-plane", "rail-optimized", "topoopt", "mfabric", "torus", "dragonfly")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, cases, resolve, simulate
+from mfabric_jax.evaluate.experts import busy_of_blocks
 from mfabric_jax.resolving.set_up import memory_columns, too_large_words
 from mfabric_jax.resolving.traffic import drawn_loads, traffic_of
-from mfabric_jax.simulation.on_host import busy_of_blocks
 from mfabric_jax.workload import fullest_stage, get, get_gpu, memory_of
 from mfabric_jax.workload.memory import Load
 from mfabric_jax.workload.set_ups import quickest, remedies

@@ -9,12 +9,12 @@ import pytest
 
 from mfabric_jax import Case, cases, load, report, resolve, simulate, workload
 from mfabric_jax.case import presets
+from mfabric_jax.evaluate.problem import problem_of
+from mfabric_jax.evaluate.solving import problem_at, trade_off_at
 from mfabric_jax.resolving.settings import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.simulation import calibrate, solving
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
 from mfabric_jax.simulation.results import FEW, effective
-from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.solving import problem_at, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.mistakes import refused as refused_by
 from tests.small import model_file, row, small

@@ -10,6 +10,7 @@ import pytest
 from mfabric_jax import policies
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import Leaf, file_settings, settings
+from mfabric_jax.evaluate.solving import measured_efficiency
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.own_graph import GraphFile, own_graph
@@ -20,7 +21,6 @@ from mfabric_jax.serving.arrivals import read_arrivals
 from mfabric_jax.serving.rows import known
 from mfabric_jax.simulation.given_files import digest
 from mfabric_jax.simulation.rows import bill_of
-from mfabric_jax.evaluate.solving import measured_efficiency
 from mfabric_jax.sweep import replays
 from mfabric_jax.text_files import HASHED, stamp
 from mfabric_jax.tuned_file import entries

@@ -7,11 +7,11 @@ import pytest
 from mfabric_jax import resolve
 from mfabric_jax.case import Case
 from mfabric_jax.cluster.whole_cluster import example_cluster
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.failures import failures
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, Sent, circuits_over_stage, stage_circuits
 from mfabric_jax.serving import deployment
-from mfabric_jax.evaluate.solving import problem_at
 from tests.small import row, small
 
 WIRINGS = ("demand", "rings", "totient-perms")

@@ -4,17 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, uniform
 from mfabric_jax.timing import Drift, First, Recorded, RegionEnv, Span, best_trajectory
 from mfabric_jax.timing.environment import Params
-from mfabric_jax.timing.exchange import exchanges_between
-from mfabric_jax.timing.switching import SlotsToServe, choose
 from tests.timing.jobs import job
 
 REGION = Region(4, 8.0, 6, 1.0)
-TOKENS, NOTHING = np.ones((2, 1, 8, 8)), np.zeros((1, 1, 1))
-SLOTS = SlotsToServe(np.ones((1, 1, 1, 4, 4)), np.ones((1, 1, 1, 4, 4)), NOTHING > 0, NOTHING.astype(int), NOTHING)
+TOKENS = np.ones((2, 1, 8, 8))
 
 
 def no_time(region, circuits, demand):
@@ -42,7 +40,7 @@ REFUSED = [
     (lambda: First("predict"), "first 'predict' needs the predicted tokens [layer M R E], got none."),
     (lambda: First("pays"), "first 'pays' needs the trade_off (delay, bandwidth, computation), got none."),
     (lambda: First("predict", TOKENS, scenarios=4), "scenarios of a prediction need sigma,"),
-    (lambda: choose(REGION, greedy, SLOTS, no_time, First("random"), None), "first 'random' needs a key, got none."),
+    (lambda: sent(first=First("random")), "first 'random' needs a key, got none."),
     (lambda: Span("stages"), "circuits_for 'stages' is unknown (did you mean 'stage'?); allowed: all-to-all,"),
     (lambda: Span("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
     (
