@@ -19,7 +19,7 @@ from mfabric_jax.routing.cluster import links_of
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
 from mfabric_jax.routing.graph_ways import GraphWays
-from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.workload import Workload
 
@@ -53,13 +53,6 @@ class Circuits(NamedTuple):
     electrical_s: Array
 
 
-def circuits_of(solved: Exchanges, slot: Slot | None) -> Circuits | None:
-    """Of [... P Q L 2], whose circuits [... S S] are those of the slot; None where circuits do not exist."""
-    if solved.count is None or slot is None:
-        return None
-    return Circuits(solved.count, solved.optical[(..., *slot.at)], solved.electrical[(..., *slot.at)])
-
-
 def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
     """The ends at NICs of 1 byte/s, for selections `sent` [layer M R C] of an iteration; None: they are not known, as
     where drawn paths share circuits."""
@@ -78,19 +71,6 @@ def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Ci
         over = ends_on_graph if isinstance(carry, GraphWays) else ends_on_paths
         return over(carry, float(unit.nic_Bps), demand, _name_of_links(one))  # type: ignore[arg-type]
     return ends(unit, demand, job.ranks_per_server)
-
-
-def ends_of(one: Problem, solved: Exchanges) -> list[Ends | None]:
-    """`ends_at` of a solved scenario, with the circuits of the slot; one for each bandwidth where it `weighs`, else one
-    for all."""
-    found = circuits_of(solved, slot_of(one.workload))
-    sent = one.sent[one.shown]
-    each: list[Any] = [None]
-    if found is not None:
-        found = Circuits(*(np.asarray(x) for x in found))
-        many = range(len(one.bandwidths)) if one.weighs else [...]
-        each = [Circuits(*(x[at][one.shown] for x in found)) for at in many]
-    return [ends_at(one, one.group, sent, one.carry, circuits) for circuits in each]
 
 
 def _name_of_links(one: Problem) -> Callable[[int], str]:

@@ -19,8 +19,8 @@ BLOCKS = 1 << 17  # in passes of iterations that are played side by side
 def time_iterations(
     workload: Workload,
     rates: FabricRates,
-    loads: Exchanges,
     seconds: BlockSeconds,
+    loads: Exchanges,
     rules: Rules,
     which: np.ndarray,
 ) -> Iteration:

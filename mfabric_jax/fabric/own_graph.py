@@ -195,14 +195,15 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     return [GraphLinks(asked, job.servers_per_region, nic_gbps, graph.nics)]
 
 
-def _check_rate(asked: GraphFile, nic_gbps: float) -> None:
+def _check_rate(asked: GraphFile, nic_gbps: Any) -> None:
     """`Misfit` for another bandwidth than that of the graph's NICs."""
     graph = own_graph(asked)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
-    if not np.isclose(nic_gbps, own):
+    others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
+    if len(others):
         several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
         raise Misfit(
-            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {nic_gbps:g}."
+            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {others[0]:g}."
         )
 
 

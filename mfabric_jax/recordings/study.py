@@ -10,11 +10,11 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError, whole
-from mfabric_jax.evaluate.solving import problem_at, simulate_problem
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.recordings import statistics
 from mfabric_jax.recordings.foresight import KNOWS_NOTHING, REPEATS, balanced, foresight_rows, ranked
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.simulation.rows import rows_of
+from mfabric_jax.simulation.points import rows_of
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.parallel import region_remark
@@ -94,19 +94,19 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     tell, case = progress or (lambda what: None), config.case
     some = _spread(recording, case.run.iterations)
     tokens = some.fitted(config.job, case.run.iterations)
-    names, scenarios, left_out = [], [], {}
+    names, problems, left_out = [], [], {}
     for name, design in config.designs.items():
         try:
-            scenarios.append(problem_at(resolve(design), (design.network.nic_gbps,), traffic=(tokens,)))
+            problems.append(problem_at(resolve(design), (design.network.nic_gbps,), traffic=(tokens,)))
             names.append(name)
         except InputError as why:
             left_out[name] = str(why)
-    if not scenarios:
+    if not problems:
         raise InputError(next(iter(left_out.values())))
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(WORKERS) as pool:
-        for name, simulated in zip(names, pool.map(simulate_problem, scenarios), strict=True):
-            rows += [{"design": name} | row for row in rows_of(simulated)]
+        for name, found in zip(names, pool.map(rows_of, problems), strict=True):
+            rows += [{"design": name} | row for row in found]
             tell(name)
     seen = foresight_rows(recording)
     tell("predictors")

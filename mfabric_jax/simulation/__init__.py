@@ -5,8 +5,8 @@ from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.sharded import evaluate, grid
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.calibrate import calibrate
+from mfabric_jax.simulation.points import rows_of
 from mfabric_jax.simulation.results import Results, simulate
-from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.timeline import example_timeline
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from mfabric_jax.bands import DRAW, OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
+from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat, named_files
 from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of, sent_of
@@ -17,7 +18,6 @@ from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
 from mfabric_jax.evaluate.problem import Problem, check_dtype, slowest_columns
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
-from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.evaluate.solving import measured_efficiency, measured_under, problem_at
 from mfabric_jax.evaluate.times import time_iterations
 from mfabric_jax.resolving.resolve import Resolved, resolve
@@ -42,6 +42,9 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import scaled
 
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
+DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
+TRIED = 64  # cases of a block that are resolved one by one before anything is computed
+Networks = dict[str, tuple[NetworkOf, dict[str, np.ndarray]]]  # and numbers of their cases, by column of seconds
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
@@ -49,19 +52,58 @@ PORTS = "network.mfabric.optical_degree"
 MOST_KEYS = 256  # different all-to-alls whose flows are shown
 
 
-class Points:
-    """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays")."""
+class Shared:
+    """All-to-alls that several blocks of a run have in common, each worked out once."""
 
-    def __init__(self, block: Block):
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, kept under a key."""
+        with self._lock:
+            found = self._known.setdefault(key, _Once(make))
+        return found.value
+
+
+class _Once:
+    """What a function gives when it is first asked."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._lock = make, threading.Lock()
+
+    @property
+    def value(self) -> Any:
+        with self._lock:
+            if not hasattr(self, "_value"):
+                self._value = self._make()
+        return self._value
+
+
+class Points:
+    """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays").
+
+    - `problem`: the first case, with traffic of its own; None: as the case says.
+    """
+
+    def __init__(self, block: Block, problem: Problem | None = None, shared: Shared | None = None):
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
-        self.block, self.resolved = block, resolve(usual)
+        self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
         self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
+        self._given = problem
 
     @functools.cached_property
     def problem(self) -> Problem:
         """The first case."""
+        if self._given is not None:
+            return self._given
         return _problem_of(self.resolved, self.settings.tiers_by_degree, self.block.variant)
+
+    @property
+    def work(self) -> float:
+        """About how long it takes, beside other blocks."""
+        return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
 
     @functools.cached_property
     def network(self) -> NetworkOf:
@@ -97,37 +139,58 @@ class Points:
         each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
         return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
-    def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
-        """A row for every case, equal to `simulate` of that case."""
-        return listed_rows(self.columns(before))
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for every case."""
+        return listed_rows(self.columns())
 
-    def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, np.ndarray]:
         """Columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
-        samples, place = self._samples(cases[SAMPLE])
-        each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
-        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
-        each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
-        solved = self._solved(each)
+        place, each = self._each_iteration(cases)
+        solved = self._solved(each, self._networks(each))
         over = _over_balanced(solved, np.tile(place, self.replicas))
         last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
-        seconds = solved.columns
-        weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
-        seconds = slowest_columns(seconds, self.replicas)
-        mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+        mean = self._mean(solved, place)
         degree, nics = cases.get(PORTS), self.resolved.case.network.nics
         ports = {}
         if self.on.data:
             tiers = np.array(self.settings.tiers_by_degree)[degree]
             ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
-        told = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
-        told |= band_columns(mean["iteration_s"], {name: mean[name] for name in mean if is_of_band(name)}, ())
-        told |= training_columns(self.problem.settings, told)
-        if self.settings.case.traffic.source.name in DRAWN:  # the columns of few cases; many are drawn once
-            others = range(2, self.settings.case.run.draws + 1)
-            told |= dict.fromkeys(map(DRAW.format, others), np.full(len(self.block), np.nan))
-        return told | {"compute_source": self._sources(cases)} | flows
+        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
+        variants = {name: values for name, values in mean.items() if is_of_band(name)}
+        columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
+        columns |= training_columns(self.problem.settings, columns)
+        return columns | {"compute_source": self._sources(cases)} | flows
+
+    def _each_iteration(self, cases: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The row of every iteration that rows show, and its numbers for every replica."""
+        samples, place = self._samples(cases[SAMPLE])
+        each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
+        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
+        each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
+        return place, each
+
+    def _mean(self, solved: "Solved", place: np.ndarray) -> dict[str, np.ndarray]:
+        """The mean over iterations of every row [N], of the slowest replica."""
+        weight = 1 / np.bincount(place, minlength=len(self.block))
+        seconds = slowest_columns(solved.columns, self.replicas)
+        return {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+
+    def _other_draws(self) -> list[np.ndarray]:
+        """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
+        case = self.settings.case
+        if case.traffic.source.name not in DRAWN or self._given is not None:
+            return []
+        if len(self.block) > DRAWN_AGAIN:
+            return [np.full(len(self.block), np.nan)] * (case.run.draws - 1)
+        return [self._with_seed(case.run.seed + number) for number in range(1, case.run.draws)]
+
+    def _with_seed(self, seed: int) -> np.ndarray:
+        block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
+        drawn = Points(block, shared=self.shared)
+        place, each = drawn._each_iteration(drawn.cases())
+        return drawn._mean(drawn._solved(each, {"": (drawn.network, each)}), place)["iteration_s"]
 
     def _flows(self, solved: "Solved", rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
         """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
@@ -176,7 +239,7 @@ class Points:
     def _sent(self) -> np.ndarray:
         return sent_of(self.problem)
 
-    def _networks(self, cases: dict[str, np.ndarray]) -> dict[str, tuple[NetworkOf, dict[str, np.ndarray]]]:
+    def _networks(self, cases: dict[str, np.ndarray]) -> "Networks":
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
         settings, network, job = self.settings, self.network, self.job
         found = {"": (network, cases)}
@@ -194,9 +257,8 @@ class Points:
             found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
         return found
 
-    def _solved(self, cases: dict[str, np.ndarray]) -> "Solved":
+    def _solved(self, cases: dict[str, np.ndarray], networks: "Networks") -> "Solved":
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
-        networks = self._networks(cases)
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
         depends_on = np.stack([cases[name] for name in self.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
@@ -222,14 +284,14 @@ class Points:
 
     @functools.cached_property
     def _inside(self) -> np.ndarray:
-        return inside_of(self.problem)
+        return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
 
     def _groups(
         self, cases: dict[str, np.ndarray], first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
         """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
         if not self.on.reconfigures:
-            yield np.arange(len(first)), AllToAllsOf(self.problem)
+            yield np.arange(len(first)), self._all_to_alls(None, None)
             return
         each = {name: values[first] for name, values in cases.items()}
         differ = PORTS if self.on.data else BANDWIDTH
@@ -238,7 +300,15 @@ class Points:
         _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
         for which, own in enumerate(distinct.tolist()):
             some = np.flatnonzero(number.reshape(-1)[of_each.reshape(-1)] == which)
-            yield some, AllToAllsOf(self.problem, groups[own], costs)
+            yield some, self._all_to_alls(groups[own], costs)
+
+    def _all_to_alls(self, group: Any, costs: TradeOff | None) -> AllToAllsOf:
+        """Those of other blocks, too, where they depend on no costs."""
+        if costs is not None:
+            return AllToAllsOf(self.problem, group, costs)
+        key = dataclasses.replace(self.problem, bandwidths=()).between_key
+        beside = None if group is None else _beside_rates(group)
+        return self.shared.get((key, beside), lambda: AllToAllsOf(self.problem, group))
 
 
 def _beside_rates(group: Any) -> bytes:
@@ -303,9 +373,13 @@ def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Pro
     return problem_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
 
 
-def check_ends(block: Block) -> None:
-    """`InputError` for an impossible number: tries the first case and both ends of every column."""
+def check_block(block: Block) -> None:
+    """`InputError` for an impossible case; of more than `TRIED` the first and both ends of every column are tried."""
     check_dtype(block.case.run.dtype)
+    if len(block) <= TRIED:
+        for case in block:
+            resolve(case)
+        return
     resolve(block.case)
     below = flat(block.case)
     for path, column in block.columns.items():
@@ -313,3 +387,9 @@ def check_ends(block: Block) -> None:
         ends = {min(some), max(some)} if some else set()
         for value in ends | ({None} if None in column else set()):
             resolve(build(below | {path: value}))
+
+
+def rows_of(problem: Problem, shared: Shared | None = None) -> list[dict[str, Any]]:
+    """A row for every bandwidth of a problem, with its own traffic."""
+    block = Block(problem.settings.case, problem.variant, {BANDWIDTH: problem.bandwidths})
+    return Points(block, problem, shared).rows()

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,10 +14,9 @@ from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
-from mfabric_jax.case.policies import NO_SCHEDULE, name_of, settings_in
-from mfabric_jax.evaluate.problem import Problem, check_dtype
-from mfabric_jax.evaluate.sharded import Estimate
-from mfabric_jax.evaluate.solving import Simulated, problem_at, simulate_each
+from mfabric_jax.case.policies import name_of, settings_in
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.parts_list import own_prices, quoted_port
@@ -24,14 +24,12 @@ from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.notebooks import Rows
 from mfabric_jax.origin import commit
-from mfabric_jax.policies import is_own
 from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.given_files import digest, files_of
-from mfabric_jax.simulation.points import BANDWIDTH, DRAWN, Points, check_ends
-from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, rows_of, unknown_parts
+from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared, check_block
+from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, unknown_parts
 
-FEW = 16  # cases of a block that are scenarios, which share programs over fabrics; more are columns of a program
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",
     "network.fabric",
@@ -47,14 +45,11 @@ SHOWN = {  # settings that contract columns show as they stand
 Row = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Cases of a block that are solved together; `places` of rows; `work`: a scenario or columns; `draws`: the scenario
-    with other traffic."""
+class Group(NamedTuple):
+    """A block whose cases are solved together, and the places of its rows."""
 
-    places: tuple[int, ...]
-    work: Any
-    draws: tuple[Problem, ...] = ()
+    places: range
+    points: Points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +59,16 @@ class Results:
     cases: Cases
     workers: int = 2
 
-    def rows(
-        self, progress: Callable[[Any], None] | bool | None = None, before: Callable[[Estimate], None] | None = None
-    ) -> Rows:
-        """A row for every case, in order; `before` is called with the estimate of every program.
+    def rows(self, progress: Callable[[Points], None] | bool | None = None) -> Rows:
+        """A row for every case, in order.
 
-        `progress` is called with everything that is solved; True shows a bar, which needs tqdm.
+        `progress` is called with every block that is solved; True shows a bar, which needs tqdm.
         """
         if progress is True:
             with bar("simulate", "it", len(self.groups)) as shown:
-                return self.rows(lambda solved: shown.update(), before)
+                return self.rows(lambda solved: shown.update())
         found: dict[int, Row] = {}
-        for number, rows in self.each(progress=progress or None, before=before):
+        for number, rows in self.each(progress=progress or None):
             found.update(zip(self.groups[number].places, rows, strict=True))
         return Rows(found[place] for place in sorted(found))
 
@@ -91,14 +84,11 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(
-        self, before: Callable[[Estimate], None] | None = None, solved: Callable[[int], None] | None = None
-    ) -> dict[str, np.ndarray]:
-        """The rows as columns, each [N]; unknown numbers are nan. `solved` is called with the number of cases that are
-        solved by themselves."""
+    def columns(self) -> dict[str, np.ndarray]:
+        """The rows as columns, each [N]; unknown numbers are nan."""
         (group, *more) = self.groups
-        if more or not isinstance(group.work, Points):
-            rows = self.rows(solved and (lambda scenario: solved(len(scenario.bandwidths))), before)
+        if more:
+            rows = self.rows()
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: column_of([row.get(name) for row in rows]) for name in names}
         (block,) = self.cases.blocks
@@ -106,34 +96,25 @@ class Results:
             path: column_of(block.columns[path]) if path in block.columns else filled(value, len(block))
             for path, value in self._same(block).items()
         }
-        return group.work.columns(before) | varied
+        return group.points.columns() | varied
 
     def each(
-        self,
-        *,
-        done: Container[int] = (),
-        progress: Callable[[Any], None] | None = None,
-        before: Callable[[Estimate], None] | None = None,
+        self, *, done: Container[int] = (), progress: Callable[[Points], None] | None = None
     ) -> Iterator[tuple[int, list[Row]]]:
         """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
-        few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Problem)}
-        every = [(number, one) for number, group in few.items() for one in (group.work, *group.draws)]
-        skipped = {at for at, (number, _) in enumerate(every) if number in done}
-        found: dict[int, dict[int, Simulated]] = {}
-        for at, simulated in simulate_each([one for _, one in every], done=skipped, workers=self.workers):
-            number = every[at][0]
-            own = found.setdefault(number, {})
-            own[at] = simulated
-            if len(own) == 1 + len(few[number].draws):
-                usual, *draws = (own[each] for each in sorted(found.pop(number)))
-                yield number, self._told(number, rows_of(usual, draws))
-                if progress:
-                    progress(usual.scenario)
-        for number, group in enumerate(self.groups):
-            if number not in few and number not in done:
-                yield number, self._told(number, group.work.rows(before))
-                if progress:
-                    progress(group.work)
+        drop_programs_if_crowded()
+        left = [(number, group.points) for number, group in enumerate(self.groups) if number not in done]
+        left.sort(key=lambda one: one[1].work, reverse=True)  # long ones first: the pool stays busy
+        with ThreadPoolExecutor(self.workers) as pool:
+            started = {pool.submit(points.rows): (number, points) for number, points in left}
+            try:
+                for solved in as_completed(started):
+                    number, points = started[solved]
+                    yield number, self._told(number, solved.result())
+                    if progress:
+                        progress(points)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _told(self, number: int, rows: Sequence[Row]) -> list[Row]:
         places = self.groups[number].places
@@ -165,12 +146,11 @@ class Results:
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """The cases by what is solved together; `InputError` for an impossible case."""
-        first, found = 0, []
+        """The blocks of cases; `InputError` for an impossible case."""
+        first, found, shared = 0, [], Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
-            for group in _groups(block):
-                found.append(dataclasses.replace(group, places=tuple(first + place for place in group.places)))
+            found.append(Group(range(first, first + len(block)), Points(block, shared=shared)))
             first += len(block)
         return found
 
@@ -182,47 +162,8 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     """
     results = Results(cases(case), workers)
     for group in results.groups:
-        if isinstance(group.work, Points):
-            check_ends(group.work.block)
+        check_block(group.points.block)
     return results
-
-
-def _groups(block: Block) -> Iterator[Group]:
-    others = [path for path in block.columns if path != BANDWIDTH]
-    if not _scheduled(block.case) and (len(block) > FEW or block.case.run.sample is not None or "run.sample" in others):
-        yield Group(tuple(range(len(block))), Points(block))
-        return
-    made: dict[Any, tuple[list[int], list[float], Problem]] = {}
-    for place, case in enumerate(block):
-        resolved = resolve(case)
-        scenario = problem_at(resolved, (case.network.nic_gbps,), variant=block.variant)
-        rate = resolved.case.compute.rate  # cases measured at different bandwidths have different rates
-        key = dataclasses.replace(scenario, bandwidths=()).between_key, rate, tuple(flat(case)[path] for path in others)
-        places, bandwidths, _ = made.setdefault(key, ([], [], scenario))
-        places.append(place)
-        bandwidths.append(case.network.nic_gbps)
-    for places, bandwidths, scenario in made.values():
-        one = dataclasses.replace(scenario, bandwidths=tuple(bandwidths))
-        yield Group(tuple(places), one, _draws(one))
-
-
-def _scheduled(case: Case) -> bool:
-    """Whether every case has schedules of its own, planned for its bandwidth and delay."""
-    scheduled, policy = case.circuits.schedule != NO_SCHEDULE, case.circuits.policy
-    if scheduled or policy is None or not is_own(policy):
-        return scheduled
-    return problem_at(resolve(case), (case.network.nic_gbps,)).plans_schedules
-
-
-def _draws(one: Problem) -> tuple[Problem, ...]:
-    """The scenario with traffic of the next seeds; none where nothing is drawn."""
-    case = one.settings.case
-    if case.traffic.source.name not in DRAWN:
-        return ()
-    seeds = (case.run.seed + number for number in range(1, case.run.draws))
-    each = (resolve(case.with_({"run.seed": seed})) for seed in seeds)
-    again = (problem_at(resolved, one.bandwidths, variant=one.variant) for resolved in each)
-    return tuple(dataclasses.replace(each, drawn_again=True) for each in again)
 
 
 def effective(asked: Cases) -> dict[str, Any]:

@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED, band_columns
+from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
-from mfabric_jax.evaluate.flow_ends import flow_columns
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.solving import Simulated
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
@@ -200,35 +198,6 @@ PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
     *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
 )
-
-
-def rows_of(simulated: Simulated, draws: Sequence[Simulated] = ()) -> list[dict[str, Any]]:
-    """A row per bandwidth of one scenario, averaged over iterations; `draws`: the same with other traffic."""
-    one, solved = simulated.scenario, simulated.exchanges
-    mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
-    mean["replica_s"] = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
-    if solved.anew is not None:
-        switching = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.every_turn))
-        both = (np.broadcast_to(x.mean(axis=-1), len(one.bandwidths)) for x in switching)
-        mean |= zip(SWITCHING, both, strict=True)
-    mean[TURNED] = np.full(len(one.bandwidths), float(np.any(solved.every_turn)))
-    over = over_balanced(one.workload, np.asarray(solved.load), np.asarray(solved.balanced))
-    variants = {name: np.asarray(seconds).mean(axis=0) for name, seconds in simulated.variants.items()}
-    if PROMPT in variants:
-        mean[PROMPT] = variants.pop(PROMPT)
-    achieved = np.full(len(one.bandwidths), one.settings.achieved(one.workload))
-    columns = columns_of(one, mean, np.array(one.bandwidths), achieved, float(np.median(over)))
-    columns |= _flows(simulated)
-    others = [np.asarray(each.times.iteration_s, np.float64).mean(axis=0) for each in draws]
-    columns |= band_columns(mean["iteration_s"], variants, others)
-    return listed_rows(columns | training_columns(one.settings, columns))
-
-
-def _flows(simulated: Simulated) -> dict[str, np.ndarray]:
-    one, many = simulated.scenario, len(simulated.scenario.bandwidths)
-    found = simulated.ends if len(simulated.ends) == many else simulated.ends * many
-    columns = flow_columns(found, np.array([float(one.rates(gbps).nic_Bps) for gbps in one.bandwidths]))
-    return {name: column_of(values) for name, values in columns.items()}
 
 
 def columns_of(

@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.given_files import files_of
-from mfabric_jax.simulation.points import BANDWIDTH, PORTS, check_ends
+from mfabric_jax.simulation.points import BANDWIDTH, PORTS, check_block
 from mfabric_jax.simulation.results import Results, effective
 
 ROWS_PER_FILE = 1024
@@ -87,7 +87,7 @@ class CaseSpace:
     def check(self) -> None:
         """`InputError` for an impossible case."""
         for block in self.cases.blocks:
-            check_ends(block)
+            check_block(block)
 
     def described(self) -> dict[str, Any]:
         """What identifies this sweep in its folder."""
@@ -124,7 +124,7 @@ class CaseSpace:
         footer = {"command": "sweep", "part": part.number} | effective(some)
         if len(part.rows) > LISTED:
             footer["resolved"] |= {path: f"{len(part.rows)} values" for path in part.block.columns}
-        return {INDEX: part.rows} | Results(some).columns(before, solved), footer
+        return {INDEX: part.rows} | Results(some).columns(), footer
 
 
 def _short(stated: dict[str, Any]) -> dict[str, Any]:
