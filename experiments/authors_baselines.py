@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax.case import Cases
 from mfabric_jax.evaluate.solving import Simulated
-from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.timing.passes import places
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, simulate
 
 from .pictures import lines

@@ -25,7 +25,7 @@ from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, circuits_over_stage, sent_by
 from mfabric_jax.resolving.limits import check_beside, refuse
-from mfabric_jax.resolving.settings import Hardware
+from mfabric_jax.resolving.resolved import Hardware
 from mfabric_jax.routing import transfer
 from mfabric_jax.routing.ends import Ends, columns_of_ends
 from mfabric_jax.routing.shortest import Routes
@@ -95,7 +95,7 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
     paths, seed = case.network.paths.name, case.run.seed
     wired = _over_graph(resolved, str(graph)) if built is None else wired_cluster(built, paths, seed)
     routes = wired.routes(flows.src, flows.dst, flows.size)
-    network, waits_s = under(resolved.settings.carried_by, wired.network, routes, flows.size)
+    network, waits_s = under(resolved.carried_by, wired.network, routes, flows.size)
     ready = time.perf_counter()
     done = transfer(network, routes, flows.size, flows.start, dtype=case.run.dtype)
     done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
@@ -115,7 +115,7 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
     node = endpoints(network)
     if case.network.on_graph.ranks is not None:
         node = node[gpus_in(case.network.on_graph.ranks, gpus, gpus)]
-    given = case.network.paths.name, case.run.seed, resolved.settings.goodput
+    given = case.network.paths.name, case.run.seed, resolved.goodput
     return wired_graph(network, *given, forward=forward, node=node)
 
 
@@ -127,7 +127,7 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
             return _of_stages(resolved, degree, policy)
         return region_circuits(resolved, tokens, degree, policy)
 
-    return formed_cluster(resolved.settings, resolved.job, choose)
+    return formed_cluster(resolved, resolved.job, choose)
 
 
 def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:

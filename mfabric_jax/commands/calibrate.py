@@ -6,7 +6,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import Layer, preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
-from mfabric_jax.resolving.settings import PUBLISHED
+from mfabric_jax.resolving.resolved import PUBLISHED
 
 FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # all published bandwidths are
 BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]

@@ -161,7 +161,7 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved)] if found else []
         notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
-        notes += said_of_graph(resolved.settings) if resolved.fabric.over_graph else []
+        notes += said_of_graph(resolved) if resolved.fabric.over_graph else []
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 

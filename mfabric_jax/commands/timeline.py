@@ -36,7 +36,7 @@ def run(cases: Cases, options: Options) -> None:
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}
     parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}
-    model, columns = resolved.job.model, job_columns(resolved.settings, resolved.job)
+    model, columns = resolved.job.model, job_columns(resolved, resolved.job)
     shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
     busiest = max(rows, key=lambda row: row["reconfig_s"])

@@ -114,7 +114,7 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
     resolved = resolve(case)
     job = resolved.job
     which = OneOf(case.run.sample or 0, options.block or 0, options.micro_batch or 0)
-    demand = one_dispatch(job, traffic_of(resolved.case, job, past=resolved.settings.past)[0], which)
+    demand = one_dispatch(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
     several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"

@@ -52,7 +52,7 @@ class AllToAllsOf:
     def __init__(self, one: Problem, group: Any = None, costs: TradeOff | None = None):
         self.one, self.sent = one, sent_of(one)
         group = one.group if group is None else group
-        settings, case = one.settings, one.settings.case
+        settings, case = one.resolved, one.resolved.case
         if not group.reconfigures:
             self._between: Any = OnLinks(one, group, self.sent)
         elif settings.first == BOUND:
@@ -76,7 +76,7 @@ class AllToAllsOf:
         `shown`: index into [P Q L 2] of the circuits that are shown; (): all; None: none.
         """
         one = self.one
-        experts: Any = one.settings.case.compute.experts
+        experts: Any = one.resolved.case.compute.experts
         found = self._between.loads(iteration, case, shown)
         if self._always:
             moe = places(one.workload).layer >= 0
@@ -94,7 +94,7 @@ class AllToAllsOf:
 
     @functools.cached_property
     def _early(self) -> Float[np.ndarray, "I P Q L 3 R"]:
-        tile = self.one.settings.case.compute.experts.tile
+        tile = self.one.resolved.case.compute.experts.tile
         return np.stack([sent_early(self.one.workload, self.one.group, each, tile) for each in self.sent])
 
 
@@ -108,11 +108,11 @@ class OnLinks:
     """On links that do not change."""
 
     def __init__(self, one: Problem, group: Any, sent: Tokens):
-        job, acks = one.workload, one.settings.carried_by.acks_back
+        job, acks = one.workload, one.resolved.carried_by.acks_back
         unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
         demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
         every = np.concatenate([demand.reshape(-1, *even.shape), even[None]])
-        timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.settings.case.run.dtype)
+        timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
         load = once_each_row(lambda each: timed(acknowledged(each, acks)), every)
         self._found = steady(places(job), load[:-1].reshape(demand.shape[:3]), load[-1])
         self._found = in_phases(job, self._found) if unit.phases else self._found
@@ -164,10 +164,10 @@ class AtBound:
 
     def __init__(self, one: Problem, group: Any, sent: Tokens):
         unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
-        region = group_numbers(unit, one.settings.case.run.dtype)
+        region = group_numbers(unit, one.resolved.case.run.dtype)
         demand, even = BetweenServers.of(one.workload, sent)
         every = np.concatenate([demand.reshape(-1, *even.shape), even[None]])
-        every = acknowledged(every, one.settings.carried_by.acks_back).astype(one.settings.case.run.dtype)
+        every = acknowledged(every, one.resolved.carried_by.acks_back).astype(one.resolved.case.run.dtype)
         load = once_each_row(lambda each: in_chunks(bounds_of, (each,), region), every).astype(float)
         self._found = steady(places(one.workload), load[:-1].reshape(demand.shape[:3]), load[-1])
 
@@ -187,7 +187,7 @@ class OnSchedules:
         self._one, self._costs = one, costs
         self._region = jax.tree.map(np.asarray, group)
         self._demand, self._even = BetweenServers.of(one.workload, sent)
-        self._demand = acknowledged(self._demand, one.settings.carried_by.acks_back)
+        self._demand = acknowledged(self._demand, one.resolved.carried_by.acks_back)
         self._keys = own_keys(one)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
@@ -199,14 +199,14 @@ class OnSchedules:
         one, costs = self._one, self._costs
         pace = Pace(costs.delay_s[case], costs.nic_Bps[case], costs.size)
         there = region_at(self._region, pace)
-        planner = one.settings.planner(there) if one.settings.scheduled else self._of_policy(there, iteration)
-        cold = one.settings.case.circuits.cold_start
+        planner = one.resolved.planner(there) if one.resolved.scheduled else self._of_policy(there, iteration)
+        cold = one.resolved.case.circuits.cold_start
         return scheduled(places(one.workload), self._demand[iteration], self._even, planner, pace, cold=cold)
 
     def _of_policy(self, there: Region, iteration: int) -> Callable:
         """The planner of a user's policy whose plans hold schedules."""
-        one, dtype = self._one, self._one.settings.case.run.dtype
-        policy, region = one.settings.circuits_policy(), group_numbers(there, dtype)
+        one, dtype = self._one, self._one.resolved.case.run.dtype
+        policy, region = one.resolved.circuits_policy(), group_numbers(there, dtype)
         key = self._keys[iteration]
 
         def planned(demand: np.ndarray, known: bool) -> Any:
@@ -230,7 +230,7 @@ class OnCircuits:
         policy: Policy | None = None,
         carried: Any = None,
     ):
-        settings, case, job = one.settings, one.settings.case, one.workload
+        settings, case, job = one.resolved, one.resolved.case, one.workload
         self.where, dtype = places(job), case.run.dtype
         self.rule = Rule(settings.first, one.circuits_for, case.circuits.cold_start, case.circuits.partial)
         unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
@@ -306,7 +306,7 @@ def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.
 
 
 def _predicted(one: Problem, policy: Policy) -> Forecasts:
-    turn, dtype = one.settings.case.circuits.turn, one.settings.case.run.dtype
+    turn, dtype = one.resolved.case.circuits.turn, one.resolved.case.run.dtype
     guess = between_servers(one.workload, guess_of(one))
     flat = guess.reshape(-1, *guess.shape[-2:])
     number = np.arange(len(flat)).reshape(guess.shape[:3])
@@ -338,7 +338,7 @@ def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.n
     spans, servers = times[0].sum(-1) > 0, samples.shape[-2:]
     if takes_many(policy):
         flat = samples.reshape(-1, *samples.shape[-3:])
-        times = times.reshape(len(flat), -1).astype(one.settings.case.run.dtype)
+        times = times.reshape(len(flat), -1).astype(one.resolved.case.run.dtype)
         return Forecasts(samples=flat, times=times, number=numbers, spans=spans)
     return Forecasts(single=mean_of(samples, times).reshape(-1, *servers), number=numbers, spans=spans)
 
@@ -352,7 +352,7 @@ def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
 def _rates(one: Problem, costs: TradeOff) -> np.ndarray | None:
     """Bandwidth and delay [N 2] at which a policy that reads them is asked: a user's at the row's own, others at unit
     bandwidth."""
-    settings = one.settings
+    settings = one.resolved
     if is_own(settings.policy):
         found = units.to_gbps(costs.nic_Bps), costs.delay_s
     elif settings.first == "pays":  # asked for the demand alone
@@ -365,7 +365,7 @@ def _rates(one: Problem, costs: TradeOff) -> np.ndarray | None:
 # ---------------------------------------------------------------------------------------------------------- random keys
 def own_keys(one: Problem) -> np.ndarray:
     """Key data of every iteration of every replica [I 2]."""
-    key, every = jax.random.key(one.settings.case.run.seed), []
+    key, every = jax.random.key(one.resolved.case.run.seed), []
     for at, replica in enumerate(one.every_replica):
         every.append(jax.random.split(jax.random.fold_in(key, at) if at else key, len(replica.count)))
     return np.concatenate([np.asarray(jax.random.key_data(each)) for each in every])
@@ -386,7 +386,7 @@ def _numbered_keys(
         return None, np.zeros(many, int), np.zeros((many, *steps), int)
     own = parents = own_keys(one)
     if one.circuits_for == "run":
-        of_run = np.asarray(jax.random.key_data(jax.random.key(one.settings.case.run.seed)))
+        of_run = np.asarray(jax.random.key_data(jax.random.key(one.resolved.case.run.seed)))
         parents = np.tile(of_run, (many, 1))
     of_steps = programs.run(split_keys, parents, tuple(map(int, steps)))
     number = many + np.arange(of_steps[..., 0].size).reshape(many, *steps)

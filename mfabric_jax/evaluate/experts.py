@@ -26,7 +26,7 @@ def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
 
 def busy_of(one: Any, sent: np.ndarray) -> np.ndarray | None:
     """`expert_load` of every block [I P Q L] for selections [I layer M R C]; None: experts are balanced."""
-    experts: Any = one.settings.case.compute.experts
+    experts: Any = one.resolved.case.compute.experts
     if experts.name != "received":
         return None
     return np.stack([busy_of_blocks(one.workload, each, experts.tile) for each in sent])
@@ -41,7 +41,7 @@ def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
 
 def moves_of(one: Any) -> np.ndarray | None:
     """Bytes per iteration that move with experts from rank to rank [I stage R R]; None where none move."""
-    settings, job, slots = one.settings, one.workload, one.tokens.slots
+    settings, job, slots = one.resolved, one.workload, one.tokens.slots
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
         return None
@@ -56,7 +56,7 @@ def moved_of(one: Any) -> np.ndarray | None:
     each = [moves_of(replica) for replica in one.each_replica]
     if any(moves is None for moves in each):
         return None
-    moves, region = np.concatenate(each), group_numbers(one.group, one.settings.case.run.dtype)  # type: ignore[arg-type]
-    routing = BOUND if one.settings.first == BOUND else one.settings.routing
+    moves, region = np.concatenate(each), group_numbers(one.group, one.resolved.case.run.dtype)  # type: ignore[arg-type]
+    routing = BOUND if one.resolved.first == BOUND else one.resolved.routing
     found = programs.run(moving, one.workload, region, moves.reshape(-1, *moves.shape[2:]), routing, one.carry)
     return found.reshape(*moves.shape[:2], 2)

@@ -56,7 +56,7 @@ class Circuits(NamedTuple):
 def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
     """The ends at NICs of 1 byte/s, for selections `sent` [layer M R C] of an iteration; None: they are not known, as
     where drawn paths share circuits."""
-    job, settings = one.workload, one.settings
+    job, settings = one.workload, one.resolved
     slot = slot_of(job)
     if slot is None or (group.reconfigures and (circuits is None or carry is not None)):
         return None

@@ -24,7 +24,7 @@ SIGMA = 0.3  # prediction error without past iterations: about that of the movin
 
 def guess_of(one: Any) -> np.ndarray:
     """Predicted selections of all replicas [I layer M R E]."""
-    predictor = one.settings.case.circuits.turn.predictor
+    predictor = one.resolved.case.circuits.turn.predictor
     return np.concatenate([sent_as(one.workload, predicted_tokens(own, predictor)) for own in one.every_replica])
 
 
@@ -34,15 +34,15 @@ def sigma_of(one: Any) -> np.ndarray:
 
 
 def _sigma(one: Any) -> np.ndarray:
-    turn, sent = one.settings.case.circuits.turn, one.sent
-    if turn.sigma is None and takes_many(one.settings.circuits_policy()):
+    turn, sent = one.resolved.case.circuits.turn, one.sent
+    if turn.sigma is None and takes_many(one.resolved.circuits_policy()):
         return errors_so_far(sent, sent_as(one.workload, predicted_tokens(one.tokens, turn.predictor)), one.workload)
     return np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
 
 
 def planned_on(one: Any) -> np.ndarray:
     """Selections [I layer M R E] on which long spans of a replica are planned."""
-    if one.settings.plan_on == "span":
+    if one.resolved.plan_on == "span":
         return np.asarray(one.sent)
     with _ONE:
         return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))

@@ -121,7 +121,7 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 
 def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
-    settings, changes, job = one.settings, one.group.reconfigures, one.workload
+    settings, changes, job = one.resolved, one.group.reconfigures, one.workload
     case: Any = settings.case
     if changes and settings.scheduled:
         raise InputError("circuits.schedule is planned on the host; a function of numbers that JAX traces has none.")
@@ -152,7 +152,7 @@ def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
 
 
 def _iterations(one: Problem, first: str, span: str) -> dict[str, Any]:
-    dtype, moves = one.settings.case.run.dtype, moves_of(one)
+    dtype, moves = one.resolved.case.run.dtype, moves_of(one)
     found = {"tokens": sent_of(one)}
     if first == "predict":
         found |= {"guess": guess_of(one), "sigma": sigma_of(one)}

@@ -58,7 +58,7 @@ class NetworkOf(eqx.Module):
     @staticmethod
     def of(one: Problem, dtype: str) -> "NetworkOf":
         """That of a scenario, in NumPy arrays."""
-        settings = one.settings
+        settings = one.resolved
 
         def number(x: Any) -> np.ndarray:
             return np.asarray(x, dtype)
@@ -134,7 +134,7 @@ class NetworkOf(eqx.Module):
 
 def numbers_of(one: Problem) -> dict[str, Any]:
     """The numbers of a scenario by path, at its first bandwidth."""
-    settings = one.settings
+    settings = one.resolved
     case = {
         "nic_gbps": one.bandwidths[0],
         "goodput": settings.goodput,

@@ -17,7 +17,7 @@ WIDE = 1e15  # gigabytes/s: no limit
 
 def carried(one: Any) -> Any:
     """`carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
-    settings, group, job = one.settings, one.group, one.workload
+    settings, group, job = one.resolved, one.group, one.workload
     paths: Any = settings.case.network.paths
     if group.shares_links:
         return ways_on_links(group, job, paths.name, settings.case.run.seed)
@@ -37,16 +37,16 @@ def _flows(job: Workload) -> int:
 
 
 def _over_switches(one: Any) -> SinglePaths:
-    network, group, job = one.settings.case.network, one.group, one.workload
+    network, group, job = one.resolved.case.network, one.group, one.workload
     paths: Any = network.paths
     if group.nics != job.gpus_per_server:
         raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
     gpus = job.ep * job.tp
     groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
-    one_switch = one.settings.tiers == 1  # has room for all NICs
+    one_switch = one.resolved.tiers == 1  # has room for all NICs
     radix = servers * group.nics if one_switch else roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
     form = dataclasses.replace(form, tiers=1) if one_switch else form
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
-    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.case.run.seed)
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.resolved.case.run.seed)

@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.bands import PROMPT
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
@@ -30,8 +29,7 @@ from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
 from mfabric_jax.policies.wirings import sent_by, wired_as
 from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.resolving.resolve import Resolved
-from mfabric_jax.resolving.settings import SCHEDULE, Settings
+from mfabric_jax.resolving.resolved import SCHEDULE, Resolved
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
@@ -53,9 +51,7 @@ AS_SET = "as set"  # variant name of a row without variants
 class Problem:
     """One model on one fabric, at bandwidths that only scale the links of its group."""
 
-    settings: Settings
-    fabric: Fabric
-    workload: Workload
+    resolved: Resolved
     tokens: Tokens
     group: Any  # an `EpGroup`
     bandwidths: tuple[float, ...]
@@ -63,7 +59,14 @@ class Problem:
     decision_s: float = 0.0
     variant: str = AS_SET
     others: tuple[Tokens, ...] = ()  # traffic of further replicas
-    drawn_again: bool = False  # for the spread over traffic alone
+
+    @property
+    def fabric(self) -> Fabric:
+        return self.resolved.fabric
+
+    @property
+    def workload(self) -> Workload:
+        return self.resolved.job
 
     @property
     def every_replica(self) -> tuple[Tokens, ...]:
@@ -77,7 +80,7 @@ class Problem:
     @property
     def shown(self) -> int:
         """Index of the iteration to show: `run.sample`, or the last."""
-        sample = self.settings.case.run.sample
+        sample = self.resolved.case.run.sample
         return len(self.tokens.count) - 1 if sample is None else sample
 
     @property
@@ -87,24 +90,24 @@ class Problem:
     @property
     def weighs(self) -> bool:
         """Whether circuits also depend on bandwidth and computation; users' own policies are asked at their row's."""
-        if not self.group.reconfigures or self.settings.first == BOUND:
+        if not self.group.reconfigures or self.resolved.first == BOUND:
             return False
-        paced = self.settings.first in ("pays", SCHEDULE) or weighs_turns(self.settings.policy)
-        return paced or is_own(self.settings.policy)
+        paced = self.resolved.first in ("pays", SCHEDULE) or weighs_turns(self.resolved.policy)
+        return paced or is_own(self.resolved.policy)
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
         """Whether the user's policy answers with schedules."""
-        if not (self.group.reconfigures and is_own(self.settings.policy)) or self.settings.scheduled:
+        if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
             return False
-        return carries_schedule(self.settings.circuits_policy(), *self._asked)
+        return carries_schedule(self.resolved.circuits_policy(), *self._asked)
 
     @property
     def _asked(self) -> tuple[Any, Any, jax.Array]:
         """Region, demand and key as a policy gets them, to be traced."""
-        dtype = self.settings.case.run.dtype
+        dtype = self.resolved.case.run.dtype
         demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
-        return group_numbers(self.group, dtype), demand, jax.random.key(self.settings.case.run.seed)
+        return group_numbers(self.group, dtype), demand, jax.random.key(self.resolved.case.run.seed)
 
     @property
     def mean_demand(self) -> jax.Array:
@@ -120,62 +123,52 @@ class Problem:
         """What a reconfiguration is weighed against, at every bandwidth."""
         each = [(self.rates(gbps), self.seconds) for gbps in self.bandwidths]
         rates, seconds = jax.tree.map(lambda *x: np.array(x, float), *each)
-        return trade_off_of(self.workload, rates, seconds, self.settings.routing)
+        return trade_off_of(self.workload, rates, seconds, self.resolved.routing)
 
     @functools.cached_property
     def path_links(self) -> float:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
-        return max(self.fabric.path_links(self.settings), getattr(self.group, "longest", None) or 0)
+        return max(self.fabric.path_links(self.resolved), getattr(self.group, "longest", None) or 0)
 
     @property
     def path_links_by_degree(self) -> tuple[float, ...]:
         """`path_links` for each number of a server's optical NICs from 0, where this number may be traced."""
-        each = (dataclasses.replace(self.settings, tiers=tiers) for tiers in self.settings.tiers_by_degree)
-        return tuple(dataclasses.replace(self, settings=settings).path_links for settings in each)
+        each = (dataclasses.replace(self.resolved, tiers=tiers) for tiers in self.resolved.tiers_by_degree)
+        return tuple(dataclasses.replace(self, resolved=resolved).path_links for resolved in each)
 
     @functools.cached_property
     def own_delay_s(self) -> float | None:
         """Of a link, where the fabric has delays of its own in the place of `network.link_delay_s`."""
-        return self.fabric.link_delay_s(self.settings)
+        return self.fabric.link_delay_s(self.resolved)
 
-    @property
-    def late(self) -> bool:
-        """Whether messages have a latency beside `network.link_delay_s`."""
-        network = self.settings.case.network
-        return network.alpha_s > 0 or (self.own_delay_s or 0.0) > network.link_delay_s
-
-    def rates(self, nic_gbps: float, links: str = "usual") -> FabricRates:
-        """At a bandwidth of NICs; `links`: how fast kernels of communication are, one of `kernels.HOW`, or `PROMPT`."""
-        settings, case, on = self.settings, self.settings.case, self.fabric
-        alpha_s, link_delay_s = case.network.alpha_s, case.network.link_delay_s
-        own_s = link_delay_s if self.own_delay_s is None else self.own_delay_s
-        if links == PROMPT:
-            alpha_s, own_s, links = 0.0, min(own_s, link_delay_s), "usual"
+    def rates(self, nic_gbps: float) -> FabricRates:
+        """At a bandwidth of NICs."""
+        resolved, case, on = self.resolved, self.resolved.case, self.fabric
         return rates_at(
-            on.at(self.group, nic_gbps, settings.gpu_tbps),
-            settings.carried_by,
+            on.at(self.group, nic_gbps, resolved.gpu_tbps),
+            resolved.carried_by,
             self.path_links,
-            goodput=settings.goodput,
-            link_delay_s=own_s,
-            nvlink_Bps=on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.server.nvlink),
-            memory_Bps=settings.memory_Bps,
-            shares=settings.shares(self.workload, links),
+            goodput=resolved.goodput,
+            link_delay_s=case.network.link_delay_s if self.own_delay_s is None else self.own_delay_s,
+            nvlink_Bps=on.nvlink_Bps(resolved.gpu_tbps, nic_gbps, resolved.server.nvlink),
+            memory_Bps=resolved.memory_Bps,
+            shares=resolved.shares(self.workload),
             each_s=case.circuits.each_s,
             reactivation_s=case.circuits.reactivation_s,
             decision_s=self.decision_s,
-            alpha_s=alpha_s,
+            alpha_s=case.network.alpha_s,
         )
 
     @property
     def seconds(self) -> BlockSeconds:
-        return self.settings.block_seconds(self.workload)
+        return self.resolved.block_seconds(self.workload)
 
     @property
     def between_key(self) -> Any:
         """Key of the all-to-alls between servers; scenarios with equal keys share them."""
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
-        settings = self.settings
+        settings = self.resolved
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
         wired = settings.own(self.fabric.name) if self.fabric.circuits is not None else None  # others are in the group
@@ -190,12 +183,12 @@ class Problem:
 
     @property
     def _drawn_for(self) -> Any:
-        case = self.settings.case
-        return case.traffic, case.placement, case.run, self.settings.past
+        case = self.resolved.case
+        return case.traffic, case.placement, case.run, self.resolved.past
 
     @property
     def _solved_for(self) -> Any:
-        case = self.settings.case
+        case = self.resolved.case
         if self.weighs:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
         circuits = case.circuits if self.group.reconfigures else None
@@ -235,12 +228,12 @@ def problem_of(
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Problem:
     """The scenario of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
-    settings, job = resolved.settings, resolved.job
+    case, job = resolved.case, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
-    (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
-    rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
-    one = Problem(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
+    (group, *_) = resolved.fabric.groups(resolved, job, bandwidths[0], (case.network.nic_use,))
+    rest = {"circuits_for": resolved.circuits_for, "variant": variant, "others": tuple(others)}
+    one = Problem(resolved, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
     return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
 
@@ -258,17 +251,17 @@ class TrafficOf:
         if case.placement.rule.name == "contiguous":
             del shape["gpus_per_server"]
         run = case.run.seed, case.run.iterations, case.run.replicas
-        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, case.placement, run, resolved.settings.past))
+        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, case.placement, run, resolved.past))
 
 
 @cached_by_files(lambda of: named_files(of.resolved.case), maxsize=16)
 def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
-    return traffic_of(resolved.case, resolved.job, past=resolved.settings.past)
+    return traffic_of(resolved.case, resolved.job, past=resolved.past)
 
 
 def _decision_s(one: Problem) -> float:
-    settings, job = one.settings, one.workload
+    settings, job = one.resolved, one.workload
     if not one.group.reconfigures:
         return 0.0
     decision_s = settings.case.circuits.decision_s
@@ -305,11 +298,11 @@ def linked(one: Problem, group: Any) -> Any:
     if group.joined:
         return group
     if group.shares_links:
-        return rated(group, one.workload, one.settings.case.network.paths.name, one.settings.case.run.seed)
+        return rated(group, one.workload, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
     if group.mesh is not None:
         return wired(group)
     job, demand = one.workload, one.mean_demand
-    wiring = one.settings.own(one.fabric.name).wiring
+    wiring = one.resolved.own(one.fabric.name).wiring
     return wired_as(wiring, group, job.servers // job.pp, demand, sent_by(job, demand))
 
 

@@ -42,8 +42,8 @@ def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
 
 def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
     """Circuits [S S] that the policy of a scenario chooses for a demand alone."""
-    case: Any = one.settings.case
-    policy = one.settings.circuits_policy(jnp.asarray(one.mean_demand, case.run.dtype))
+    case: Any = one.resolved.case
+    policy = one.resolved.circuits_policy(jnp.asarray(one.mean_demand, case.run.dtype))
     region = group_numbers(one.group, case.run.dtype)
     return np.asarray(policy(demand, region, previous=None, key=jax.random.key(case.run.seed)).circuits.count)
 
@@ -61,7 +61,7 @@ def _together(between: Exchanges, inside: np.ndarray) -> Exchanges:
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     """Times of the slowest replica [I bandwidth] from the result of `solve`; `seconds` replaces the computation."""
-    seconds = one.settings.block_seconds(one.workload) if seconds is None else seconds
+    seconds = one.resolved.block_seconds(one.workload) if seconds is None else seconds
     iterations = solved.load.shape[1 if one.weighs else 0]
     iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(one.bandwidths))))
     rates = in_float64(jax.tree.map(lambda *x: np.stack(x)[bandwidth], *map(one.rates, one.bandwidths)))
@@ -70,7 +70,7 @@ def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = Non
     if one.weighs:
         solved = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), solved)
         which = bandwidth * iterations + iteration
-    timed = time_iterations(one.workload, rates, seconds, in_float64(solved), one.settings.rules, which)
+    timed = time_iterations(one.workload, rates, seconds, in_float64(solved), one.resolved.rules, which)
     timed = Iteration(*(column.reshape(iterations, len(one.bandwidths)) for column in timed))
     return slowest(timed, len(one.every_replica))
 
@@ -98,10 +98,8 @@ def measured_efficiency(case: Case) -> float:
 
 def problem_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Problem:
     """`problem_of` a case, with the computation rate solved from a measured iteration if there is one."""
-    settings = resolved.settings
-    if settings.case.compute.rate.name == "measured" and settings.measured is None:
-        settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
-        resolved = dataclasses.replace(resolved, settings=settings)
+    if resolved.case.compute.rate.name == "measured" and resolved.measured is None:
+        resolved = dataclasses.replace(resolved, measured=measured_efficiency(resolved.case))
     return problem_of(resolved, bandwidths, **rest)
 
 
@@ -110,7 +108,7 @@ def achieved_in(one: Problem, measured_s: float) -> float:
 
     All-to-alls are solved once. `InputError` for less time than the parts that do not depend on the rate.
     """
-    solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
+    solved, at_peak = solve(one), one.resolved.block_seconds(one.workload, 1.0)
 
     def iteration(slower: float) -> float:
         timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))

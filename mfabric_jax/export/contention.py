@@ -48,7 +48,7 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
     of_send = float(np.min(rates.send_Bps)) / per_server
     cap = np.where(flows.transfers, np.where(sends, of_send, one.cap[flows.task]), 1.0)
     flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
-    shares, links = one.one.settings.shares(one.one.workload), np.concatenate(ports)
+    shares, links = one.one.resolved.shares(one.one.workload), np.concatenate(ports)
     of_all_to_alls = links * shares.nic / shares.ring_nic  # those that share links have them at the rate of rings
     return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 

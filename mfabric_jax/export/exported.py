@@ -52,7 +52,7 @@ def exported_iteration(
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
     """Raise `InputError`, before any computation, where `timed_iteration` would refuse the graph."""
     found = resolve(case)
-    (group, *_) = found.fabric.groups(found.settings, found.job, case.network.nic_gbps, (case.network.nic_use,))
+    (group, *_) = found.fabric.groups(found, found.job, case.network.nic_gbps, (case.network.nic_use,))
     _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
 
 
@@ -86,7 +86,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     """
     reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
     _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
-    began, dtype = time.perf_counter(), one.one.settings.case.run.dtype
+    began, dtype = time.perf_counter(), one.one.resolved.case.run.dtype
     flows = lowered(one.graph, lanes="free")
     capacity, routed = over_ports(one, flows, contention)
     found = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))

@@ -38,7 +38,7 @@ class AllToAlls:
 
     def __init__(self, one: Problem, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
-        tokens = jnp.asarray(one.sent[one.shown], one.settings.case.run.dtype)
+        tokens = jnp.asarray(one.sent[one.shown], one.resolved.case.run.dtype)
         demand = between_ends(job, one.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
@@ -78,10 +78,10 @@ class AllToAlls:
         every, index = np.unique(asked, axis=0, return_inverse=True)
         which = np.full(moe.shape, -1)
         which[moe] = index.ravel()
-        dtype, servers = one.settings.case.run.dtype, self.count.shape[-1]
+        dtype, servers = one.resolved.case.run.dtype, self.count.shape[-1]
         unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
-        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.settings.routing)
+        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.resolved.routing)
         return which, tuple(np.asarray(part, np.float64) for part in found)
 
 
@@ -140,8 +140,8 @@ def iteration_graph(
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
-    if one.group.reconfigures and ends != "server" and one.settings.routing != "unsplit":
-        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.routing}.")
+    if one.group.reconfigures and ends != "server" and one.resolved.routing != "unsplit":
+        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.resolved.routing}.")
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)
@@ -151,20 +151,20 @@ def iteration_graph(
     for found, replica in zip(solved, one.each_replica, strict=True):
         replicas.append(
             Replica(
-                walk_alone(one.workload, rates, found, one.seconds, one.settings.rules),
+                walk_alone(one.workload, rates, found, one.seconds, one.resolved.rules),
                 _delays(rates, found),
                 AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
             )
         )
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    columns = iteration_tasks(one.workload, replicas, layout, rates, one.settings.rules, **asked)
+    columns = iteration_tasks(one.workload, replicas, layout, rates, one.resolved.rules, **asked)
     took = max(float(replica.walked.ends.max() + replica.walked.moved_s) for replica in replicas)
     more = columns.column("traffic").astype(np.int8), columns.column("cap"), columns.column("private").astype(bool)
     return IterationGraph(one, ends, layout, columns.graph(), *more, took)
 
 
 def check_exportable(one: Problem) -> None:
-    settings, job, group = one.settings, one.workload, one.group
+    settings, job, group = one.resolved, one.workload, one.group
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
         raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")

@@ -10,7 +10,6 @@ from mfabric_jax.fabric.design import Fabric, Form
 from mfabric_jax.fabric.graph_failures import graph_devices
 from mfabric_jax.fabric.tree import DOWN
 from mfabric_jax.resolving.resolve import Resolved
-from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.workload import Workload
 
 LINKS = ("nic-link", "optical-link", "link", "spine-link")
@@ -41,7 +40,7 @@ class Counted(NamedTuple):
     """What a cluster is counted from: the form that its bill has, without idle spares of domains."""
 
     on: Fabric
-    settings: Settings
+    resolved: Resolved
     job: Workload
     group: Any
     form: Form
@@ -49,9 +48,9 @@ class Counted(NamedTuple):
 
     @classmethod
     def of(cls, resolved: Resolved, group: Any) -> Counted:
-        on, settings, job = resolved.fabric, resolved.settings, resolved.job
-        form = dataclasses.replace(on.form(settings, job), radix=resolved.case.network.radix)
-        return cls(on, settings, job, group, form, nvswitches_of(resolved))
+        on, job = resolved.fabric, resolved.job
+        form = dataclasses.replace(on.form(resolved, job), radix=resolved.case.network.radix)
+        return cls(on, resolved, job, group, form, nvswitches_of(resolved))
 
     @property
     def nics(self) -> ServerNics:
@@ -88,7 +87,7 @@ class Counted(NamedTuple):
 
     @property
     def optical_switches(self) -> int:
-        on, switch = self.on, self.settings.parts.ocs
+        on, switch = self.on, self.resolved.parts.ocs
         if on.switch_a_nic:
             return round(self.job.servers * self.nics.optical)
         if on.optical_regions is None:
@@ -99,7 +98,7 @@ class Counted(NamedTuple):
     @property
     def many_rings(self) -> bool:
         """Whether a fixed optical switch joins the ports of more than one ring."""
-        switch, regions = self.settings.parts.ocs, self.on.optical_regions
+        switch, regions = self.resolved.parts.ocs, self.on.optical_regions
         if switch is None or regions is None or self.group.reconfigures or self.group.phases:
             return False
         return switch.ports // max(1, regions(self.form, self.job)[0]) > 1
@@ -145,7 +144,7 @@ class Counted(NamedTuple):
 def nvswitches_of(resolved: Resolved) -> int:
     """NVSwitches of the cluster: of every server or domain if the case or the fabric says how many, else of every board
     or rack of the GPU; 0 where none are known."""
-    each, gpu = resolved.case.gpu.nvswitches, resolved.settings.server
+    each, gpu = resolved.case.gpu.nvswitches, resolved.server
     if each is None:
         return 0
     if resolved.asked.gpu.nvswitches is not None or resolved.fabric.domain_gpus is not None:

@@ -46,7 +46,7 @@ class Struck(NamedTuple):
 
 def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
     """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
-    settings, job = one.settings, one.workload
+    settings, job = one.resolved, one.workload
     whole_s = before.iteration_s
     hurt = _of_hit(hit.after, whole_s, config.case.failures.iteration)
     slow_down = hurt["slow_down"]
@@ -94,7 +94,7 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
 
 
 def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
-    settings, job, there = one.settings, one.workload, config.counted.devices(kind)
+    settings, job, there = one.resolved, one.workload, config.counted.devices(kind)
     bill = bill_of(settings, one.fabric, job, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     found = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
@@ -118,7 +118,7 @@ def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float
 
 
 def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
-    prices, ocs = one.settings.parts.prices, one.settings.parts.ocs
+    prices, ocs = one.resolved.parts.prices, one.resolved.parts.ocs
 
     def at(part: str, count: float) -> float | None:
         each = prices.at(part, one.bandwidths[0])
@@ -137,11 +137,11 @@ def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
         box = prices.switch_for(one.bandwidths[0])
         return at("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
-        return usd_of_gpu(one.settings)
+        return usd_of_gpu(one.resolved)
     if kind == "optical-switch" and one.fabric.switch_a_nic:
         return at("ocs_port", config.counted.form.graphs)
     if kind == "optical-switch" and one.fabric.optical_regions is not None:
-        ports, _ = one.fabric.optical_regions(one.fabric.form(one.settings, one.workload), one.workload)
+        ports, _ = one.fabric.optical_regions(one.fabric.form(one.resolved, one.workload), one.workload)
         return add(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
     return None
 

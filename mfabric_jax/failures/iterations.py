@@ -81,15 +81,15 @@ class Failures:
     def counted(self) -> Counted:
         found = resolve(self.case)
         where = self.case.network.nic_gbps, (self.case.network.nic_use,)
-        (group, *_) = found.fabric.groups(found.settings, found.job, *where)
+        (group, *_) = found.fabric.groups(found, found.job, *where)
         return Counted.of(found, group)
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Kinds that the fabric lacks: {kind: reason}."""
-        found = absent_kinds(self.counted.group, self.counted.settings.routing)
+        found = absent_kinds(self.counted.group, self.counted.resolved.routing)
         if not self.counted.nvswitches:
-            gpu, known = self.counted.settings.server.name, self.counted.settings.server.nvswitches
+            gpu, known = self.counted.resolved.server.name, self.counted.resolved.server.nvswitches
             unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
             found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
         of_bill = (*LINKS, "spine", "optical-switch")
@@ -119,7 +119,7 @@ class Failures:
         name, asked = found.fabric.name, self.asked
         said = [said_of(name, asked, self.absent)]
         said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
-        said += [no_price(name, found.settings.parts.prices)]
+        said += [no_price(name, found.parts.prices)]
         return [one for one in said if one]
 
 
@@ -224,7 +224,7 @@ def _broken(config: Failures, one: Problem, kind: str, stages: list[int]) -> Ite
 
 
 def _left(config: Failures, one: Problem, kind: str, stage: int) -> Degraded:
-    job, settings, asked = one.workload, one.settings, config.case.failures
+    job, settings, asked = one.workload, one.resolved, config.case.failures
     group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
     sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
     sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
@@ -248,14 +248,14 @@ def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchang
     if one.group.shares_links:
         return _on_shared_links(one, left, carrier)
     left = _with_rates(one, left, carrier)
-    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.settings.carried_by.acks_back)
+    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.resolved.carried_by.acks_back)
     return left, in_phases(job, solved) if one.group.phases else solved
 
 
 def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Routes found anew, also those of gradients and of sends between stages."""
-    job, acks = one.workload, one.settings.carried_by.acks_back
-    ways = ways_on_links(carrier, job, one.settings.case.network.paths.name, one.settings.case.run.seed)
+    job, acks = one.workload, one.resolved.carried_by.acks_back
+    ways = ways_on_links(carrier, job, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))
@@ -287,7 +287,7 @@ def _steady(workload, tokens: np.ndarray, seconds: Callable) -> Exchanges:
 
 def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
     """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers."""
-    settings, job, sent = one.settings, one.workload, sent_of(one)
+    settings, job, sent = one.resolved, one.workload, sent_of(one)
     share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
     policy = settings.circuits_policy()
@@ -315,9 +315,9 @@ def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
 def _last_circuits(one: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
     where, sent = places(one.workload), one.sent[0]
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
-    last = jnp.asarray(sent[layer, micro_batch], one.settings.case.run.dtype)
+    last = jnp.asarray(sent[layer, micro_batch], one.resolved.case.run.dtype)
     demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    return programs.run(_circuits, policy, demand, region, jax.random.key(one.settings.case.run.seed))
+    return programs.run(_circuits, policy, demand, region, jax.random.key(one.resolved.case.run.seed))
 
 
 def _circuits(policy: Policy, demand, region: Region, key) -> jax.Array:
@@ -354,7 +354,7 @@ def _timed(one: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]])
     many = len(hits[0][0].load)
     left = [_rates_left(one, left, stage) for _, left, stage in hits]
     rates, tp_Bps = jax.tree.map(lambda *x: np.repeat(np.stack(x), many, axis=0), *left)
-    walked = walk(one.workload, rates, loads, one.seconds, rules=one.settings.rules, tp_Bps=tp_Bps, every=False)
+    walked = walk(one.workload, rates, loads, one.seconds, rules=one.resolved.rules, tp_Bps=tp_Bps, every=False)
     ended = iterations_of(walked)
     return [jax.tree.map(lambda x, at=at: x[at : at + many], ended) for at in range(0, len(loads.load), many)]
 

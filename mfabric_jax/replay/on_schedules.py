@@ -15,7 +15,7 @@ from mfabric_jax.flows.flows import COLUMNS, USUAL, Flows, flows_of
 from mfabric_jax.replay.turns import SHOWN, TURN, Phases, at_work
 
 if TYPE_CHECKING:
-    from mfabric_jax.resolving.settings import Carried  # the one entry to schedulers
+    from mfabric_jax.resolving.resolved import Carried  # the one entry to schedulers
 
 CarriedOf = Callable[[np.ndarray, bool], "Carried"]
 

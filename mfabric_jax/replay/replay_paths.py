@@ -23,7 +23,7 @@ from mfabric_jax.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
 from mfabric_jax.resolving.limits import ITS_SWITCHES, refuse
 from mfabric_jax.resolving.resolve import gpu_of, hardware_of
-from mfabric_jax.resolving.settings import Hardware
+from mfabric_jax.resolving.resolved import Hardware
 from mfabric_jax.routing.shortest import Routes, stacked
 from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under, wired_cluster, wired_graph
 from mfabric_jax.tasks.graph import TaskGraph

@@ -30,9 +30,8 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric, Form
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.notebooks import html_table
 from mfabric_jax.resolving.limits import PAYS, check_limits, check_network, each_by_demand, more_than_demand, refuse
-from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of, own_settings
+from mfabric_jax.resolving.resolved import Hardware, Resolved, knobs_of, own_settings
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.placement_files import check_given, read_placement
@@ -51,38 +50,6 @@ LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
 BATCH, SPREAD = EITHER
 FIT = "job.recompute", "fit"  # open: a recipe may state it
-
-
-@dataclasses.dataclass(frozen=True)
-class Resolved:
-    """One case with every value resolved.
-
-    - `case`: the case without open values; `asked`: the original.
-    - `job`: the model on its GPUs; `why`: reasons for filled values, by path.
-    """
-
-    case: Case
-    job: Workload
-    settings: Settings
-    why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
-    asked: Case = dataclasses.field(hash=False, compare=False)
-
-    def __repr__(self) -> str:
-        filled = {path: value for path, value in flat(self.case).items() if path in self.why}
-        return f"<Resolved: {self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}; filled {filled!r}>"
-
-    def _repr_html_(self) -> str:
-        values = flat(self.case)
-        rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
-        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
-
-    @property
-    def gpu(self) -> Gpu:
-        return self.settings.server
-
-    @property
-    def fabric(self) -> Fabric:
-        return fabric.get(self.case.network.fabric)
 
 
 class _Open:
@@ -147,7 +114,7 @@ def worked_out(case: Case) -> Resolved:
     _rest(found)
     whole = found.case
     check_limits(whole, job, on, tree_nics)
-    resolved = Resolved(whole, job, _settings(whole, gpu, found), found.why, case)
+    resolved = _resolved(whole, job, gpu, found)
     _check_values(resolved)
     return resolved
 
@@ -688,7 +655,7 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-def _settings(case: Case, gpu: Gpu, found: _Open) -> Settings:
+def _resolved(case: Case, job: Workload, gpu: Gpu, found: _Open) -> Resolved:
     source: Any = case.traffic.source
     if source.name == "trace":
         if source.path is None:
@@ -699,38 +666,39 @@ def _settings(case: Case, gpu: Gpu, found: _Open) -> Settings:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
-    return Settings(**_hardware(case, gpu, found.tiers_by_degree), recipe=found.recipe)
+    hardware = _hardware(case, gpu, found.tiers_by_degree)
+    return Resolved(**hardware, job=job, why=found.why, asked=found.asked, recipe=found.recipe)
 
 
 def _check_values(resolved: Resolved) -> None:
     """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
-    case, settings, job = resolved.case, resolved.settings, resolved.job
-    settings.parts.prices.at("nic", case.network.nic_gbps)
-    settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
+    case, job = resolved.case, resolved.job
+    resolved.parts.prices.at("nic", case.network.nic_gbps)
+    resolved.server.peak(case.job.precision.compute)  # type: ignore[arg-type]
     if case.traffic.source.name == "knobs":
         knobs_of(case.traffic.source)
     _check_measured(case)
-    settings.room(job)
+    resolved.room(job)
     rule: Any = case.placement.rule
     if rule.name == "given":
         with in_file(rule.value):
             check_given(read_placement(rule.value), job)
-    one_of("circuits.routing", settings.routing, ("unsplit", "best-path", "split", "relay"))
+    one_of("circuits.routing", resolved.routing, ("unsplit", "best-path", "split", "relay"))
 
 
 def _check_groups(resolved: Resolved) -> None:
     """`InputError` for a group that the fabric has no room for, or a policy that does not work."""
     from mfabric_jax import policies
 
-    case, settings, job = resolved.case, resolved.settings, resolved.job
-    policies.suited(settings.policy, routing=settings.routing)
-    for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
-        if group.reconfigures and settings.scheduled:
-            settings.planner(group)
+    case, job = resolved.case, resolved.job
+    policies.suited(resolved.policy, routing=resolved.routing)
+    for group in resolved.fabric.groups(resolved, job, case.network.nic_gbps, (case.network.nic_use,)):
+        if group.reconfigures and resolved.scheduled:
+            resolved.planner(group)
         elif group.reconfigures:
-            rest = {"routing": settings.routing, "names": case.network.acos.topologies}
-            policies.tried(settings.policy, (group.servers,), int(group.optical_degree), **rest)
-            _check_by_demand(case, settings.circuits_policy(), group)
+            rest = {"routing": resolved.routing, "names": case.network.acos.topologies}
+            policies.tried(resolved.policy, (group.servers,), int(group.optical_degree), **rest)
+            _check_by_demand(case, resolved.circuits_policy(), group)
 
 
 def _check_by_demand(case: Case, policy: Any, group: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
-from mfabric_jax.resolving.resolve import Resolved, worked_out
-from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.resolving.resolve import worked_out
+from mfabric_jax.resolving.resolved import Resolved
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
@@ -24,7 +24,7 @@ from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
 
 
-def memory_columns(settings: Settings, job: Workload) -> dict[str, Any]:
+def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     """Gigabytes that the busiest GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown.
     It receives what the traffic that is timed gives it (`drawn_loads`)."""
     parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
@@ -109,7 +109,7 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 def too_large_words(resolved: Resolved) -> str | None:
     """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
     job, server = resolved.job, resolved.gpu
-    said = memory_columns(resolved.settings, job)  # type: ignore[arg-type]
+    said = memory_columns(resolved, job)  # type: ignore[arg-type]
     if said["fits"] is not False:
         return None
 
@@ -153,7 +153,7 @@ def _between_servers(job: Workload) -> float:
 
 def beyond_words(resolved: Resolved) -> str | None:
     """A sentence on what a measured `network.transport` counts twice, or all-to-alls beyond those measured."""
-    job, transport = resolved.job, resolved.settings.carried_by
+    job, transport = resolved.job, resolved.carried_by
     if transport.measured_bytes is None or job.servers_per_region == 1:
         return None
     first = even_bytes(job, float)[0]

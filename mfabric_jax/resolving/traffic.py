@@ -11,7 +11,7 @@ from mfabric_jax import traffic
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import InputError, in_file
-from mfabric_jax.resolving.settings import knobs_of, room_of
+from mfabric_jax.resolving.resolved import knobs_of, room_of
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.dispatch import kept_part
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy

@@ -25,7 +25,7 @@ from mfabric_jax.policies.reads import ALONE
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.resolving import limits
 from mfabric_jax.resolving.resolve import STAYING, gpu_of, hardware_of
-from mfabric_jax.resolving.settings import Hardware
+from mfabric_jax.resolving.resolved import Hardware
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
 from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.serving.families import Family

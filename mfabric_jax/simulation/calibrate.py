@@ -15,7 +15,7 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.evaluate.solving import problem_at, solve, times_of
 from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.resolving.settings import BANDWIDTHS, PUBLISHED, Calibrated
+from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.simulation.results import provenance
 
 ROUNDS, POINTS = 6, 25
@@ -49,7 +49,7 @@ def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated
     one = problem_at(resolve(there), BANDWIDTHS)
     solved = solve(one)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
-    whole = one.settings.block_seconds(one.workload, 1.0)
+    whole = one.resolved.block_seconds(one.workload, 1.0)
 
     def times(efficiency: np.ndarray):
         each = [times_of(one, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]

@@ -90,7 +90,7 @@ class Points:
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
         self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
-        self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
+        self.on, self.job = self.resolved.fabric, self.resolved.job
         self._given = problem
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class Points:
         """The first case."""
         if self._given is not None:
             return self._given
-        return _problem_of(self.resolved, self.settings.tiers_by_degree, self.block.variant)
+        return _problem_of(self.resolved, self.resolved.tiers_by_degree, self.block.variant)
 
     @property
     def work(self) -> float:
@@ -123,7 +123,7 @@ class Points:
             if path in found:
                 usual = AVERAGED if path == SAMPLE else self.usual[path]
                 found[path] = np.array([usual if value is None else value for value in column])
-        if self.settings.case.compute.rate.name == "measured":
+        if self.resolved.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
 
@@ -155,12 +155,12 @@ class Points:
         degree, nics = cases.get(PORTS), self.resolved.case.network.nics
         ports = {}
         if self.on.data:
-            tiers = np.array(self.settings.tiers_by_degree)[degree]
+            tiers = np.array(self.resolved.tiers_by_degree)[degree]
             ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
         columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
         columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
-        columns |= training_columns(self.problem.settings, columns)
+        columns |= training_columns(self.problem.resolved, columns)
         return columns | {"compute_source": self._sources(cases)} | flows
 
     def _each_iteration(self, cases: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -179,7 +179,7 @@ class Points:
 
     def _other_draws(self) -> list[np.ndarray]:
         """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
-        case = self.settings.case
+        case = self.resolved.case
         if case.traffic.source.name not in DRAWN or self._given is not None:
             return []
         if len(self.block) > DRAWN_AGAIN:
@@ -215,14 +215,14 @@ class Points:
         cases_of: dict[Any, tuple[float, float | None]] = {}
         keys = []
         for achieved, measured_at in zip(cases[EFFICIENCY].tolist(), gbps, strict=True):
-            keys.append((shown_rate(self.settings, achieved), achieved > 1, measured_at))
+            keys.append((shown_rate(self.resolved, achieved), achieved > 1, measured_at))
             cases_of.setdefault(keys[-1], (achieved, measured_at))
-        words = {key: compute_source(self.settings, self.job, *case) for key, case in cases_of.items()}
+        words = {key: compute_source(self.resolved, self.job, *case) for key, case in cases_of.items()}
         return np.array([words[key] for key in keys], object)
 
     @property
     def replicas(self) -> int:
-        return replicas_of(self.settings.case.run.replicas, self.job)
+        return replicas_of(self.resolved.case.run.replicas, self.job)
 
     @property
     def _iterations(self) -> int:
@@ -241,14 +241,14 @@ class Points:
 
     def _networks(self, cases: dict[str, np.ndarray]) -> "Networks":
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
-        settings, network, job = self.settings, self.network, self.job
+        resolved, network, job = self.resolved, self.network, self.job
         found = {"": (network, cases)}
-        if settings.case.compute.rate.name == "kernels":
+        if resolved.case.compute.rate.name == "kernels":
             for how, column in OF_KERNELS.items():
-                at_peak = scaled(settings.of_kernels(job, how), settings.achieved(job))
+                at_peak = scaled(resolved.of_kernels(job, how), resolved.achieved(job))
                 found[column] = dataclasses.replace(network, peak_s=at_peak), cases
             for how, column in OF_LINKS.items():
-                found[column] = dataclasses.replace(network, shares=settings.shares(job, how)), cases
+                found[column] = dataclasses.replace(network, shares=resolved.shares(job, how)), cases
         alpha_s, usual_s, own_s = cases[ALPHA], cases[LINK_DELAY], self.problem.own_delay_s
         if alpha_s.any() or (own_s is not None and np.any(usual_s < own_s)):  # messages without latency of their own
             quick = {ALPHA: np.zeros_like(alpha_s)}
@@ -263,7 +263,7 @@ class Points:
         depends_on = np.stack([cases[name] for name in self.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
         found = Solved(self.job, which.reshape(-1))
-        trade_off = trade_off_of(self.job, *costs[""], self.settings.routing) if self.problem.weighs else None
+        trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
         at_once = max(1, AT_ONCE // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
             for start in range(0, len(some), at_once):
@@ -275,7 +275,7 @@ class Points:
                 own = np.searchsorted(keys, found.which[rows])
                 times = {
                     column: time_iterations(
-                        self.job, *jax.tree.map(lambda x, rows=rows: x[rows], each), loads, self.settings.rules, own
+                        self.job, *jax.tree.map(lambda x, rows=rows: x[rows], each), loads, self.resolved.rules, own
                     )
                     for column, each in costs.items()
                 }
@@ -391,5 +391,5 @@ def check_block(block: Block) -> None:
 
 def rows_of(problem: Problem, shared: Shared | None = None) -> list[dict[str, Any]]:
     """A row for every bandwidth of a problem, with its own traffic."""
-    block = Block(problem.settings.case, problem.variant, {BANDWIDTH: problem.bandwidths})
+    block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
     return Points(block, problem, shared).rows()

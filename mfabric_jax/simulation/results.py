@@ -179,7 +179,7 @@ def effective(asked: Cases) -> dict[str, Any]:
     found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
     found |= {"random": dict(asked.random), "rules": dict(asked.rules)}
     found["files"] = {name: digest(path) for name, path in files_of(asked).items()}
-    return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
+    return found | {"policy": each[0].policy_name} | provenance(each[0].case.run.dtype)
 
 
 def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
@@ -197,9 +197,9 @@ def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
 def not_known(asked: Cases) -> list[str]:
     found = []
     for one in map(resolve, (block.case for block in asked.blocks)):
-        bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
-        found += [said] if (said := idle_spares(one.settings, one.fabric, one.job)) else []  # type: ignore[arg-type]
-        found += unknown_parts(one.settings, one.fabric, bill)  # type: ignore[arg-type]
+        bill = bill_of(one, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
+        found += [said] if (said := idle_spares(one, one.fabric, one.job)) else []  # type: ignore[arg-type]
+        found += unknown_parts(one, one.fabric, bill)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
 
 
@@ -213,7 +213,7 @@ def at_quoted_ports(asked: Cases) -> list[str]:
     gpus, found = 0, {}
     for block in asked.blocks:
         one = resolve(block.case)
-        prices, speeds = one.settings.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
+        prices, speeds = one.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
         gpus = gpus or one.job.gpus
         usual = quote.gbps in prices.gbps and prices.at("switch_port", quote.gbps) == listed
         if usual and quote.gbps in speeds and one.job.gpus == gpus:
@@ -230,10 +230,10 @@ def at_quoted_ports(asked: Cases) -> list[str]:
 
 def _networks_usd(one: Resolved, gbps: float, ports: Sequence[float]) -> list[str]:
     """Millions of dollars of the network with each of these prices of a switch port."""
-    parts, found = one.settings.parts, []
+    parts, found = one.parts, []
     for usd in ports:
         other = dataclasses.replace(parts, prices=parts.prices.with_port(gbps, usd))
-        bill = bill_of(one.settings, one.fabric, one.job, gbps, other)  # type: ignore[arg-type]
+        bill = bill_of(one, one.fabric, one.job, gbps, other)  # type: ignore[arg-type]
         found.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
     return found
 

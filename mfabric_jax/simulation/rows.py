@@ -12,8 +12,8 @@ from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
+from mfabric_jax.resolving.resolved import Resolved
 from mfabric_jax.resolving.set_up import memory_columns
-from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
@@ -36,7 +36,7 @@ class Bill(NamedTuple):
 
 
 def bill_of(
-    settings: Settings, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
+    settings: Resolved, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
 ) -> Bill:
     """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
 
@@ -64,14 +64,14 @@ def bill_of(
     return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Settings, parts: Parts | None = None) -> float | None:
+def usd_of_gpu(settings: Resolved, parts: Parts | None = None) -> float | None:
     """Dollars of a GPU, from its file or the price list; `parts`: another list."""
     parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
 
-def costs(settings: Settings, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
+def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
     """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
 
     They are unknown where `achieved` exceeds the peak of the priced GPUs.
@@ -106,7 +106,7 @@ TRAINING = (
 )
 
 
-def training_columns(settings: Settings, columns: Mapping[str, Any]) -> dict[str, Any]:
+def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a whole training of `job.training_tokens`, by those of its iterations; None where they are open.
 
     Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
@@ -130,7 +130,7 @@ def tokens_of_iteration(job: Workload) -> int:
     return job.iteration_tokens
 
 
-def idle_spares(settings: Settings, on: Fabric, job: Workload) -> str | None:
+def idle_spares(settings: Resolved, on: Fabric, job: Workload) -> str | None:
     """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
     paid, size = on.paid_gpus(settings.server, job), on.built_of(settings.server)
     if round(paid, PLACES) == job.gpus:
@@ -139,7 +139,7 @@ def idle_spares(settings: Settings, on: Fabric, job: Workload) -> str | None:
     return f"{on.name}: {used}; the others are idle and paid for."
 
 
-def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
+def unknown_parts(settings: Resolved, on: Fabric, bill: Bill) -> Iterator[str]:
     """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
     parts, gpu = settings.parts, settings.server
     if why := no_price(on.name, parts.prices):
@@ -208,7 +208,7 @@ def columns_of(
     `mean`: seconds of the mean replica, `SWITCHING`, `TURNED`, and `PROMPT` where messages have a latency of their own;
     `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
     """
-    settings, on, job = one.settings, one.fabric, one.workload
+    settings, on, job = one.resolved, one.fabric, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
     latency = {"latency_s": total - mean.get(PROMPT, total)}
     bill = bill_of(settings, on, job, nic_gbps, **ports)
@@ -226,7 +226,7 @@ def columns_of(
 
 def _at_quotes(one: Problem, nic_gbps: Any, total: Any, achieved: Any, **ports: Any) -> dict[str, Any]:
     """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
-    settings = one.settings
+    settings = one.resolved
     found: dict[str, Any] = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quoted(settings.server.name).items():
         bill = bill_of(settings, one.fabric, one.workload, nic_gbps, parts, **ports)
@@ -237,7 +237,7 @@ def _at_quotes(one: Problem, nic_gbps: Any, total: Any, achieved: Any, **ports: 
 
 
 def _named(one: Problem) -> dict[str, Any]:
-    settings, on = one.settings, one.fabric
+    settings, on = one.resolved, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.optical_regions is not None
     bound = on.reconfigures and settings.first == BOUND
@@ -255,7 +255,7 @@ def _named(one: Problem) -> dict[str, Any]:
     }
 
 
-def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bill, achieved: Any) -> dict[str, Any]:
+def judged(settings: Resolved, job: Workload, seconds: dict[str, Any], bill: Bill, achieved: Any) -> dict[str, Any]:
     """Shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
@@ -277,27 +277,27 @@ def _described(one: Problem) -> dict[str, Any]:
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
     return (
-        job_columns(one.settings, one.workload)
+        job_columns(one.resolved, one.workload)
         | {
-            "recipe": one.settings.recipe,
+            "recipe": one.resolved.recipe,
             "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
             "region_servers": one.workload.servers_per_region,
-            "first": one.settings.first if one.group.reconfigures else "none",
+            "first": one.resolved.first if one.group.reconfigures else "none",
             "decision_s": one.decision_s,
-            "expert_load": one.settings.case.compute.experts.name,
-            "placement": one.settings.case.placement.rule.name,
+            "expert_load": one.resolved.case.compute.experts.name,
+            "placement": one.resolved.case.placement.rule.name,
             "dispatch": one.workload.dispatch,
             "dropped_share": dropped_part(one.workload, one.tokens),
-            "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
+            "compute_source": compute_source(one.resolved, one.workload, one.resolved.achieved(one.workload)),
             "traffic": one.tokens.source,
             "iterations": len(one.tokens.count),
-            "dtype": one.settings.case.run.dtype,
+            "dtype": one.resolved.case.run.dtype,
         }
-        | memory_columns(one.settings, one.workload)
+        | memory_columns(one.resolved, one.workload)
     )
 
 
-def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
+def job_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     """Columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
@@ -311,11 +311,11 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     }
 
 
-def shown_rate(settings: Settings, achieved: float) -> str:
+def shown_rate(settings: Resolved, achieved: float) -> str:
     return f"{achieved:.1%}" if settings.case.compute.rate.name == "measured" else f"{achieved:.0%}"
 
 
-def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
+def compute_source(settings: Resolved, job: Workload, achieved: float, measured_at: float | None = None) -> str:
     """Words on the origin of a model's computation time; `measured_at`: Gbps of the measured iteration, if any."""
     peak = "peak" if settings.case.job.precision.compute == "bf16" else f"{settings.case.job.precision.compute} peak"
     if settings.case.compute.rate.name == "measured":
@@ -343,8 +343,8 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 
 def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
-    switch = one.settings.optical_switch if one.fabric.reconfigures else None
-    if one.settings.first == BOUND:
+    switch = one.resolved.optical_switch if one.fabric.reconfigures else None
+    if one.resolved.first == BOUND:
         changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
@@ -356,8 +356,8 @@ def _on_panels(one: Problem, turned: Any, nic_gbps: Any, total: Any, achieved: A
     on, job = one.fabric, one.workload
     if not on.reconfigures or on.optical_regions is None:
         return dict.fromkeys(ON_PANELS)
-    bill = bill_of(one.settings, on, job, nic_gbps, panels=True, **ports)
-    priced = costs(one.settings, job, bill, total, achieved)
+    bill = bill_of(one.resolved, on, job, nic_gbps, panels=True, **ports)
+    priced = costs(one.resolved, job, bill, total, achieved)
     turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
     each = {column: priced[name] for column, name in ON_PANELS.items()}
     return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}

@@ -34,7 +34,7 @@ def shown_scenario(case: Case, what: str) -> Problem:
 
 def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
     """Segments and a row per stage of the shown iteration, at the first bandwidth."""
-    walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
+    walked, rules = walked_through(one), one.resolved.rules._replace(recompute=one.workload.recompute)
     ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
     ends |= {"moved_s": float(walked.moved_s), "counts_s": float(one.rates(one.bandwidths[0]).counts_s)}
     drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, **ends)
@@ -43,7 +43,7 @@ def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
 
 def walked_through(one: Problem) -> Walked:
     shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
-    return walk_alone(one.workload, one.rates(one.bandwidths[0]), shown, one.seconds, one.settings.rules)
+    return walk_alone(one.workload, one.rates(one.bandwidths[0]), shown, one.seconds, one.resolved.rules)
 
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:
@@ -72,9 +72,9 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
     block, resolved = (several or optical)[0]
     beside = [other for other, one in every if one.job.model == resolved.job.model and not one.fabric.reconfigures]
     shown = [_scenario(one) for one in (*beside[:1], block)]
-    title = f"{resolved.job.model}: one region, {resolved.settings.policy_name} circuits"
+    title = f"{resolved.job.model}: one region, {resolved.policy_name} circuits"
     lines = {f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps": one for one in shown}
-    region = {} if resolved.settings.scheduled else {title: _region(shown[-1])}
+    region = {} if resolved.scheduled else {title: _region(shown[-1])}
     return region, {name: one_block(one.workload, timeline(one)[0]) for name, one in lines.items()}
 
 
@@ -84,7 +84,7 @@ def _scenario(block: Block) -> Problem:
 
 
 def _region(one: Problem) -> dict[str, Any]:
-    settings, job = one.settings, one.workload
+    settings, job = one.resolved, one.workload
     sent = one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0].astype(settings.case.run.dtype)
     demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
     return {"demand": demand * (1 - np.eye(len(demand))), "circuits": circuits_now(one, demand)}

@@ -29,7 +29,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.origin import commit
 from mfabric_jax.policies import greedy, topoopt
 from mfabric_jax.report import comparison, remarks
-from mfabric_jax.resolving.settings import CALIBRATED
+from mfabric_jax.resolving.resolved import CALIBRATED
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective

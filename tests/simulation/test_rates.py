@@ -11,7 +11,7 @@ from mfabric_jax import Case, cases, load, report, resolve, simulate, workload
 from mfabric_jax.case import presets
 from mfabric_jax.evaluate.problem import problem_of
 from mfabric_jax.evaluate.solving import problem_at, trade_off_at
-from mfabric_jax.resolving.settings import BANDWIDTHS, CALIBRATED, PUBLISHED
+from mfabric_jax.resolving.resolved import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.simulation import calibrate, solving
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
 from mfabric_jax.simulation.results import FEW, effective

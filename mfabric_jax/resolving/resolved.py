@@ -1,4 +1,4 @@
-"""The engine's input for one case: every value resolved by `resolve`, no defaults.
+"""One case with every value resolved by `resolve`: what the engine reads, without defaults.
 
 Computation time is one achieved FLOP/s rate per model, fitted per preset to published iteration times: arXiv
 2501.03905, non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
@@ -13,12 +13,14 @@ import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mfabric_jax import units
-from mfabric_jax.case.paths import Case
+from mfabric_jax import fabric, units
+from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
 from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Gpu, Workload, block_seconds
@@ -27,7 +29,7 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
@@ -179,11 +181,36 @@ class Hardware:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(Hardware):
-    """One case for the engine; `measured`: the rate solved from a measured iteration; `recipe`: whose set-up it is."""
+class Resolved(Hardware):
+    """One case with every value resolved.
 
+    - `case`: the case without open values; `asked`: the original.
+    - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: whose set-up it is.
+    - `measured`: the rate solved from a measured iteration.
+    """
+
+    job: Workload
+    why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
+    asked: Case = dataclasses.field(hash=False, compare=False)
     measured: float | None = None
     recipe: str = "none"
+
+    def __repr__(self) -> str:
+        filled = {path: value for path, value in flat(self.case).items() if path in self.why}
+        return f"<Resolved: {self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}; filled {filled!r}>"
+
+    def _repr_html_(self) -> str:
+        values = flat(self.case)
+        rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
+        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.server
+
+    @property
+    def fabric(self) -> Fabric:
+        return fabric.get(self.case.network.fabric)
 
     @property
     def scheduled(self) -> bool:
