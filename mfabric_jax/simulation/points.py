@@ -172,10 +172,12 @@ class Points:
         return place, each
 
     def _mean(self, solved: "Solved", place: np.ndarray) -> dict[str, np.ndarray]:
-        """The mean over iterations of every row [N], of the slowest replica."""
+        """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
-        seconds = slowest_columns(solved.columns, self.replicas)
-        return {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+        changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
+        found = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
+        found |= {name: x.reshape(self.replicas, -1).mean(axis=0) for name, x in changes.items()}
+        return {name: np.bincount(place, values) * weight for name, values in found.items()}
 
     def _other_draws(self) -> list[np.ndarray]:
         """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
