@@ -11,7 +11,7 @@ from mfabric_jax.array_module import Array
 from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.arranged import own_keys, sent_of
+from mfabric_jax.evaluate.demands import own_keys, sent_of
 from mfabric_jax.evaluate.exchanges import exchanges_between, exchanges_inside
 from mfabric_jax.evaluate.experts import busy_of_blocks, moves_of, sent_early
 from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
@@ -160,4 +160,4 @@ def _iterations(one: Problem, first: str, span: str) -> dict[str, Any]:
         found["past"] = planned_on(one)
     found |= {} if moves is None else {"moves": moves}
     each = {name: jnp.asarray(x, dtype) for name, x in found.items()}
-    return each | {"key": jax.random.wrap_key_data(own_keys(one))}
+    return each | {"key": jax.random.wrap_key_data(jnp.asarray(own_keys(one)))}

@@ -138,14 +138,15 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
 # --------------------------------------------------------------------------------------------------------------- spans
 def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs):
     """Circuits of every all-to-all and those before it [C P Q L 2 ..], which stay for a pass, an iteration or a run."""
-    many, (stages, spans) = len(slots), sent.spans.shape
+    used: Any = sent.spans
+    many, (stages, spans) = len(slots), used.shape
     number = np.zeros((spans, many * stages), np.int32)
 
     def steps_of(x: np.ndarray) -> np.ndarray:
         return np.moveaxis(np.broadcast_to(x, (many, stages, spans)), -1, 0).reshape(spans, many * stages)
 
     case = steps_of(sent.case[:, None, None])
-    steps = Steps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(sent.spans), number, number)
+    steps = Steps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number)
     count, before = walk_circuits(solver, "span", steps, cold=rule.cold or spans == 1)
     count, before = (_in_place(x, (many, stages, spans, 1), None)[:, :, :, 0, 0] for x in (count, before))
     if spans == 1 and not rule.cold:  # an identical iteration leaves the same

@@ -54,7 +54,8 @@ class Question(NamedTuple):
 def ask(policy: Policy, region: Region, one: Question) -> Array:
     """Circuits [S S] that a policy chooses."""
     there = region if one.rates is None else eqx.tree_at(lambda r: (r.nic_gbps, r.delay_s), region, tuple(one.rates))
-    given: dict[str, Any] = {"previous": Plan(Circuits(one.before)), "key": one.key}
+    before: Any = one.before
+    given: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": one.key}
     if one.times is not None:
         given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(region, demand))(one.demand)
     return policy(one.demand, there, **given).circuits.count
@@ -163,9 +164,10 @@ class Now:
         if tables.samples is None:
             return self.choose(before, row._replace(demand=row.forecast))
 
+        samples, every = tables.samples, tables.times
+
         def work(before, sample, key, case):
-            times = None if tables.times is None else tables.times[sample]
-            return self._choose(before, tables.samples[sample], times, key, case)
+            return self._choose(before, samples[sample], None if every is None else every[sample], key, case)
 
         return self._chosen_ahead(work, *self._read(before, row.forecast, row.key, row.case))
 

@@ -61,17 +61,17 @@ def _together(between: Exchanges, inside: np.ndarray) -> Exchanges:
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     """Times of the slowest replica [I bandwidth] from the result of `solve`; `seconds` replaces the computation."""
-    seconds = one.resolved.block_seconds(one.workload) if seconds is None else seconds
+    own = one.resolved.block_seconds(one.workload) if seconds is None else seconds
     iterations = solved.load.shape[1 if one.weighs else 0]
     iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(one.bandwidths))))
     rates = in_float64(jax.tree.map(lambda *x: np.stack(x)[bandwidth], *map(one.rates, one.bandwidths)))
-    seconds = jax.tree.map(lambda x: np.full(len(bandwidth), x, float), seconds)
+    each = jax.tree.map(lambda x: np.full(len(bandwidth), x, float), own)
     which = iteration
     if one.weighs:
         solved = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), solved)
         which = bandwidth * iterations + iteration
-    timed = time_iterations(one.workload, rates, seconds, in_float64(solved), one.resolved.rules, which)
-    timed = Iteration(*(column.reshape(iterations, len(one.bandwidths)) for column in timed))
+    timed = time_iterations(one.workload, rates, each, in_float64(solved), one.resolved.rules, which)
+    timed = Iteration(*(np.reshape(column, (iterations, len(one.bandwidths))) for column in timed))
     return slowest(timed, len(one.every_replica))
 
 

@@ -18,13 +18,14 @@ from mfabric_jax import programs
 from mfabric_jax.array_module import put
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
-from mfabric_jax.evaluate.arranged import BetweenServers, OnCircuits, sent_of
+from mfabric_jax.evaluate.demands import BetweenServers, sent_of
 from mfabric_jax.evaluate.links import (
     acknowledged,
     at_unit_bandwidth,
     in_phases,
     steady,
 )
+from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, linked
 from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degraded

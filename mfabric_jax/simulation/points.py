@@ -13,7 +13,8 @@ import numpy as np
 from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat, named_files
-from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of, sent_of
+from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
+from mfabric_jax.evaluate.demands import sent_of
 from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot_of
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
 from mfabric_jax.evaluate.problem import Problem, check_dtype, slowest_columns
@@ -203,7 +204,7 @@ class Points:
         for key, row in zip(every.tolist(), first.tolist(), strict=True):
             case = {name: values[row] for name, values in cases.items()}
             found[key] = self._ends(solved.circuits(key), case) if len(every) <= MOST_KEYS else None
-        columns = flow_columns([found[key] for key in which.tolist()], self.network.costs(cases)[0].nic_Bps)
+        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(self.network.costs(cases)[0].nic_Bps))
         return {name: column_of(values) for name, values in columns.items()}
 
     def _ends(self, circuits: Circuits | None, case: Numbers) -> Ends | None:
@@ -275,12 +276,10 @@ class Points:
                 loads = loads._replace(inside=self._inside[iteration])
                 rows = np.flatnonzero(np.isin(found.which, keys))
                 own = np.searchsorted(keys, found.which[rows])
-                times = {
-                    column: time_iterations(
-                        self.job, *jax.tree.map(lambda x, rows=rows: x[rows], each), loads, self.resolved.rules, own
-                    )
-                    for column, each in costs.items()
-                }
+                times = {}
+                for column, (rates, seconds) in costs.items():
+                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], (rates, seconds))
+                    times[column] = time_iterations(self.job, rates, seconds, loads, self.resolved.rules, own)
                 found.add(keys, rows, own, loads, times)
         return found
 
