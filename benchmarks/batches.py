@@ -210,7 +210,8 @@ def _swept(space) -> Ran:
 
 def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
     """The function of a sweep that is one program, and its first cases."""
-    from mfabric_jax.simulation.points import Points
+    from mfabric_jax.evaluate.iteration_of import iteration_of
+    from mfabric_jax.simulation.points import SAMPLE, Points
     from mfabric_jax.sweep import Sweep
 
     if isinstance(space, Sweep):
@@ -218,8 +219,9 @@ def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
         program = space.program(group)
         return program.function, program.cases(space.data(group.rows[:LOOPED]))
     (block,) = space.cases.blocks
-    points = Points(block)
-    return points.function, {path: values[:LOOPED] for path, values in points.cases().items()}
+    cases = {path: values[:LOOPED] for path, values in Points(block).cases().items()}
+    function, _ = iteration_of(block.case)
+    return function, {path: np.maximum(values, 0) if path == SAMPLE else values for path, values in cases.items()}
 
 
 def _line(name: str, ran: Ran) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.case import Cases
-from mfabric_jax.evaluate.solving import Simulated
 from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.timing.passes import places
@@ -23,7 +22,7 @@ from mfabric_jax.timing.passes import places
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar
 from .pictures import dots
 from .rows import Row, Rows, adding, grouped, of, picked, pivots, then, told
-from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid, only
+from .script import PRESETS, Found, Script, Simulated, Verdict, against, cells, check, grid, only
 
 TREE, MFABRIC, RAILS = "fat-tree", "mfabric", "rail-optimized"
 RINGS, MATCHINGS, TOTIENT = (f"topoopt, {wiring}" for wiring in ("rings", "demand", "totient-perms"))
@@ -79,17 +78,17 @@ def run(config: Config) -> Found:
         fitted = calibrate(next(iter(config.setting(traffic, model))), (model,))[model].efficiency
         rows = []
         for design in DESIGNS:
-            _, simulated = only(config.setting(traffic, model, design, {"compute.efficiency": fitted}))
+            simulated = only(config.setting(traffic, model, design, {"compute.efficiency": fitted}))
             same = {"design": design, "shares": traffic, "efficiency": fitted}
-            rows += [same | _all_to_all(simulated, row) for row in rows_of(simulated)]
+            rows += [same | _all_to_all(simulated, row) for row in rows_of(simulated.problem)]
         yield from (row | ratios_of(row, rows) for row in rows)
 
 
 def _all_to_all(simulated: Simulated, row: Row) -> Row:
     """The row with the seconds of its median all-to-all between servers, of tokens to experts."""
-    moe = places(simulated.scenario.workload).layer >= 0
+    moe = places(simulated.problem.workload).layer >= 0
     load = np.asarray(simulated.exchanges.load)[..., moe, :]
-    return row | {"all_to_all_s": float(np.median(load)) / simulated.scenario.rates(row["nic_gbps"]).nic_Bps}
+    return row | {"all_to_all_s": float(np.median(load)) / simulated.problem.rates(row["nic_gbps"]).nic_Bps}
 
 
 def ratios_of(row: Row, rows: Rows) -> dict[str, Any]:

@@ -57,10 +57,10 @@ def run(config: Config) -> Found:
 
 def _simulated(setting: Cases) -> tuple[Row, int]:
     """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
-    scenario, simulated = only(setting)
+    simulated = only(setting)
     stage = int(np.asarray(simulated.times.stage)[0, 0])
-    moe = places(scenario.workload).layer >= 0
-    (row,) = rows_of(simulated)
+    moe = places(simulated.problem.workload).layer >= 0
+    (row,) = rows_of(simulated.problem)
     return row, int((np.asarray(simulated.exchanges.switch)[0] & moe[..., None])[stage].sum())
 
 

@@ -22,7 +22,7 @@ from mfabric_jax.workload import Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
 from .rows import Row, Rows, adding, grouped, listed, picked, values_of
-from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, scenarios
+from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, only
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
 WHICH = ("first", "second")
@@ -62,10 +62,10 @@ def run(config: Config) -> Found:
     - "segment": what happens in one block in the middle of the iteration, forward, then backward.
     """
     for model, first, rate in cells(config, config.models, config.firsts, config.rates):
-        (scenario,) = scenarios(config.setting(model, first, rate))
-        job, walked = scenario.workload, jax.tree.map(np.asarray, walked_through(scenario))
+        problem = only(config.setting(model, first, rate)).problem
+        job, walked = problem.workload, jax.tree.map(np.asarray, walked_through(problem))
         parts = one_block(job, segments(job, walked.slots, walked.blocks, walked.compute))
-        facts = {"model": model, "first": first, "rate": rate, "experts_s": float(scenario.seconds.moe_s)}
+        facts = {"model": model, "first": first, "rate": rate, "experts_s": float(problem.seconds.moe_s)}
         at_peak_s = block_flops(job).moe / (job.tp * get_gpu(GPU).bf16_flops)
         facts |= {"rate_for_100_ms": at_peak_s / units.ms(EXPERTS_MS)}
         switches = _switches(job, walked.slots, walked.blocks, units.ms(config.delay_ms))

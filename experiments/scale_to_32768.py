@@ -6,7 +6,6 @@ cluster flow by flow. Published: the advantage holds to more than 30,000 GPUs. S
 """
 
 import dataclasses
-from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
@@ -16,7 +15,7 @@ from mfabric_jax.simulation import resolve
 
 from .pictures import beside, lines
 from .rows import Rows, grouped, picked, pivots
-from .script import Found, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
+from .script import Found, OfFabric, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -51,7 +50,7 @@ class Config(Sweep):
 
 def run(config: Config) -> Found:
     """A row for each model, size and fabric: time and performance per dollar, both also over the fat-tree's."""
-    solved: dict[str, dict[str, Any]] = {model: {} for model in config.models}
+    solved: dict[str, dict[str, OfFabric]] = {model: {} for model in config.models}
     for model, gpus in cells(config, config.models, sorted(config.gpus)):
         rows = reusing(config.setting(model, gpus), solved[model])
         (tree,) = picked(rows, fabric=REFERENCE)

@@ -29,14 +29,15 @@ from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
-from mfabric_jax.evaluate.solving import simulate_problem
+from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.origin import commit
 from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.rows import Kept, keeping
-from mfabric_jax.simulation import Problem, resolve, rows_of, simulate
+from mfabric_jax.simulation import Problem, resolve, simulate
+from mfabric_jax.simulation.points import Points, Shared
 from mfabric_jax.simulation.results import provenance
 
 from .pictures import Row, Rows
@@ -408,24 +409,38 @@ class Ports:
         return Region(servers, optical_degree=jnp.asarray(self.optical_degree), **numbers)
 
 
-def scenarios(asked: Case | Cases) -> list[Problem]:
-    """What cases are solved as: each with all the bandwidths at which nothing else differs."""
-    return [group.work for group in simulate(asked).groups]
+class Simulated(NamedTuple):
+    """A problem with its all-to-alls and its iterations."""
+
+    problem: Problem
+    exchanges: Any
+    times: Any
 
 
-def only(asked: Case | Cases, solved: Any = None) -> tuple[Problem, Any]:
-    """The only scenario of cases, and what its simulation gives, with these all-to-alls if there are any."""
-    (scenario,) = scenarios(asked)
-    return scenario, simulate_problem(scenario, solved)
+def only(asked: Case | Cases, exchanges: Any = None) -> Simulated:
+    """The only problem of cases at all their bandwidths, with these all-to-alls if there are any."""
+    (group,) = simulate(asked).groups
+    block = group.points.block
+    gbps = block.columns.get("network.nic_gbps", (group.points.problem.bandwidths[0],))
+    problem = dataclasses.replace(group.points.problem, bandwidths=tuple(gbps))
+    solved = solve(problem) if exchanges is None else exchanges
+    return Simulated(problem, solved, times_of(problem, solved))
 
 
-def reusing(asked: Cases, solved: dict[str, Any]) -> list[Row]:
+class OfFabric(Shared):
+    """All-to-alls of one fabric, taken to be the same for every job."""
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made first, inside servers or between them."""
+        return super().get("inside" if key[0] == "inside" else "between", make)
+
+
+def reusing(asked: Cases, solved: dict[str, OfFabric]) -> list[Row]:
     """The rows of cases; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
     rows = []
-    for scenario in scenarios(asked):
-        simulated = simulate_problem(scenario, solved.get(scenario.fabric.name))
-        solved[scenario.fabric.name] = simulated.exchanges
-        rows += rows_of(simulated)
+    for group in simulate(asked).groups:
+        shared = solved.setdefault(group.points.on.name, OfFabric())
+        rows += Points(group.points.block, shared=shared).rows()
     return rows
 
 

@@ -67,7 +67,7 @@ def run(config: Config) -> Found:
     """
     for model, routing in cells(config, config.models, config.routings):
         tree, mfabric = config.setting(model, routing)
-        eps, chosen = _timed(tree), only(mfabric)[1].exchanges
+        eps, chosen = _timed(tree), only(mfabric).exchanges
         job = resolve(mfabric).job
         moe = places(job).layer >= 0
         facts = {"model": model, "blocks": job.architecture.blocks, "gpus": job.gpus, "dp": job.dp}
@@ -84,7 +84,7 @@ def run(config: Config) -> Found:
 
 def _timed(setting: Case, solved: Exchanges | None = None) -> dict[str, float]:
     """Mean seconds of an iteration and its parts, of the only case, with these all-to-alls if there are any."""
-    _, simulated = only(setting, solved)
+    simulated = only(setting, solved)
     return {part: float(np.asarray(getattr(simulated.times, part), np.float64).mean()) for part in PARTS}
 
 

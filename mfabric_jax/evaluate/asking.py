@@ -14,6 +14,7 @@ import numpy as np
 from mfabric_jax import programs
 from mfabric_jax.evaluate.links import acknowledged, routed, routed_in_parts
 from mfabric_jax.evaluate.rules import Seconds
+from mfabric_jax.evaluate.sharded import evaluate
 from mfabric_jax.evaluate.solver import Asked, Question, ask
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import OLDER_FUSIONS, platform
@@ -23,7 +24,7 @@ from mfabric_jax.policies.sample_average import Search, first_of_each, further_o
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
 
-LANES, WITH_MEMORY, ON_ACCELERATORS = 64, 8, 4096  # questions of a chunk: of the demand alone, of more, and elsewhere
+LANES, WITH_MEMORY = 64, 8  # questions of a chunk on a CPU: of the demand alone, and of more
 QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
 QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
 
@@ -138,9 +139,13 @@ def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: s
 
 # ------------------------------------------------------------------------------------------------------------- batches
 def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LANES, options: Any = None) -> Any:
-    """A program's results for members along the first axis of arrays, `lanes` at a time, the last padded by zeros."""
+    """A program's results for members along the first axis of arrays.
+
+    On a CPU `lanes` at a time, the last padded by zeros; elsewhere as many as devices have memory for.
+    """
+    if platform() != "cpu":
+        return _on_devices(function, members, shared)
     many = len(jax.tree.leaves(members)[0])
-    lanes, options = (lanes, options) if platform() == "cpu" else (max(lanes, ON_ACCELERATORS), None)
     parts = []
     for start in range(0, many, lanes):
         chunk = jax.tree.map(lambda x, start=start: _padded(x[start : start + lanes], lanes), members)
@@ -151,3 +156,17 @@ def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LAN
 def _padded(some: np.ndarray, lanes: int) -> np.ndarray:
     nothing = np.zeros((lanes - len(some), *some.shape[1:]), some.dtype)
     return np.concatenate([some, nothing]) if len(nothing) else some
+
+
+def _on_devices(function: Callable, members: tuple, shared: tuple) -> Any:
+    leaves, tree = jax.tree.flatten(members)
+    work = jax.tree_util.Partial(_leaves_of, function, tree, shared)
+    found = evaluate(work, {str(at): leaf for at, leaf in enumerate(leaves)}, batched=True).arrays
+    given = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), members)
+    results = jax.tree.structure(jax.eval_shape(lambda *chunk: function(*chunk, *shared), *given))
+    return jax.tree.unflatten(results, [found[str(at)] for at in range(results.num_leaves)])
+
+
+def _leaves_of(function: Callable, tree: Any, shared: tuple, cases: dict[str, Any]) -> dict[str, Any]:
+    members = jax.tree.unflatten(tree, [cases[str(at)] for at in range(tree.num_leaves)])
+    return {str(at): leaf for at, leaf in enumerate(jax.tree.leaves(function(*members, *shared)))}
