@@ -2,8 +2,9 @@
 
     python benchmarks/walk.py compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400
 
-Prints how many modules are visited, and how often the walk comes back to one that it had left; `--list` first prints
-the walk itself, one module a line with the functions that are new there.
+Prints how many modules of the package are loaded, how many functions run, how many modules are visited, and how often the
+walk comes back to one that it had left; `--list` first prints the walk itself, one module a line with the functions
+that are new there.
 """
 
 import inspect
@@ -48,6 +49,9 @@ def main() -> None:
     modules = {module for module, _ in stops}
     if listed:
         print("\n".join(f"{module}: {', '.join(functions)}" for module, functions in stops))
+    loaded = sum(name.partition(".")[0] == "mfabric_jax" for name in sys.modules)
+    functions = sum(len(new) for _, new in stops)
+    print(f"{loaded} modules loaded, {functions} functions run")
     print(f"{len(modules)} modules visited, {len(stops) - len(modules)} returns to a module already left")
 
 
