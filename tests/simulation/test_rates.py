@@ -14,7 +14,8 @@ from mfabric_jax.evaluate.solving import problem_at, trade_off_at
 from mfabric_jax.resolving.resolved import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.simulation import calibrate, solving
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
-from mfabric_jax.simulation.results import FEW, effective
+from mfabric_jax.simulation.points import DRAWN_AGAIN
+from mfabric_jax.simulation.results import effective
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.mistakes import refused as refused_by
 from tests.small import model_file, row, small
@@ -100,9 +101,9 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
 def test_many_cases_have_the_rates_of_each_alone(path, values):
     """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
     case = small(ON | {TOOK: 1.2 * row(small(ON))["iteration_s"]})
-    delays = [1e-6 * at for at in range(FEW // len(values) + 1)]
+    delays = [1e-6 * at for at in range(DRAWN_AGAIN // len(values) + 1)]
     many = simulate(cases(case, {"network.link_delay_s": delays, path: values})).rows()
-    assert len(many) > FEW
+    assert len(many) > DRAWN_AGAIN
     for at, value in enumerate(values):
         alone = row(case.with_({"network.link_delay_s": delays[1], path: value}))
         found = many[len(values) + at]
@@ -119,7 +120,7 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     monkeypatch.setattr(solving, "achieved_in", lambda *given: solved.append(given) or 0.4)
     cleared = vars(solving.measured_efficiency)["cache_clear"]
     cleared()
-    axes = {"circuits.delay_s": [0.001 * at for at in range(FEW)], "network.nic_gbps": [100, 200]}
+    axes = {"circuits.delay_s": [0.001 * at for at in range(DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}
     many = simulate(cases(case, axes)).rows()
     cleared()
     assert {one["achieved_over_peak"] for one in many} == {0.4}
