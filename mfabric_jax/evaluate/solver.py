@@ -267,8 +267,8 @@ class Traced:
     def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, partly: Callable | None = None):
         self.tables, self.region, self.policy, self.parts, self.partly = tables, region, policy, parts, partly
         self.uniform = uniform(None, region).circuits.count
-        first = jax.eval_shape(lambda: self._ask(self.uniform, self._question(0, 0, 0)))
-        self.dtype = jnp.result_type(self.uniform.dtype, first.dtype)  # circuits may be real numbers
+        chosen = jax.eval_shape(lambda: self._ask(self.uniform, self._question(0, 0, 0))).dtype
+        self.dtype = chosen if jnp.issubdtype(chosen, jnp.floating) else self.uniform.dtype  # circuits may be real
 
     def begin(self, many: int) -> Array:
         return jnp.broadcast_to(self.uniform.astype(self.dtype), (many, *self.uniform.shape))
