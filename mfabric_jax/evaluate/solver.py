@@ -56,7 +56,7 @@ def ask(policy: Policy, region: Region, one: Question) -> Array:
     there = region if one.rates is None else eqx.tree_at(lambda r: (r.nic_gbps, r.delay_s), region, tuple(one.rates))
     given: dict[str, Any] = {"previous": Plan(Circuits(one.before)), "key": one.key}
     if one.times is not None:
-        given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(region, demand))(one.demand)
+        given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(there, demand))(one.demand)
     return policy(one.demand, there, **given).circuits.count
 
 
@@ -397,7 +397,7 @@ class Numbered:
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
         """As `Traced.waiting`."""
-        if isinstance(count, np.ndarray):
+        if isinstance(count, np.ndarray) and isinstance(before, np.ndarray):
             work = lambda c, b, d: self.by_array.waiting(self.table[c], self.table[b], d)  # noqa: E731
             return self._of_pairs(work, count, before, demand)
         return self.by_array.waiting(self.table[count], self.table[before], demand)

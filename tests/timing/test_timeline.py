@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.timing.switching import served_in_turn
 
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
 from mfabric_jax.timing.passes import Order, lane_of, order, order_of
-from mfabric_jax.timing.switching import served_in_turn
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of

@@ -5,15 +5,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.timing.exchange import exchanges_between
+from mfabric_jax.timing.switching import remembers
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import all_reduce_seconds, iterate_compiled
 from mfabric_jax.timing.passes import Exchanges
-from mfabric_jax.timing.switching import remembers
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.timing import jobs
 from tests.timing.jobs import DRAWN, NVSWITCH, SECONDS, TOKENS, drawn, fat_tree, job, region, simulate, timed
