@@ -110,6 +110,10 @@ class Drawn(NamedTuple):
     busy: np.ndarray
     costs: TradeOff  # of every stage
 
+    def costs_of(self, stage):
+        each = ("delay_s", "nic_Bps", "inner_s", "behind_s", "each_s", "expert_s")
+        return self.costs._replace(**{name: getattr(self.costs, name)[stage] for name in each})
+
 
 def draw_blocks(seed):
     rng = np.random.default_rng(seed)
@@ -125,14 +129,16 @@ def draw_blocks(seed):
 
 def draw_costs(rng):
     inner, behind = rng.uniform(0, 9, (2, STAGES, 3)) * np.array([[[1, 1, 1]], [[0, 1, 1]]])
-    delay, nic, expert = rng.uniform(0, 20, STAGES), rng.uniform(0.2, 2, STAGES), rng.uniform(0, 1, (STAGES, 1))
-    return TradeOff(delay, nic, rng.uniform(0.5, 2, 2), inner, behind, np.zeros(STAGES), expert_s=inner * expert)
+    delay, each, nic = rng.uniform(0, 15, STAGES), rng.uniform(0, 2, STAGES), rng.uniform(0.2, 2, STAGES)
+    expert = rng.uniform(0, 1, (STAGES, 1))
+    return TradeOff(delay, nic, rng.uniform(0.5, 2, 2), inner, behind, each, expert_s=inner * expert)
 
 
 def by_number(blocks):
     """Every place's demand, then every place's forecast, under a number of its own; a random key for every place."""
-    places = np.arange(blocks.sent.size).reshape(blocks.sent.shape)
-    columns = places, places + places.size, places, 0 * places, blocks.sent, blocks.kind, blocks.busy
+    number = np.arange(blocks.sent.size, dtype=np.int32).reshape(blocks.sent.shape)
+    forecast, kind = number + np.int32(number.size), blocks.kind.astype(np.int32)
+    columns = number, forecast, number, 0 * number, blocks.sent, kind, blocks.busy
     demand = np.concatenate([x.reshape(-1, SERVERS, SERVERS) for x in (blocks.demand, blocks.forecast)])
     return demand, Steps(*(x.reshape(STAGES, -1).T for x in columns))
 
@@ -224,7 +230,8 @@ walks = pytest.mark.parametrize(("walk", "policy"), WALKS, ids=lambda one: one._
 def block_end(one, fresh, before, costs, *, reconfigures, hidden, kind, busy):
     """When the second all-to-all of a block is over, counted from its first, if circuits are for it from the first or
     the second one on (0, 1), or stay (2); the circuits. `hidden`: since when the switch knew, before the first."""
-    size, (delay, nic) = np.asarray(costs.size), (float(costs.delay_s), float(costs.nic_Bps))
+    size, nic = costs.size, float(costs.nic_Bps)
+    delay = float(costs.delay_s) + float(costs.each_s) * np.maximum(fresh - before, 0).sum() / 2
     size = size[::-1] if kind else size
     clock, active = 0.0, -np.inf
     for which in (0, 1):
@@ -291,10 +298,7 @@ def test_pays_takes_what_ends_first(walk, policy):
         *found, _ = walk(policy, "pays", seed, cold=False, both=False)
 
         def pair_of(at, before, behind, blocks=blocks):
-            costs = blocks.costs._replace(
-                **{name: getattr(blocks.costs, name)[at[0]] for name in blocks.costs._fields if name in OF_STAGES}
-            )
-            kind = int(blocks.kind[at])
+            costs, kind = blocks.costs_of(at[0]), int(blocks.kind[at])
             hidden = float(costs.behind_s[behind]) if kind else 0.0
             given = {"hidden": hidden, "kind": kind, "busy": float(blocks.busy[at])}
             fresh = plainly(policy, blocks.demand[at], before)
@@ -310,9 +314,6 @@ def test_pays_takes_what_ends_first(walk, policy):
         assert_chain(blocks, *found, pair_of)
     if policy is greedy:
         assert taken >= {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)}
-
-
-OF_STAGES = ("delay_s", "nic_Bps", "inner_s", "behind_s", "expert_s")
 
 
 def test_circuits_stay_through_blocks_without_experts_and_into_the_next_iteration():

@@ -106,7 +106,7 @@ def test_nothing_failed_costs_nothing(monkeypatch):
         assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
 
 
-FIELDS = ("optical", "electrical", "switch", "ahead", "anew", "balanced")
+FIELDS = ("optical", "electrical", "switch", "anew", "balanced")
 
 
 def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
@@ -116,10 +116,8 @@ def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
 
     def solved(group):
         left = module._solve_circuits(one, Degraded("optical-nic", group, 0), 1)
-        rest = {"first": First("block"), "acks": one.settings.carried_by.acks_back}
-        return left, exchanges_between(
-            one.workload, group_numbers(group, "float64"), jnp.asarray(tokens), greedy, **rest
-        )
+        given = one.workload, group_numbers(group, "float64"), jnp.asarray(tokens), greedy
+        return left, exchanges_between(*given, acks=one.settings.carried_by.acks_back)
 
     loads = []
     for less in (0, 1, degree):
