@@ -187,8 +187,11 @@ class Now:
         return self._drawn(lambda key: self._number(self.asked.draw(keys[key])), row.key)
 
     def _number(self, counts: np.ndarray) -> np.ndarray:
-        found = []
-        for count in np.asarray(counts).astype(self._counts[0].dtype):
+        found, counts = [], np.asarray(counts)
+        with np.errstate(invalid="ignore"):
+            whole = counts.astype(self._counts[0].dtype)
+        for count, real in zip(whole, counts, strict=True):
+            count = count if (count == real).all() else real  # kept as it is: what is not legal is refused later
             if (number := self._numbers.get(key := count.tobytes())) is None:
                 number = self._numbers[key] = len(self._counts)
                 self._counts.append(count)
