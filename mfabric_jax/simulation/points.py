@@ -211,12 +211,10 @@ class Points:
                 loads = loads._replace(inside=self._inside[iteration])
                 rows = np.flatnonzero(np.isin(found.which, keys))
                 own = np.searchsorted(keys, found.which[rows])
-                times = {
-                    column: time_iterations(
-                        self.job, *jax.tree.map(lambda x, rows=rows: x[rows], each), loads, self.settings.rules, own
-                    )
-                    for column, each in costs.items()
-                }
+                times = {}
+                for column, each in costs.items():
+                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], each)
+                    times[column] = time_iterations(self.job, rates, loads, seconds, self.settings.rules, own)
                 found.add(keys, rows, own, loads, times)
         return found
 
