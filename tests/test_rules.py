@@ -136,5 +136,12 @@ def test_an_iteration_is_evaluated_in_one_way():
         if path.startswith("mfabric_jax/") and (again := defined & SECOND_WAYS):
             found[path] = again
     assert found == {}
-    gone = ("timing/on_host", "timing/switching", "timing/exchange", "simulation/on_host", "program_key", "program_store")
+    gone = (
+        "timing/on_host",
+        "timing/switching",
+        "timing/exchange",
+        "simulation/on_host",
+        "program_key",
+        "program_store",
+    )
     assert [name for name in gone if f"mfabric_jax/{name}.py" in PACKAGE] == []

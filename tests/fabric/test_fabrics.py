@@ -125,7 +125,7 @@ def resolved(ocs=None, changes=None, model=MODEL):
 
 
 def region_of(one):
-    (region,) = one.fabric.groups(one.settings, one.job, 100.0, "own")
+    (region,) = one.fabric.groups(one, one.job, 100.0, "own")
     assert isinstance(region, Region)
     return region
 

@@ -71,8 +71,8 @@ def test_groups_of_one_server_lay_stages_out_in_planes():
     degrees = {f"job.parallel.{name}": degree for name, degree in degrees.items()}
     found = resolve(small({"network.fabric": "torus"} | degrees))
     torus = get("torus")
-    assert torus.form(found.settings, found.job).shape == (4, 4, 2)
-    (group,) = torus.groups(found.settings, found.job, 400.0, ("pooled",))
+    assert torus.form(found, found.job).shape == (4, 4, 2)
+    (group,) = torus.groups(found, found.job, 400.0, ("pooled",))
     assert (group.servers, group.ring_nics, group.stage_nics) == (1, 2, 1)
 
 

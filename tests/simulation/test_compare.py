@@ -13,16 +13,9 @@ import pytest
 import mfabric_jax
 from mfabric_jax import Case, InputError, all_to_all_time, cases, load, programs, resolve, simulate
 from mfabric_jax.case.paths import flat
+from mfabric_jax.evaluate.forecasts import SIGMA, errors_so_far, planned_on, predicted_tokens
 from mfabric_jax.evaluate.problem import measured_decision_s
-from mfabric_jax.evaluate.solving import (
-    SIGMA,
-    errors_so_far,
-    given_of,
-    predicted_tokens,
-    program_of,
-    simulate_problem,
-    solve_between,
-)
+from mfabric_jax.evaluate.solving import simulate_problem, solve_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.electrical import Electrical
@@ -208,7 +201,7 @@ def test_nothing_is_promoted():
         seconds = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
 
         def run(fabric, tokens, job=job, seconds=seconds):
-            found = exchanges(job.workload, fabric, tokens, job.settings.circuits_policy())
+            found = exchanges(job.workload, fabric, tokens, job.resolved.circuits_policy())
             return found, iterate(job.workload, rates_of(fabric), found, seconds)
 
         tokens = jax.ShapeDtypeStruct(job.tokens.count.shape[1:], dtype)
@@ -349,9 +342,9 @@ def shown(preset="usual", **changes):
             one.fabric.name,
             one.variant,
             one.group.nic_use,
-            one.settings.case.circuits.policy,
-            one.settings.case.circuits.routing,
-            one.settings.first,
+            one.resolved.case.circuits.policy,
+            one.resolved.case.circuits.routing,
+            one.resolved.first,
         )
         for one in scenarios(preset, **changes)
     ]
@@ -436,16 +429,14 @@ def test_the_past_is_the_iteration_before_and_is_not_timed():
     stage, run = (scenario(small(DRIFT | span(length))) for length in SPANS)
     for one in (stage, run):
         np.testing.assert_array_equal(one.tokens.count, every[1:])
-    np.testing.assert_array_equal(given_of(stage).past, every[:2])
-    np.testing.assert_array_equal(program_of(run).run, every[:1])
-    assert given_of(run).past is program_of(stage).run is None
+    np.testing.assert_array_equal(planned_on(stage), every[:2])
+    np.testing.assert_array_equal(planned_on(run), every[:1])
     stage, run = (scenario(small(DRIFT | span(length) | KNOWN)) for length in SPANS)
     np.testing.assert_array_equal(stage.tokens.count, every[:2])
-    np.testing.assert_array_equal(given_of(stage).past, every[:2])
-    np.testing.assert_array_equal(program_of(run).run, every[:2])
+    for one in (stage, run):
+        np.testing.assert_array_equal(planned_on(one), every[:2])
     for alone in (small(DRIFT), small(DRIFT | TREE)):
         np.testing.assert_array_equal(scenario(alone).tokens.count, every[:2])
-        assert given_of(scenario(alone)).past is None
 
 
 def test_errors_are_those_of_predictions_so_far():

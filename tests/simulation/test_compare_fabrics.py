@@ -5,12 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from mfabric_jax.timing.exchange import acknowledged, with_acks
 
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.evaluate.solving import carried
+from mfabric_jax.evaluate.links import acknowledged, with_acks
+from mfabric_jax.evaluate.paths import carried
 from mfabric_jax.fabric import Prices, Region, cluster_cost
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of

@@ -58,7 +58,7 @@ def test_memory_and_time_take_the_same_load(more):
         assert load.kept <= each.mean() <= load.block
     (row,) = simulate(cases(resolved.asked)).rows()
     assert row["memory_gb"] == pytest.approx(fullest_stage(job, loads)[1].total / 1e9)
-    assert row["memory_gb"] == memory_columns(resolved.settings, job)["memory_gb"]
+    assert row["memory_gb"] == memory_columns(resolved, job)["memory_gb"]
     assert (row["memory_inner_gb"] > fullest_stage(job)[1].inner / 1e9) == (max(loads)[0] > 1)
 
 
@@ -66,7 +66,7 @@ def test_balanced_experts_and_traffic_without_skew_need_the_memory_of_an_even_lo
     even = {"traffic.generated.skew": 0.0}
     for more in (even, {"compute.experts": "balanced"}, even | {"compute.experts": "balanced"}):
         resolved = resolve(Case().with_({name: of for name, of in SKEWED.items() if "tile" not in name} | more))
-        needs = memory_columns(resolved.settings, resolved.job)["memory_gb"]
+        needs = memory_columns(resolved, resolved.job)["memory_gb"]
         assert needs == pytest.approx(fullest_stage(resolved.job)[1].total / 1e9, rel=1e-9)
 
 

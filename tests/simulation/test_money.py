@@ -43,8 +43,8 @@ def settings(changes=None):
 
 def bill(name, changes=None):
     one = resolved(name, changes)
-    found = bill_of(one.settings, one.fabric, one.job, 400.0)
-    return found, list(unknown_parts(one.settings, one.fabric, found))
+    found = bill_of(one, one.fabric, one.job, 400.0)
+    return found, list(unknown_parts(one, one.fabric, found))
 
 
 def of_cluster(usd, watts, gpu):

@@ -36,7 +36,7 @@ def on_graph(tmp_path):
 
 def group_of(case):
     resolved = resolve(case)
-    (group,) = resolved.fabric.groups(resolved.settings, resolved.job, case.network.nic_gbps, ("own",))
+    (group,) = resolved.fabric.groups(resolved, resolved.job, case.network.nic_gbps, ("own",))
     return group, resolved.job
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from mfabric_jax import Case, cases, load, report, resolve, simulate, workload
 from mfabric_jax.case import presets
+from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.solving import problem_at, trade_off_at
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.resolving.resolved import BANDWIDTHS, CALIBRATED, PUBLISHED
-from mfabric_jax.simulation import calibrate, solving
+from mfabric_jax.simulation import calibrate
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
 from mfabric_jax.simulation.points import DRAWN_AGAIN
 from mfabric_jax.simulation.results import effective
@@ -28,7 +29,7 @@ TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 def rate(case):
     """What the GPU achieves."""
     one = problem_at(resolve(case), (case.network.nic_gbps,))
-    return one.settings.achieved(one.workload)
+    return one.resolved.achieved(one.workload)
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +229,7 @@ def test_what_ships_covers_all_published_models_closely():
 def achieved(case, model="qwen-moe"):
     """Achieved over the peak of the GPU."""
     resolved = resolve(case.with_({"model.name": model}))
-    return resolved.settings.achieved(resolved.job)
+    return resolved.achieved(resolved.job)
 
 
 def test_each_preset_has_the_rates_of_its_own_assumptions():
@@ -271,13 +272,13 @@ def test_matrices_that_repeat():
 
 def test_stakes_by_hand():
     resolved = resolve(small({"network.fabric": "mfabric", "circuits.reactivation_s": 0.5}))
-    one = problem_of(resolved, (100.0,))
-    trade_off, seconds = trade_off_at(one, 100.0), one.seconds
-    np.testing.assert_allclose(trade_off.delay_s, 0.525)
-    np.testing.assert_allclose(trade_off.nic_Bps, 12.5e9)
-    np.testing.assert_allclose(trade_off.inner_s, np.multiply([1, 2, 1], seconds.moe_s))
+    one = problem_of(resolved, (100.0, 400.0))
+    costs, seconds = one.costs, one.seconds
+    np.testing.assert_allclose(costs.delay_s, [0.525, 0.525])
+    np.testing.assert_allclose(costs.nic_Bps, [12.5e9, 50e9])
+    np.testing.assert_allclose(costs.inner_s, [np.multiply([1, 2, 1], seconds.moe_s)] * 2)
     tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9  # tokens x hidden x bf16, ring of 4
-    np.testing.assert_allclose(trade_off.behind_s[:2], [0, 2 * seconds.attention_s + tp], rtol=1e-12)
+    np.testing.assert_allclose(costs.behind_s[:, :2], [[0, 2 * seconds.attention_s + tp]] * 2, rtol=1e-12)
 
 
 def test_named_workloads_and_knobs_from_a_file(tmp_path):

@@ -67,7 +67,7 @@ def test_what_is_resolved_stands_for_itself(model):
         for fabric in NAMES:
             found = resolve(load(preset=preset, changes={"model.name": model, "network.fabric": fabric}))
             again = resolve(found.case)
-            assert (again.case, again.job, again.settings) == (found.case, found.job, found.settings)
+            assert (again.case, again.job, again.settings) == (found.case, found.job, found)
 
 
 def test_a_stated_value_wins_over_a_recipe():
@@ -94,7 +94,7 @@ def test_a_case_of_defaults_fits_the_memory(model):
     for experts in ("received", "balanced"):
         found = resolve(Case().with_({"model.name": model, "compute.experts": experts}))
         fits = not model.startswith("deepseek") or experts == "balanced"
-        assert memory_columns(found.settings, found.job)["fits"] == fits
+        assert memory_columns(found, found.job)["fits"] == fits
         assert found.job.gpus == 1024
         assert fits == (too_large_words(found) is None)
         assert fits or "; what fits: " in too_large_words(found)

@@ -29,11 +29,11 @@ def resolved(name="fat-tree", **changes):
 
 
 def group_of(one):
-    return one.fabric.groups(one.settings, one.job, 400.0, (one.case.network.nic_use,))[0]
+    return one.fabric.groups(one, one.job, 400.0, (one.case.network.nic_use,))[0]
 
 
 def bill(one):
-    return bill_of(one.settings, one.fabric, one.job, 400.0)
+    return bill_of(one, one.fabric, one.job, 400.0)
 
 
 @pytest.mark.parametrize("name", SERVERS + DOMAINS)
@@ -44,7 +44,7 @@ def test_every_fabric_has_servers_of_the_gpu(name, own):
     assert (one.job.gpus_per_server, one.job.servers_per_region) == (size, 16 // size)
     assert group_of(one) is not None
     if name in SERVERS[:-1]:  # as many NICs in all, so as many dollars, as in servers of 8
-        assert (one.settings.optical_degree, one.settings.electrical_nics) == (3, 1)
+        assert (one.optical_degree, one.electrical_nics) == (3, 1)
         assert bill(one).network_usd == pytest.approx(bill(resolved(name)).network_usd)
 
 
@@ -52,7 +52,7 @@ def test_nics_of_the_gpu_are_those_of_the_server(own):
     sparse = own("sparse", nics=2)
     one = resolved(**sparse)
     assert group_of(one).nics == 2
-    assert (one.settings.optical_degree, one.settings.electrical_nics) == (1, 1)
+    assert (one.optical_degree, one.electrical_nics) == (1, 1)
     assert group_of(resolved(**sparse | {"network.nics": 3})).nics == 3
 
 
