@@ -88,7 +88,7 @@ def test_spares_are_in_the_bill(tmp_path):
     assert other.network_usd / one.network_usd == pytest.approx(72 / 64, rel=1e-3)  # but for the rack's switch
     assert (other.cluster_usd - other.network_usd) / (one.cluster_usd - one.network_usd) == pytest.approx(72 / 64)
     no_price = resolve(small(SCALE_UP))
-    assert bill_of(no_price.settings, no_price.fabric, no_price.job, 100.0).network_usd is None
+    assert bill_of(no_price, no_price.fabric, no_price.job, 100.0).network_usd is None
 
 
 def sent(job):

@@ -345,9 +345,7 @@ def test_acknowledgements_of_uneven_all_to_alls_by_hand():
 
 
 def test_a_transport_decides_goodput():
-    ndp, less = (
-        resolve(small(changes)).settings for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9})
-    )
+    ndp, less = (resolve(small(changes)) for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9}))
     assert ndp.carried_by == get_transport("ndp")
     assert (ndp.goodput, less.goodput) == (1.0, 0.9)
 
@@ -486,7 +484,7 @@ def test_released_is_these_settings():
     assert (paths.name, paths.busy, paths.circuits, case.network.radix) == ("ecmp", "cluster", "pooled", 16)
     assert (case.network.topoopt.wiring, case.traffic.alike) == ("rings", "everything")
     assert (case.circuits.policy, case.circuits.turn.name) == ("greedy-released", "on-demand")
-    assert resolve(case).settings.rules.eps_waits
+    assert resolve(case).rules.eps_waits
 
 
 def test_two_neighbours_on_rings_have_one_circuit():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.evaluate.solving import simulate_problem, solve
+from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
@@ -122,7 +122,7 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
 
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
     limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
-    assert resolve(limited).settings.room(resolve(limited).job).groups == 8
+    assert resolve(limited).room(resolve(limited).job).groups == 8
 
 
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
@@ -134,7 +134,7 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
     asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
     one = scenario(asked)
-    alone = [simulate_problem(replica).times for replica in one.each_replica]
+    alone = [times_of(replica, solve(replica)) for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
     assert seconds.shape == (3, 2)
     assert len(set(seconds[:, 0])) == 3

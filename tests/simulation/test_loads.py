@@ -84,5 +84,5 @@ def test_what_is_searched_and_advised_fits_under_the_load_of_its_traffic():
     for remedy in remedies(job, get_gpu("H100-SXM"), lambda changed: dataclasses.replace(job, **changed), loads_of):
         assert fullest_stage(remedy.workload, loads_of(remedy.workload))[1].total <= 0.92 * 80e9
     open_case = Case().with_(SKEWED | {"job.recompute": "fit", "traffic.generated.skew": 1.5})
-    assert memory_columns((resolved := resolve(open_case)).settings, resolved.job)["fits"]
+    assert memory_columns((resolved := resolve(open_case)), resolved.job)["fits"]
     assert too_large_words(resolved) is None

@@ -38,7 +38,7 @@ def resolved(name, changes=None):
 
 
 def settings(changes=None):
-    return resolved("fat-tree", changes).settings
+    return resolved("fat-tree", changes)
 
 
 def bill(name, changes=None):

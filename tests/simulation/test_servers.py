@@ -60,7 +60,7 @@ def test_a_named_gpu_keeps_servers_of_8():
     named = {"gpu.name": "GB300-NVL72", "compute.efficiency": 0.5}
     for name in SERVERS + DOMAINS:
         assert group_of(resolved(name)) == group_of(resolved(name, **named))
-    one = resolved(**named).settings
+    one = resolved(**named)
     assert (one.optical_degree, one.electrical_nics, one.server_nics) == (6, 2, 8)
     assert one.server.nvlink == 900e9  # as preset paper says
     assert one.server.name == "GB300-NVL72"
@@ -68,10 +68,10 @@ def test_a_named_gpu_keeps_servers_of_8():
 
 def test_a_gpu_by_name_has_the_nvlink_of_its_data_sheet_unless_a_case_says_another():
     given = {"model.name": "llama-moe", "gpu.name": "H800-SXM"}
-    assert resolve(load(changes=given)).settings.server.nvlink == 200e9
+    assert resolve(load(changes=given)).server.nvlink == 200e9
     paper = load(preset="paper", changes=given)
-    assert resolve(paper).settings.server.nvlink == 900e9
-    assert resolve(paper.with_({"gpu.nvlink_gigabytes_per_s": None})).settings.server.nvlink == 200e9
+    assert resolve(paper).server.nvlink == 900e9
+    assert resolve(paper.with_({"gpu.nvlink_gigabytes_per_s": None})).server.nvlink == 200e9
 
 
 def test_many_cases_have_the_gpu_of_a_file(tmp_path):
