@@ -14,6 +14,8 @@ from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.iteration_of import function_of
 from tests.small import model_file, scenario
 
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
 # What decides the code of a program, several times where most rules apply.
 SHAPES = {
     "network.fabric": [*NAMES, *["mfabric"] * (26 - len(NAMES))],

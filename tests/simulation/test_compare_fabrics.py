@@ -8,6 +8,7 @@ import pytest
 
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
+from mfabric_jax.case.fabrics import NAMES as EVERY
 from mfabric_jax.cluster.whole_cluster import solve_cluster
 from mfabric_jax.evaluate.links import acknowledged, with_acks
 from mfabric_jax.evaluate.paths import carried
@@ -20,6 +21,7 @@ from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
+from mfabric_jax.simulation.results import FEW
 from mfabric_jax.timing import rates_of
 from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
@@ -496,3 +498,17 @@ def test_two_neighbours_on_rings_have_one_circuit():
     seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
     blocks = job.moe_layers / job.pp
     np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "fabric", [pytest.param(one, marks=pytest.mark.slow) if "valiant" in one else one for one in EVERY]
+)
+def test_many_cases_of_a_fabric_have_the_times_of_each_alone(fabric):
+    case, bandwidths = small({"network.fabric": fabric}), (100.0, 400.0)
+    delays = [1e-6 * at for at in range(1 + FEW // 2)]
+    many = simulate(cases(case, {"network.link_delay_s": delays, "network.nic_gbps": bandwidths})).rows()
+    assert len(many) > FEW
+    for at in (3, 16):
+        alone = row(case.with_({"network.link_delay_s": delays[at // 2], "network.nic_gbps": bandwidths[at % 2]}))
+        for name in ("iteration_s", "ep_comm_s", "exposed_comm_s", "dp_comm_s", "tp_comm_s", "reconfig_s"):
+            assert many[at][name] == pytest.approx(alone[name], rel=1e-9, abs=1e-12), name

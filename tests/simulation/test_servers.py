@@ -80,7 +80,7 @@ def test_many_cases_have_the_gpu_of_a_file(tmp_path):
     file.write_text('like = "H100-SXM"\ngpus_per_server = 4\n')
     one = LLAMA.with_({"gpu.name": str(file), "gpu.nvlink_gigabytes_per_s": None, "network.fabric": "mfabric"})
     (group,) = simulate(cases(one, {"network.nic_gbps": np.linspace(100, 800, 17).tolist()})).groups
-    points = group.work
+    points = group.points
     assert points.job.gpus_per_server == 4
     assert points.usual["network.mfabric.optical_degree"] == 3
     assert points.usual["gpu.nvlink_gigabytes_per_s"] == 450
