@@ -35,6 +35,7 @@ PACKAGE = pathlib.Path(__file__).parent
 KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # their functions stay while versions do
 UNKNOWN = "\0"  # in a description: an object that only this process can find
 CHECKSUM = 32  # bytes in front of a program
+TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # it stays the same while versions do
 
 
 class Counts(NamedTuple):
@@ -169,7 +170,8 @@ class _Program:
         if path is not None:
             with contextlib.suppress(Exception):  # not to be exported or written: compiled all the same
                 here = ["cpu"] if platforms.platform() == "cpu" else None  # None: the default, such as "cuda"
-                content = _sealed(path, export.export(program, platforms=here)(*shapes).serialize())
+                exported = export.export(program, platforms=here, disabled_checks=[TRITON])(*shapes)
+                content = _sealed(path, exported.serialize())
                 with replacing(path) as (part,):
                     part.touch(mode=0o600)
                     part.write_bytes(content)

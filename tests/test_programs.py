@@ -16,9 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 import mfabric_jax
 from mfabric_jax import programs, tuned_file, tuning
+from mfabric_jax.flows import star_completion
+from mfabric_jax.platforms import compiling_for
 from tests.command_line import status
 
 TRACED = []  # a name for every time that a function below was traced
@@ -253,6 +256,17 @@ def test_what_cannot_be_exported_runs_all_the_same(folder, capfd):
     np.testing.assert_array_equal(programs.run(scaled, Scaled(X, "a"), X).by, X * X)
     assert TRACED == ["called back", "a"]
     assert files(folder) == []
+
+
+def test_kernels_for_gpus_can_be_exported():
+    fused = jax.jit(functools.partial(star_completion, kernel="fused:1"))
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((4, 4), (4,), (4,))]
+    try:
+        with compiling_for("gpu"):
+            exported = export.export(fused, platforms=["cuda"], disabled_checks=[programs.TRITON])(*shapes)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"this JAX cannot lower for GPUs here: {error}")
+    assert "triton" in export.deserialize(exported.serialize()).mlir_module()
 
 
 def test_a_folder_that_others_can_write_is_not_used(folder, monkeypatch):
