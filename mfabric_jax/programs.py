@@ -1,34 +1,54 @@
-"""Compiled programs, asked for by function and arguments: each compiles once in a process, and once on a machine.
+"""Compiled programs by function and arguments: each compiles once in a process, and is traced once on a machine.
 
 A program is a function at the top of its module. Arrays among its arguments are inputs: their shapes and dtypes decide
-the program, their values do not. All other leaves are static. `keep_in` keeps programs on disk for later processes.
+the program, their values do not. All other leaves are static. After `keep_in`, traced programs stay on disk as exported
+StableHLO, and JAX's compilation cache keeps their executables. What cannot be exported, such as callbacks, and what
+other processes cannot find by name, such as a user's function, is compiled without a file.
 """
 
+import contextlib
+import dataclasses
+import functools
+import hashlib
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox
 import jax
+import jaxlib
 import numpy as np
+from jax import export
 from jax.core import Tracer
+from jax.experimental.compilation_cache import compilation_cache
 
-from mfabric_jax import program_store
-from mfabric_jax.program_key import Key, is_input, is_key, key_of, name_of, shape_of
+import mfabric_jax
+from mfabric_jax import platforms, tuned_file
+from mfabric_jax.atomic import replacing
+from mfabric_jax.checks import InputError
+
+MOST = 512 << 20  # bytes of all files; those not used for longest go first
+PACKAGE = pathlib.Path(__file__).parent
+KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # their functions stay while versions do
+UNKNOWN = "\0"  # in a description: an object that only this process can find
+CHECKSUM = 32  # bytes in front of a program
+TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # it stays the same while versions do
 
 
 class Counts(NamedTuple):
     """Programs of this process by where they came from."""
 
     loaded: int  # from disk
-    compiled: int  # here
+    traced: int  # here
 
 
 def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> Any:
-    """What `function(*arguments)` returns, computed by its compiled program, with NumPy arrays (JAX arrays for keys).
+    """`function(*arguments)` with NumPy arrays, computed by its compiled program.
 
-    - `arguments`: trees of arrays, which are inputs, and of text, numbers and booleans, which are static.
+    - `arguments`: trees of arrays, which are inputs, and of text, numbers, booleans and functions, which are static.
     - `options`: of the XLA compiler, by name.
 
     Tracing may depend on nothing but the arguments and this package: what it reads of other files or of variables that
@@ -37,51 +57,77 @@ def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] |
     leaves, tree = jax.tree.flatten(arguments)
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         raise ValueError(f"a program runs with values, got traced arguments of {function!r}: call the function.")
-    key = key_of(function, leaves, tree, options or {})
+    if not _has_name(function):
+        raise ValueError(f"a program is a function at the top of its module, got {function!r}.")
+    name = f"{function.__module__}.{function.__qualname__}({', '.join(map(_text_of_leaf, leaves))})"
+    key = "\n".join([name, _text(function), _text(tree), _text(options), *_surroundings()])
     with _lock:
         if (program := _programs.get(key)) is None:
-            program = _programs[key] = _Program(key, function, leaves, tree, options)
-    return program.run([_as_input(leaf) for leaf in leaves if is_input(leaf)])
+            program = _programs[key] = _Program(name, key, function, leaves, tree, options)
+    return program.run([np.asarray(leaf, _shape(leaf).dtype) for leaf in leaves if _is_input(leaf)])
 
 
 def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
-    """Keep programs on disk, and load those that are there; from now on, for programs not yet asked for.
+    """Keep programs on disk, and load those that are there; for programs not yet asked for.
 
     - `folder`: None: MFABRIC_PROGRAMS, or else `programs` in `cache_folder()`. "off": keep none.
 
-    Files are trusted: the folder must be this user's and closed to others, else it is not used (`store()` says why).
+    JAX's compilation cache then keeps all executables, however quickly they compiled: in `jax_compilation_cache_dir`
+    if that is set, else in `jax` inside of this folder. `problem` says why a folder is not used.
     """
-    global _folder, _store
-    with _lock:
-        _folder, _store = program_store.folder_of(folder), None
+    global _folder
+    named = os.environ.get("MFABRIC_PROGRAMS") if folder is None else os.fspath(folder)
+    before, _folder = _folder, None
+    if named is None or named.lower() != "off":
+        with contextlib.suppress(InputError, OSError):
+            _folder = pathlib.Path(named) if named else tuned_file.cache_folder() / "programs"
+            _folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    used = _folder if _folder is not None and problem(_folder) is None else None
+    if jax.config.values["jax_compilation_cache_dir"] in (None, before and str(before / "jax")):
+        jax.config.update("jax_compilation_cache_dir", used and str(used / "jax"))
+        compilation_cache.reset_cache()  # JAX looks for its cache only once
+    if used:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def folder() -> pathlib.Path | None:
-    """Where programs are kept, if the folder can be used; None: nowhere."""
+    """Where programs are kept, if there is no `problem`; None: nowhere."""
     return _folder
 
 
-def opened() -> program_store.Store | None:
-    """`store()` if a program was asked of it."""
-    return _store
+def problem(folder: pathlib.Path) -> str | None:
+    """Why a folder is not used: programs are code, so it must be this user's and closed to others."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        return "it is no folder that can be written"
+    return None if _is_private(folder) else "it belongs to another user, or others can write to it"
 
 
-def store() -> program_store.Store | None:
-    """The programs on disk; None without `keep_in`."""
-    global _store
-    with _lock:
-        if _store is None and _folder is not None:
-            _store = program_store.Store(_folder)
-        return _store
+def kept(folder: pathlib.Path) -> tuple[int, int]:
+    """Number of programs, and bytes with their executables."""
+    files = _files(folder)
+    return sum(path.suffix == ".program" for path in files), sum(about.st_size for about in files.values())
+
+
+def clear(folder: pathlib.Path, most: int = -1) -> None:
+    """Remove programs and executables until `most` bytes are left (usually all), those not used for longest first."""
+    files = _files(folder)
+    left = sum(about.st_size for about in files.values())
+    for path in sorted(files, key=lambda path: max(files[path].st_atime, files[path].st_mtime)):
+        if left > most:
+            path.unlink(missing_ok=True)
+            left -= files[path].st_size
 
 
 def asked() -> list[str]:
     """Names of the programs of this process, in the order they were first asked for."""
-    return [program.name for program in _all()]
+    return [program.name for program in list(_programs.values())]
 
 
 def counts() -> Counts:
-    return Counts(sum(program.loaded for program in _all()), sum(program.compiled for program in _all()))
+    """How many programs were loaded, and how many were traced."""
+    made = [program.made for program in list(_programs.values())]
+    return Counts(made.count("loaded"), made.count("traced"))
 
 
 def forget() -> None:
@@ -91,128 +137,175 @@ def forget() -> None:
 
 
 _lock = threading.Lock()
-_programs: dict[Key, "_Program"] = {}
+_programs: dict[str, "_Program"] = {}
 _folder: pathlib.Path | None = None
-_store: program_store.Store | None = None
-
-
-def _all() -> list["_Program"]:
-    with _lock:
-        return list(_programs.values())
-
-
-class _Found(NamedTuple):
-    results: Any
 
 
 class _Program:
-    """A function with its static arguments, compiled when it first runs."""
+    """A function with its static arguments, compiled when it first runs. Holds the objects that its key names."""
 
-    def __init__(self, key: Key, function: Callable[..., Any], leaves: list[Any], tree: Any, options: Any) -> None:
-        self.key = key
-        self.name = name_of(function, leaves)
-        self.loaded, self.compiled = 0, 0
+    def __init__(self, name: str, key: str, function: Callable, leaves: list, tree: Any, options: Any) -> None:
+        self.name, self.made = name, "not yet"
+        self._key, self._function, self._tree, self._options = key, function, tree, options
+        self._static = [None if _is_input(leaf) else leaf for leaf in leaves]
+        self._shapes = {i: _shape(leaf) for i, leaf in enumerate(leaves) if _is_input(leaf)}
         self._call: Callable[..., Any] | None = None
-        self._kept_as: tuple[program_store.Store, str] | None = None  # where it was loaded from
         self._making = threading.Lock()
-        self._function, self._tree, self._options = function, tree, options
-        self._places = [i for i, leaf in enumerate(leaves) if is_input(leaf)]
-        self._shapes = [_input_shape(leaves[i]) for i in self._places]
-        self._kinds = [jax.random.key_impl(leaves[i]) if is_key(leaves[i]) else None for i in self._places]
-        self._leaves = [None if is_input(leaf) else leaf for leaf in leaves]
 
     def run(self, inputs: list[np.ndarray]) -> Any:
         with self._making:
-            if (call := self._call) is None:
-                return self._first_run(inputs)
+            if self._call is None:
+                self._call = self._compiled()
+        return jax.tree.map(np.asarray, self._call(*inputs))
+
+    def _compiled(self) -> Callable[..., Any]:
+        """From its file, else traced. The first process compiles what it put into the file, as all later ones do."""
+        path = _path_of(self._key)
+        if path is not None and (call := self._loaded(path)) is not None:
+            self.made = "loaded"
+            return call
+        self.made = "traced"
+        program, shapes = jax.jit(self._flat), list(self._shapes.values())
+        traced = program.trace(*shapes)
+        if path is not None:
+            with contextlib.suppress(Exception):  # not to be exported or written: compiled all the same
+                here = ["cpu"] if platforms.platform() == "cpu" else None  # None: the default, such as "cuda"
+                exported = export.export(program, platforms=here, disabled_checks=[TRITON])(*shapes)
+                content = _sealed(path, exported.serialize())
+                with replacing(path) as (part,):
+                    part.touch(mode=0o600)
+                    part.write_bytes(content)
+                clear(path.parent, MOST)
+                if (call := self._loaded(path)) is not None:
+                    return call
+        return traced.lower().compile(self._options)
+
+    def _loaded(self, path: pathlib.Path) -> Callable[..., Any] | None:
+        """The program of a file, compiled; None, and the file is gone, if anything is wrong with it."""
         try:
-            return _computed(call, inputs)
-        except Exception as error:
-            if not self.loaded:
-                raise
-            self._give_up(error)
-        return self.run(inputs)
-
-    def _first_run(self, inputs: list[np.ndarray]) -> Any:
-        kept = store()
-        words = None if kept is None else kept.words(self.key)
-        if kept is None or words is None:
-            return self._compiled(self._lowered().compile(self._options), inputs)
-        if (found := self._loaded(kept, words, inputs)) is not None:
-            return found.results
-        if not kept.takes_more:
-            return self._compiled(self._lowered().compile(self._options), inputs)
-        with kept.writing(words):
-            if (found := self._loaded(kept, words, inputs)) is not None:  # by who had the lock
-                return found.results
-            lowered = self._lowered()
-            try:
-                call = program_store.compiled_afresh(lowered, self._options)
-            except Exception:  # the compiler may lack the option that tells programs apart
-                return self._compiled(lowered.compile(self._options), inputs)
-            content = kept.content(words, call)
-            results = self._compiled(call, inputs)
-            if content is not None:
-                kept.keep(words, content, lambda file: _computes(file, inputs, results))
-            return results
-
-    def _compiled(self, call: Callable[..., Any], inputs: list[np.ndarray]) -> Any:
-        self._call = call
-        self.compiled += 1
-        return _computed(call, inputs)
-
-    def _loaded(self, kept: program_store.Store, words: str, inputs: list[np.ndarray]) -> "_Found | None":
-        if (call := kept.load(words)) is None:
+            content = path.read_bytes()
+            exported = content[CHECKSUM:]
+            if not _is_private(path) or content != _sealed(path, exported):
+                raise ValueError("not this user's, damaged, or another program")
+            call = export.deserialize(bytearray(exported)).call
+            return jax.jit(call).lower(*self._shapes.values()).compile(self._options)
+        except FileNotFoundError:
             return None
-        try:
-            found = _Found(_computed(call, inputs))
-        except Exception as error:  # some executables fail only when they run
-            kept.drop(words, error)
+        except Exception:  # whatever a damaged file does
+            with contextlib.suppress(OSError):
+                path.unlink()
             return None
-        self._call, self._kept_as, self.loaded = call, (kept, words), 1
-        return found
 
-    def _give_up(self, why: Exception) -> None:
-        """A program from disk failed after its first run: compile it."""
-        with self._making:
-            if self._kept_as is not None:
-                kept, words = self._kept_as
-                kept.drop(words, why)
-                self._call, self._kept_as, self.loaded = None, None, 0
-
-    def _lowered(self) -> Any:
-        def program(*inputs: Any) -> Any:
-            leaves = list(self._leaves)
-            for i, kind, value in zip(self._places, self._kinds, inputs, strict=True):
-                leaves[i] = value if kind is None else jax.random.wrap_key_data(value, impl=kind)
-            return self._function(*jax.tree.unflatten(self._tree, leaves))
-
-        program.__name__ = self._function.__name__
-        return jax.jit(program).lower(*self._shapes)
+    def _flat(self, *inputs: Any) -> Any:
+        leaves = list(self._static)
+        for i, value in zip(self._shapes, inputs, strict=True):
+            leaves[i] = value
+        return self._function(*jax.tree.unflatten(self._tree, leaves))
 
 
-def _computed(call: Callable[..., Any], inputs: list[np.ndarray]) -> Any:
-    """Results in NumPy: whatever fails has failed here."""
-    return jax.tree.map(lambda out: jax.block_until_ready(out) if is_key(out) else np.asarray(out), call(*inputs))
+# ---------------------------------------------------------------------------------------------- what decides a program
+def _is_input(leaf: Any) -> bool:
+    """Whether a leaf is an array or a NumPy number."""
+    return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "SUO")
 
 
-def _computes(call: Callable[..., Any], inputs: list[np.ndarray], results: Any) -> bool:
-    """Whether a program has these results, bit for bit."""
-    found, tree = jax.tree.flatten(_computed(call, inputs))
-    wanted, wanted_tree = jax.tree.flatten(results)
-    return tree == wanted_tree and all(_same_bits(*pair) for pair in zip(found, wanted, strict=True))
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    """As a program sees an input: without x64, float64 is float32."""
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=getattr(leaf, "weak_type", False))
 
 
-def _same_bits(one: Any, other: Any) -> bool:
-    if is_key(one):
-        one, other = (np.asarray(jax.random.key_data(each)) for each in (one, other))
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+def _text_of_leaf(leaf: Any) -> str:
+    if not _is_input(leaf):
+        return _text(leaf)
+    shape = _shape(leaf)
+    return f"{shape.dtype}[{','.join(map(str, shape.shape))}]{' weak' if shape.weak_type else ''}"
 
 
-def _as_input(leaf: Any) -> np.ndarray:
-    """On the host, whatever device it was on; of a random key its numbers."""
-    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf, _input_shape(leaf).dtype)
+def _text(value: Any) -> str:
+    """A static value with its type; `UNKNOWN` and its identity if other processes could not know that it is equal."""
+    kind = type(value)
+    if kind in (type(None), bool, int, float, complex, str, bytes):  # their repr says all
+        return f"{kind.__name__} {value!r}"
+    if kind in (tuple, list):
+        return f"{kind.__name__} ({', '.join(map(_text, value))})"
+    if kind is dict:
+        return f"dict {_text(tuple(value.items()))}"
+    if kind is functools.partial:
+        return f"partial {_text((value.func, value.args, value.keywords))}"
+    if kind is jax.tree_util.PyTreeDef:
+        return f"({_text(value.node_data())} {_text(value.children())})"
+    if value is type(None) or _is_known(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    if _is_known(kind) and isinstance(value, tuple):
+        return f"{_text(kind)} {_text(tuple(value))}"
+    if _is_known(kind) and dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen:  # type: ignore
+        return f"{_text(kind)} {_text([getattr(value, field.name) for field in dataclasses.fields(value)])}"
+    if _is_known(kind) and repr(value) == "Missing":  # what Equinox has in the place of a field that is not set
+        return "Missing"
+    return f"{UNKNOWN}{kind.__qualname__} {id(value)}"
 
 
-def _input_shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    return shape_of(jax.random.key_data(leaf)) if is_key(leaf) else shape_of(leaf)
+def _has_name(thing: Any) -> bool:
+    """Whether a function or class is found by its name in its module."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    return name is not None and getattr(sys.modules.get(module or ""), name, None) is thing
+
+
+def _is_known(thing: Any) -> bool:
+    return _has_name(thing) and thing.__module__.partition(".")[0] in KNOWN
+
+
+def _surroundings() -> tuple[str, ...]:
+    """What a process may change while it runs: settings of JAX, the device, kernels that were tuned."""
+    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    settings["jax_default_device"] = (platforms.platform(), platforms.device())
+    try:
+        return repr(settings), repr(tuned_file.entries())
+    except InputError as broken:
+        return repr(settings), str(broken)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+def _path_of(key: str) -> pathlib.Path | None:
+    """The file of a program; None if it is not kept, or if sources may not be those that this process imported."""
+    device = platforms.device()
+    if _folder is None or UNKNOWN in key or device is None or problem(_folder) is not None:
+        return None
+    sources = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and path.parent.name != "__pycache__"]
+    if max(path.stat().st_ctime for path in sources) >= mfabric_jax.BEGAN:
+        return None
+    versions = [each.__version__ for each in (jax, jaxlib, equinox, np)]
+    around = versions, tuned_file.key_of(device), device.client.device_count(), platforms.cores(), _digest_of(*sources)
+    digest = hashlib.sha256(f"{key}\n{around}".encode()).hexdigest()
+    return _folder / f"{digest}.program"
+
+
+@functools.cache
+def _digest_of(*sources: pathlib.Path) -> str:
+    found = hashlib.sha256()
+    for path in sources:
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(PACKAGE)} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+def _sealed(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
+    """The content of a file: a checksum of its name and the exported program, and that program."""
+    return hashlib.sha256(path.name.encode() + exported).digest() + exported
+
+
+def _is_private(path: pathlib.Path) -> bool:
+    """Whether a file or folder is this user's, and no other can write to it."""
+    about = path.stat()
+    return hasattr(os, "geteuid") and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+
+
+def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
+    """Programs, executables of JAX, and what killed processes left of programs."""
+    found = {}
+    for path in [*folder.glob("*.program"), *folder.glob(".*.part"), *(folder / "jax").rglob("*")]:
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                found[path] = path.stat()
+    return found

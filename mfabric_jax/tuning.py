@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax import platforms, program_store, programs, tuned_file
+from mfabric_jax import platforms, programs, tuned_file
 from mfabric_jax.checks import InputError, check_together, distinct, whole
 from mfabric_jax.evaluate.sharded import usual_at_once
 from mfabric_jax.extras import PACKAGES
@@ -255,17 +255,20 @@ def _compilation_cache() -> Iterator[Line]:
     elif "://" in folder:
         yield Line("compilation cache", folder)
     else:
-        apart = programs.folder()
-        files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file() and path.parent != apart]
+        files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         yield Line("compilation cache", f"{folder}: {len(files):,} files, {size / MEBI:,.0f} MiB")
 
 
 def _kept_programs() -> Iterator[Line]:
-    folder = programs.folder()
-    yield Line("kept programs", program_store.state(folder) if folder else "none: off, or no programs.keep_in() yet")
-    if (store := programs.opened()) is not None:
-        yield from (Line("kept programs", f"not kept or loaded; {trouble}") for trouble in store.troubles)
+    if (folder := programs.folder()) is None:
+        yield Line("kept programs", "none: off, or no programs.keep_in() yet")
+    elif (why := programs.problem(folder)) is not None:
+        yield Line("kept programs", f"{folder}: not used, {why}")
+    else:
+        many, size = programs.kept(folder)
+        words = f"{many:,} programs, with executables {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
+        yield Line("kept programs", f"{folder}: {words}")
 
 
 def _keeps_programs() -> bool:

@@ -20,7 +20,7 @@ BESIDE = (
     *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
     *("parts", "platforms", "rings", "interrupts"),
     *("text_files", "tuned_file", "unpacking", "unread"),
-    *("array_module", "arrays", "host_arrays", "lazily", "loops", "program_key", "program_store", "programs"),
+    *("array_module", "arrays", "host_arrays", "lazily", "loops", "programs"),
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone

@@ -20,11 +20,13 @@ def benchmark():
     ("question", "programs", "requests", "traces"),
     [("small", 2, 2, 2), pytest.param("demo", 10, 10, 10, marks=pytest.mark.slow)],
 )
-def test_few_programs_the_first_time_and_none_after(question, programs, requests, traces, tmp_path):
+def test_few_programs_the_first_time_and_none_compiled_after(question, programs, requests, traces, tmp_path):
     speed = benchmark()
     cold = speed.asked(question, ROOT, tmp_path, warm=False)
     warm = speed.asked(question, ROOT, tmp_path, warm=True)
     assert cold["programs"] <= programs
     assert cold["requests"] <= requests
     assert cold["traces"] <= traces
-    assert (warm["programs"], warm["requests"], warm["traces"]) == (0, 0, 0)
+    assert warm["programs"] == 0
+    assert warm["requests"] <= programs  # each is loaded
+    assert warm["traces"] <= programs  # by a call of what was exported

@@ -16,12 +16,16 @@ class Options(shared.OnDevice):
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import program_store, programs, tuning
+    from mfabric_jax import programs, tuning
 
     if options.clear_programs:
         if (folder := programs.folder()) is None:
             raise InputError("--clear-programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
-        print(f"{program_store.clear(folder):,} programs removed from {folder}")
+        if (why := programs.problem(folder)) is not None:
+            raise InputError(f"programs in {str(folder)!r} cannot be removed: {why}.")
+        many, _ = programs.kept(folder)
+        programs.clear(folder)
+        print(f"{many:,} programs removed from {folder}")
         return
     lines = tuning.doctor()
     wide = max(len(line.topic) for line in lines)

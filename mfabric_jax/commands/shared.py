@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import itertools
-import os
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +58,7 @@ def start_jax(dtype: str, device: str | None) -> None:
     from mfabric_jax import programs
 
     programs.keep_in()
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    if jax.config.values["jax_compilation_cache_dir"] is None:  # neither JAX nor programs are told a folder
         from mfabric_jax.tuned_file import cache_folder
 
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))

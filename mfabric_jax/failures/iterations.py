@@ -318,11 +318,12 @@ def _last_circuits(one: Problem, policy: Policy, region: Region, stage: int) -> 
     layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
     last = jnp.asarray(sent[layer, micro_batch], one.resolved.case.run.dtype)
     demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    return programs.run(_circuits, policy, demand, region, jax.random.key(one.resolved.case.run.seed))
+    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+    return programs.run(_circuits, policy, demand, region, key)
 
 
 def _circuits(policy: Policy, demand, region: Region, key) -> jax.Array:
-    return policy(demand, region, previous=None, key=key).circuits.count
+    return policy(demand, region, previous=None, key=jax.random.wrap_key_data(key)).circuits.count
 
 
 def _staying(demand, region, *, previous=None, key=None, count):

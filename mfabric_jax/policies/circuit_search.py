@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import export, lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.fabric import Circuits
@@ -119,6 +119,9 @@ class Found(NamedTuple):
     count: Int[Array, "S S"]
     state: Any
     seconds: Float[Array, "K"]  # over each demand's degree bound
+
+
+export.register_namedtuple_serialization(Found, serialized_name="Found")  # for programs that are kept on disk
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:

@@ -157,7 +157,7 @@ LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/forma
         "circuit_schedules/registry.py",
     ),
     *("sweep/design_space.py", "traffic/recording.py", "validation/paper.py", "origin.py"),
-    *("policies/own.py", "policies/own_modules.py", "recordings/arrays.py", "program_store.py"),
+    *("policies/own.py", "policies/own_modules.py", "recordings/arrays.py"),
     "report/beside.py",
 }
 CALLS = ("import_module", "exec_module", "__import__", "exec", "eval", "run_path", "run_module", "Popen")
