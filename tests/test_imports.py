@@ -11,7 +11,7 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
     "circuit_schedules",
-    *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
+    *("resolving", "evaluate", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     "measurements",
     "serving",
     *("learning", "report", "validation", "tuning", "commands", "cli"),
@@ -139,7 +139,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "serving": {"commands/serve.py", "commands/serve_said.py", "validation/serving_steps.py"},
     "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
     "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
-    "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
+    "circuit_schedules": {"resolving/resolved.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},

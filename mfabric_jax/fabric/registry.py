@@ -1,4 +1,7 @@
-"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
+"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`.
+
+The file of a fabric is imported when its name is asked for.
+"""
 
 import dataclasses
 import functools
@@ -7,31 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.case.fabrics import GRAPH, MODULES
+from mfabric_jax.case.fabrics import GRAPH, MODULES, NAMES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
 
-
-def _defined(name: str, module: str) -> Fabric:
-    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
-    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
-
-
-FABRICS = {name: _defined(name, module) for name, module in MODULES.items()}
-PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
 FORM = {field.name for field in dataclasses.fields(Form)}
 
 
 def get(name: str) -> Fabric:
     """The fabric of that name; raises `InputError` for an unknown name."""
-    return _own_graph() if name == GRAPH else FABRICS[one_of("fabric", name, FABRICS)]
+    return _defined(GRAPH, "own_graph") if name == GRAPH else _defined(one_of("fabric", name, NAMES), MODULES[name])
 
 
 @functools.cache
-def _own_graph() -> Fabric:
-    return _defined(GRAPH, "own_graph")
+def _defined(name: str, module: str) -> Fabric:
+    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
+    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
 
 
 def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluster:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.case.policies import BOUND
-from mfabric_jax.report import grid, style
-from mfabric_jax.report.charts import Bar, Chart, Panel
+from mfabric_jax.report import grid
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
 from mfabric_jax.report.measured_errors import measured_ratios
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
@@ -209,7 +208,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
         known = [one for one in every if _rank(one, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
         if len(every) > 1:
-            shown = _shown(known, most)
+            shown = shown_designs(known, most)
             remarks = [*_hidden(every, shown, most), *_remarks(every, shown, column)]
             found[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
     for model, own in best.items():
@@ -225,18 +224,18 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
     return found
 
 
-def _shown(known: Sequence[Design], most: int) -> list[Design]:
+def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
     """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
     chosen: list[Design] = []
     several = len({one.kind for one in known}) > 1
-    for kind in (_fabric, _gpu, lambda one: one.kind) if several else (str,):
+    for kind in (fabric_of, _gpu, lambda one: one.kind) if several else (str,):
         for design in known:
             if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
                 chosen.append(design)
     return [one for one in known if one in chosen]
 
 
-def _fabric(design: Design) -> str:
+def fabric_of(design: Design) -> str:
     return str(design.settings.get("fabric", ""))
 
 
@@ -364,22 +363,3 @@ def not_ranked(rows: Rows) -> list[str]:
         "compute above the peak of the GPU that would be paid for": above if above < len(rows) else 0,
     }
     return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]
-
-
-def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
-    """Dollars per million tokens: a bar for the best design of every fabric and switch; None where unknown."""
-    panels = []
-    for model, (column, every) in designs(rows, effective).items():
-        if column != TOKEN_USD or len(every) < 2:
-            continue
-        shown = _shown([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
-        bars, totals = [], []
-        for place, one in enumerate(shown):
-            price, look = one.mean[column], style.fabric(_fabric(one))
-            text = f"{number(price)} $"
-            bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
-            totals.append((price, f"{text}: {one.choice}"))
-        names = [one.kind for one in shown]
-        panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
-    note = "The best design of every fabric, optical switch and GPU; less is better."
-    return Chart("What a token costs", note, [], panels) if panels else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from mfabric_jax import fabric, units
+from mfabric_jax import fabric, traffic, units
 from mfabric_jax.case.paths import (
     EITHER,
     Case,
@@ -34,8 +34,6 @@ from mfabric_jax.resolving.limits import PAYS, check_limits, check_network, each
 from mfabric_jax.resolving.resolved import Hardware, Resolved, knobs_of, own_settings
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.traffic.placement_files import check_given, read_placement
-from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
@@ -362,7 +360,7 @@ def _copies(found: _Open) -> int:
         return _placed(found, "redundant_experts") or 0
     if found["placement.given"] is None:
         raise InputError("placement.given must name a .json file, which says where experts lie.")
-    placement = read_placement(found["placement.given"])
+    placement = traffic.read_placement(found["placement.given"])
     return placement.slots.shape[1] - placement.experts
 
 
@@ -661,7 +659,7 @@ def _resolved(case: Case, job: Workload, gpu: Gpu, found: _Open) -> Resolved:
         if source.path is None:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
-            axes_of(source.axes)
+            traffic.axes_of(source.axes)
     if case.circuits.schedule != NO_SCHEDULE:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
@@ -682,7 +680,7 @@ def _check_values(resolved: Resolved) -> None:
     rule: Any = case.placement.rule
     if rule.name == "given":
         with in_file(rule.value):
-            check_given(read_placement(rule.value), job)
+            traffic.check_given(traffic.read_placement(rule.value), job)
     one_of("circuits.routing", resolved.routing, ("unsplit", "best-path", "split", "relay"))
 
 

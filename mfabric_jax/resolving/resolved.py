@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mfabric_jax.timing.scheduled import Planner
 
 SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
+LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -246,8 +247,6 @@ class Resolved(Hardware):
     @property
     def past(self) -> bool:
         """Whether an iteration more is drawn, before the others: long spans are planned on it."""
-        from mfabric_jax.evaluate.rules import LONG
-
         return self.plan_on == "past" and self.circuits_for in LONG
 
     # ------------------------------------------------------------------------------------------ the rate of computation

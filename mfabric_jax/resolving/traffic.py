@@ -15,7 +15,6 @@ from mfabric_jax.resolving.resolved import knobs_of, room_of
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.dispatch import kept_part
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
-from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.memory import Load
@@ -31,9 +30,9 @@ def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[T
     every = _tokens(case, workload, case.run.iterations + past)
     every = tuple(_alike(case, tokens.after_the_first() if past else tokens) for tokens in every)
     if rule.name == "given":
-        placement = read_placement(rule.value)
+        placement = traffic.read_placement(rule.value)
         with in_file(rule.value):
-            check_given(placement, workload)
+            traffic.check_given(placement, workload)
         return placed_at(every, placement.slots)
     if not moved:
         return every
